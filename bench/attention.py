@@ -1,0 +1,378 @@
+"""Times the library beside torch's FA2 and cuDNN attention: from the grid below to JSON, a table and a plot.
+
+python bench/attention.py --json bench/results/attention.json --plot bench/results/attention.svg
+python bench/attention.py --from bench/results/attention.json --plot bench/results/attention.svg   # needs no GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIBRARY, FA2, CUDNN = "aotriton", "FA2", "cuDNN"
+PEERS = (FA2, CUDNN)
+OPERATORS = {"forward": "attn_fwd", "backward": "attn_bwd"}
+DIRECTIONS = tuple(OPERATORS)
+
+TOKENS, WIDTH = 16384, 2048  # batch x seqlen, heads x head_dim
+HEAD_DIMS, SEQLENS = (64, 128, 256), (512, 2048, 8192)
+ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
+HEAD_START = 3_000_000  # GPU cycles, 1.5 ms: the host enqueues a whole round while the GPU sleeps
+FLUSH = 256 << 20  # bytes, several times any L2
+
+
+@dataclass
+class Contender:
+    """One implementation on fixed inputs. ``forward`` and ``backward`` return (out,) and (dq, dk, dv)."""
+
+    forward: Callable[[], tuple]
+    backward: Callable[[], tuple]
+
+
+def contenders(q, k, v, dout, causal: bool) -> dict[str, Contender]:
+    """The library and its peers. Peers are called below autograd, so that they pay for none of it."""
+    makers = {LIBRARY: _library, FA2: _fa2, CUDNN: _cudnn}
+    return {who: make(q, k, v, dout, causal) for who, make in makers.items()}
+
+
+def _library(q, k, v, dout, causal: bool) -> Contender:
+    import pyaotriton
+    import torch
+
+    out, dq, dk, dv = (torch.full_like(like, float("nan")) for like in (q, q, k, v))
+    lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float32, device=q.device)
+    options: dict[str, Any] = {"sm_scale": q.shape[-1] ** -0.5, "causal": causal}
+    tensors = (q, k, v, out, dout, lse, dq, dk, dv)
+    size = pyaotriton.attn_bwd_workspace_size(*tensors, **options)
+    workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def forward() -> tuple:
+        pyaotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
+        return (out,)
+
+    def backward() -> tuple:
+        pyaotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
+        return dq, dk, dv
+
+    return Contender(forward, backward)
+
+
+def _fa2(q, k, v, dout, causal: bool) -> Contender:
+    import torch
+
+    aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
+
+    def forward() -> tuple:
+        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+
+    out, lse, *lengths, seed, offset, _ = forward()  # lengths: cumulative of q and k, longest of q and k
+    do = torch.empty_like(out).copy_(dout)  # laid out as this peer likes it
+
+    def backward() -> tuple:
+        return aten._scaled_dot_product_flash_attention_backward(
+            do, q, k, v, out, lse, *lengths, 0.0, causal, seed, offset, scale=scale
+        )
+
+    return Contender(forward, backward)
+
+
+def _cudnn(q, k, v, dout, causal: bool) -> Contender:
+    import torch
+
+    aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
+
+    def forward() -> tuple:
+        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+
+    out, lse, *lengths, seed, offset, _ = forward()
+    do = torch.empty_like(out).copy_(dout)
+
+    def backward() -> tuple:
+        return aten._scaled_dot_product_cudnn_attention_backward(
+            do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, causal, scale=scale
+        )
+
+    return Contender(forward, backward)
+
+
+def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
+    """out, dq, dk, dv of one head, [seqlen, head_dim] each, in float64."""
+    import torch
+
+    q, k, v, dout = (tensor.double() for tensor in (q, k, v, dout))
+    scale = q.shape[-1] ** -0.5
+    s = (q @ k.T).mul_(scale)
+    if causal:
+        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu_(1), float("-inf"))
+    p = torch.softmax(s, -1)
+    del s
+    out = p @ v
+    ds = (dout @ v.T).sub_((dout * out).sum(-1, keepdim=True)).mul_(p).mul_(scale)
+    return {"out": out, "dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
+
+
+def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) -> dict[str, dict[str, float]]:
+    """{contender: {tensor: relative error}} against float64, in the first and the last head.
+
+    SystemExit where the library is more than twice as far from the truth as the farther peer, or, over whole tensors,
+    farther from a peer than both their errors explain.
+    """
+    names = ("out", "dq", "dk", "dv")
+    results = {}
+    for who, contender in implementations.items():
+        results[who] = dict(zip(names, (contender.forward()[0], *contender.backward()), strict=True))
+    heads = ((0, 0), (q.shape[0] - 1, q.shape[1] - 1))
+    errors: dict[str, dict[str, float]] = {who: dict.fromkeys(names, 0.0) for who in results}
+    for head in heads:
+        exact = truth(q[head], k[head], v[head], dout[head], causal)
+        for who, result in results.items():
+            for name in names:
+                errors[who][name] = _worse(errors[who][name], _distance(result[name][head], exact[name]))
+        del exact
+    for name in names:
+        allowed = 2 * max(errors[peer][name] for peer in PEERS)
+        if not errors[LIBRARY][name] <= allowed:
+            sys.exit(f"{_shape(q, causal)}: {name} is off by {errors[LIBRARY][name]:.2e}, peers by {allowed / 2:.2e}")
+        for peer in PEERS:
+            apart = _distance(results[LIBRARY][name], results[peer][name])
+            if not apart <= allowed + errors[peer][name]:
+                sys.exit(
+                    f"{_shape(q, causal)}: {name} is {apart:.2e} from {peer}'s, whose error is {errors[peer][name]:.2e}"
+                )
+    return errors
+
+
+def _distance(a, b) -> float:
+    """Relative Frobenius distance, in float64, of b's batches one by one where there are many."""
+    pairs = zip(a, b, strict=True) if a.dim() == 4 else [(a, b)]
+    apart = size = 0.0
+    for x, y in pairs:
+        apart += float((x.double() - y.double()).square().sum())
+        size += float(y.double().square().sum())
+    return math.sqrt(apart / size)
+
+
+def _worse(a: float, b: float) -> float:
+    return b if math.isnan(b) or b > a else a
+
+
+def _shape(q, causal: bool) -> str:
+    batch, heads, seqlen, head_dim = q.shape
+    return f"head_dim {head_dim} seqlen {seqlen} {'causal' if causal else 'full'} batch {batch} heads {heads}"
+
+
+def race(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of GPU time of each call: in turns, in a rotating order, L2 flushed, the GPU behind the host.
+
+    A sample counts only if the whole call was enqueued before the GPU came to it.
+    """
+    import torch
+
+    flush = torch.empty(FLUSH, dtype=torch.int8, device="cuda")
+    order, samples = list(calls), {name: list[float]() for name in calls}
+    for turn in range(-WARM_UP, 4 * rounds):
+        events = {name: [torch.cuda.Event(enable_timing=True) for _ in range(2)] for name in order}
+        ahead = {}
+        torch.cuda._sleep(HEAD_START)
+        for name in order:
+            flush.zero_()
+            events[name][0].record()
+            calls[name]()
+            events[name][1].record()
+            ahead[name] = not events[name][0].query()
+        torch.cuda.synchronize()
+        for name in order:
+            if turn >= 0 and ahead[name]:
+                samples[name].append(1000 * events[name][0].elapsed_time(events[name][1]))
+        order.append(order.pop(0))
+        if min(map(len, samples.values())) >= rounds:
+            return samples
+    counts = {name: len(taken) for name, taken in samples.items()}
+    sys.exit(f"the host could not keep ahead of the GPU: samples {counts}, wanted {rounds} of each")
+
+
+def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[str, Any]]:
+    """One record for each cell of the grid and direction."""
+    import pyaotriton
+    import torch
+
+    arch, multiprocessors = pyaotriton.arch(), pyaotriton.multiprocessors()
+    for head_dim in head_dims:
+        for causal in (False, True):
+            for seqlen in seqlens:
+                batch, heads = TOKENS // seqlen, WIDTH // head_dim
+                generator = torch.Generator(device="cuda").manual_seed(seqlen + head_dim)
+                sizes = (batch, heads, seqlen, head_dim)
+                q, k, v, dout = (
+                    torch.randn(sizes, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(4)
+                )
+                implementations = contenders(q, k, v, dout, causal)
+                errors = check(q, k, v, dout, causal, implementations)
+                for direction in DIRECTIONS:
+                    samples = race({who: getattr(c, direction) for who, c in implementations.items()}, rounds)
+                    flops = 4 * batch * heads * seqlen * seqlen * head_dim * (0.5 if causal else 1)
+                    flops *= 2.5 if direction == "backward" else 1
+                    medians = {who: statistics.median(taken) for who, taken in samples.items()}
+                    quarters = {who: statistics.quantiles(taken, n=4) for who, taken in samples.items()}
+                    choices = pyaotriton.explain(
+                        OPERATORS[direction], arch=arch, multiprocessors=multiprocessors, dtype="bf16", batch=batch,
+                        heads=heads, seqlen_q=seqlen, seqlen_k=seqlen, head_dim=head_dim, causal=causal,
+                    )  # fmt: skip
+                    yield {
+                        "head_dim": head_dim, "causal": causal, "seqlen": seqlen, "batch": batch, "heads": heads,
+                        "direction": direction,
+                        "us": {who: round(median, 2) for who, median in medians.items()},
+                        "quartiles_us": {who: [round(q[0], 2), round(q[2], 2)] for who, q in quarters.items()},
+                        "samples": {who: len(taken) for who, taken in samples.items()},
+                        "tflops": {who: round(flops / median / 1e6, 1) for who, median in medians.items()},
+                        "ratio": {peer: round(medians[peer] / medians[LIBRARY], 4) for peer in PEERS},
+                        "errors": errors,
+                        "images": [[choice["image"], choice["provenance"]] for choice in choices],
+                        "gpu": gpu_state(),
+                    }  # fmt: skip
+                del implementations, q, k, v, dout
+                torch.cuda.empty_cache()
+
+
+def gpu_state() -> dict[str, str]:
+    """Clocks, power and temperature as nvidia-smi reads them now."""
+    fields = ("clocks.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
+    return dict(zip(fields, _nvidia_smi(*fields), strict=True))
+
+
+def _nvidia_smi(*fields: str) -> list[str]:
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ["unknown"] * len(fields)
+    return [value.strip() for value in answer.split(",")]
+
+
+def machine() -> dict[str, str]:
+    """What the timings depend on besides the library's code."""
+    import pyaotriton
+    import torch
+
+    device = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": device.name,
+        "multiprocessors": str(device.multi_processor_count),
+        "driver": _nvidia_smi("driver_version")[0],
+        "host": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "pyaotriton": pyaotriton.version(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def geometric_means(cells: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """{direction: {peer: geometric mean of the peer's time over the library's}}."""
+    return {
+        direction: {
+            peer: round(statistics.geometric_mean(c["ratio"][peer] for c in cells if c["direction"] == direction), 4)
+            for peer in PEERS
+        }
+        for direction in DIRECTIONS
+        if any(c["direction"] == direction for c in cells)
+    }
+
+
+def table(record: dict[str, Any]) -> str:
+    """The record as markdown: TFLOP/s and ratios of each cell."""
+    about = record["machine"]
+    versions = f"driver {about['driver']}, torch {about['torch']}, cuDNN {about['cudnn']}"
+    lines = [f"{about['gpu']}, {versions}, {about['date']}", ""]
+    columns = "| D | mask | S |"
+    for direction in DIRECTIONS:
+        columns += f" {direction} {LIBRARY} / {FA2} / {CUDNN}, TFLOP/s | × {FA2} | × {CUDNN} |"
+    lines += [columns, "|" + "---|" * (columns.count("|") - 1)]
+    rows: dict[tuple, dict[str, Any]] = {}
+    for cell in record["cells"]:
+        rows.setdefault((cell["head_dim"], cell["causal"], cell["seqlen"]), {})[cell["direction"]] = cell
+    for (head_dim, causal, seqlen), cells in rows.items():
+        if len(cells) < len(DIRECTIONS):
+            continue  # the run was cut short
+        line = f"| {head_dim} | {'causal' if causal else 'full'} | {seqlen} |"
+        for direction in DIRECTIONS:
+            rates, ratio = cells[direction]["tflops"], cells[direction]["ratio"]
+            line += f" {' / '.join(f'{rates[who]:.0f}' for who in (LIBRARY, FA2, CUDNN))} |"
+            line += f" {ratio[FA2]:.2f} | {ratio[CUDNN]:.2f} |"
+        lines.append(line)
+    means = record["geometric_means"]
+    line = "| geometric mean | | |" + "".join(f" | {means[d][FA2]:.2f} | {means[d][CUDNN]:.2f} |" for d in DIRECTIONS)
+    return "\n".join([*lines, line])
+
+
+def plot(record: dict[str, Any], path: Path) -> None:
+    """Bars of TFLOP/s, one panel for each direction; the format follows from the file's suffix."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "aotriton"  # the same record gives the same file
+    figure, panels = plt.subplots(2, 1, figsize=(13, 8), layout="constrained")
+    for panel, direction in zip(panels, DIRECTIONS, strict=True):
+        cells = [cell for cell in record["cells"] if cell["direction"] == direction]
+        for i, (who, color) in enumerate(((LIBRARY, "#2a7f62"), (FA2, "#c9c9c9"), (CUDNN, "#8aa4c8"))):
+            panel.bar([x + 0.28 * (i - 1) for x in range(len(cells))], [cell["tflops"][who] for cell in cells], 0.27,
+                      label=who, color=color)  # fmt: skip
+        labels = [f"D{c['head_dim']}\n{'causal' if c['causal'] else 'full'}\n{c['seqlen']}" for c in cells]
+        panel.set_xticks(range(len(cells)), labels, fontsize=8)
+        panel.set_ylabel("TFLOP/s")
+        means = record["geometric_means"][direction]
+        panel.set_title(f"{direction}: {means[FA2]:.2f} × {FA2}, {means[CUDNN]:.2f} × {CUDNN} (geometric means)")
+        panel.legend(loc="upper left", ncols=3)
+        panel.margins(x=0.01)
+    figure.suptitle(f"bf16 attention, {TOKENS} tokens, heads × head_dim = {WIDTH}, {record['machine']['gpu']}")
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--json", type=Path, help="measure, and write the record here")
+    source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
+    parser.add_argument("--plot", type=Path, help="draw the record here (.svg or .png)")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, seqlen 2048 alone")
+    options = parser.parse_args()
+    if options.given:
+        record = json.loads(options.given.read_text())
+    else:
+        import torch
+
+        if not torch.cuda.is_available():
+            sys.exit("bench/attention.py: torch finds no CUDA GPU")
+        rounds, seqlens = (QUICK_ROUNDS, (2048,)) if options.quick else (ROUNDS, SEQLENS)
+        record = {"machine": machine(), "rounds": rounds, "cells": []}
+        with torch.no_grad():
+            for cell in measure(rounds, seqlens=seqlens):
+                record["cells"].append(cell)
+                shown = ("head_dim", "causal", "seqlen", "direction", "tflops", "ratio")
+                print(*(cell[name] for name in shown), cell["gpu"]["clocks.sm"], file=sys.stderr, flush=True)
+                record["geometric_means"] = geometric_means(record["cells"])
+                options.json.write_text(
+                    json.dumps(record, indent=1) + "\n"
+                )  # each time: a run cut short leaves its cells
+    print(table(record))
+    if options.plot:
+        plot(record, options.plot)
+
+
+if __name__ == "__main__":
+    main()

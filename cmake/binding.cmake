@@ -1,0 +1,20 @@
+# pyaotriton, the Python binding, for the Python that was found; left out, with a word, where its headers are missing.
+
+set(AOTRITON_BINDING OFF)
+if(NOT Python3_Development.Module_FOUND)
+  message(STATUS "Python headers were not found: pyaotriton is not built")
+  return()
+endif()
+execute_process(COMMAND "${AOTRITON_HOST_PYTHON}" -m pybind11 --cmakedir
+                OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+set(PYBIND11_FINDPYTHON OFF)
+set(PYTHON_EXECUTABLE "${Python3_EXECUTABLE}")
+find_package(pybind11 CONFIG REQUIRED PATHS "${pybind11_DIR}" NO_DEFAULT_PATH)
+
+set(AOTRITON_BINDING ON)
+file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/python/*.cc")
+python3_add_library(pyaotriton MODULE WITH_SOABI ${binding_sources})
+target_compile_options(pyaotriton PRIVATE -Wall -Wextra -Werror)
+target_include_directories(pyaotriton PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_link_libraries(pyaotriton PRIVATE aotriton_v2 pybind11::headers)
+set_target_properties(pyaotriton PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python")

@@ -1,0 +1,36 @@
+# What `cmake --install` gives: headers, archive, CMake package, pkg-config file, aotriton-explain; and the binding for a wheel.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/aotriton")
+install(TARGETS aotriton_v2 EXPORT aotriton ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/v2src/include/aotriton" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT library)
+install(EXPORT aotriton NAMESPACE aotriton:: FILE aotriton-targets.cmake DESTINATION "${config_dir}" COMPONENT library)
+install(TARGETS aotriton-explain DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT library)
+
+set(AOTRITON_DEPENDENCIES "find_dependency(Threads)")
+set(AOTRITON_PC_LIBS "-lpthread -ldl")
+if(ZLIB_FOUND)
+  string(APPEND AOTRITON_DEPENDENCIES "\nfind_dependency(ZLIB)")
+  string(PREPEND AOTRITON_PC_LIBS "-lz ")
+endif()
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/aotriton-config.cmake.in"
+  "${PROJECT_BINARY_DIR}/aotriton-config.cmake" INSTALL_DESTINATION "${config_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/aotriton-config-version.cmake" COMPATIBILITY SameMinorVersion)
+configure_file("${PROJECT_SOURCE_DIR}/cmake/aotriton_v2.pc.in" "${PROJECT_BINARY_DIR}/aotriton_v2.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/aotriton-config.cmake" "${PROJECT_BINARY_DIR}/aotriton-config-version.cmake"
+        DESTINATION "${config_dir}" COMPONENT library)
+install(FILES "${PROJECT_BINARY_DIR}/aotriton_v2.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT library)
+
+if(AOTRITON_BINDING)
+  install(TARGETS pyaotriton DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+
+# The last step of the default workflow: what one call gets from the library that was just installed.
+add_custom_target(show
+  COMMAND ${CMAKE_COMMAND} -E echo
+          "aotriton-explain: what a bf16 forward, batch 2, 16 heads, 1024 x 1024, head dim 128 runs on an H100"
+  COMMAND "${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/aotriton-explain" --op attn_fwd --arch sm_90 --dtype bf16
+          --head-dim 128 --seqlen-q 1024 --seqlen-k 1024 --batch 2 --heads 16
+  USES_TERMINAL VERBATIM)

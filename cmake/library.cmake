@@ -1,0 +1,27 @@
+# libaotriton_v2.a: the written runtime, the generated tables and the embedded images; and aotriton-explain on top of it.
+
+find_package(Threads REQUIRED)
+
+file(GLOB runtime_sources CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/v2src/*.cc" "${PROJECT_SOURCE_DIR}/v2src/flash/*.cc"
+     "${PROJECT_SOURCE_DIR}/v2src/driver/cuda.cc" "${PROJECT_SOURCE_DIR}/v2src/driver/hip.cc"
+     "${PROJECT_SOURCE_DIR}/v2src/driver/driver.cc")
+list(REMOVE_ITEM runtime_sources "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
+
+add_library(aotriton_v2 STATIC ${runtime_sources} ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
+add_library(aotriton::aotriton_v2 ALIAS aotriton_v2)
+target_compile_features(aotriton_v2 PUBLIC cxx_std_20)
+target_compile_options(aotriton_v2 PRIVATE -Wall -Wextra -Werror)
+target_compile_definitions(aotriton_v2 PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
+target_include_directories(aotriton_v2
+  PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/v2src/include>" "$<INSTALL_INTERFACE:include>"
+  PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_link_libraries(aotriton_v2 PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+if(ZLIB_FOUND)
+  target_compile_definitions(aotriton_v2 PRIVATE AOTRITON_HAVE_ZLIB)
+  target_link_libraries(aotriton_v2 PUBLIC ZLIB::ZLIB)
+endif()
+
+add_executable(aotriton-explain "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
+target_compile_options(aotriton-explain PRIVATE -Wall -Wextra -Werror)
+target_link_libraries(aotriton-explain PRIVATE aotriton_v2)

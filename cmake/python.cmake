@@ -1,0 +1,51 @@
+# The Python that runs the code generator and the compiler: AOTRITON_PYTHON, or an environment made here from requirements.txt.
+
+# Headers and library of this same Python are wanted for the binding alone, so their absence is not an error.
+if(SKBUILD AND NOT AOTRITON_PYTHON)
+  set(AOTRITON_PYTHON "${Python3_EXECUTABLE}")  # pip has already made an environment from pyproject.toml
+endif()
+if(AOTRITON_PYTHON)
+  set(Python3_EXECUTABLE "${AOTRITON_PYTHON}")
+  find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+  set(AOTRITON_HOST_PYTHON "${Python3_EXECUTABLE}")
+  return()
+endif()
+
+find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+set(AOTRITON_VENV "${PROJECT_BINARY_DIR}/venv" CACHE PATH "Where the build's own Python environment lives")
+
+set(requirements "${PROJECT_SOURCE_DIR}/requirements.txt")
+set(pip_arguments -r "${requirements}")
+set(wanted "${Python3_EXECUTABLE} ${Python3_VERSION}\n")
+if(AOTRITON_BUILD_TESTS)
+  list(APPEND requirements "${PROJECT_SOURCE_DIR}/requirements-test.txt")
+  list(APPEND pip_arguments -r "${PROJECT_SOURCE_DIR}/requirements-test.txt")
+endif()
+foreach(file IN LISTS requirements)
+  file(READ "${file}" text)
+  string(APPEND wanted "${text}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+endforeach()
+
+# What the environment holds is written into it only after the install succeeded, so a broken one is made again.
+set(stamp "${AOTRITON_VENV}/requirements.installed")
+set(installed "")
+if(EXISTS "${stamp}")
+  file(READ "${stamp}" installed)
+endif()
+string(FIND "${installed}" "${wanted}" found)
+if(found EQUAL -1)
+  message(STATUS "Making the build's Python environment in ${AOTRITON_VENV}")
+  execute_process(COMMAND "${Python3_EXECUTABLE}" -m venv "${AOTRITON_VENV}" RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "Could not make a Python environment. `${Python3_EXECUTABLE} -m venv` must work (on Debian and Ubuntu: "
+                        "the package python3-venv), or set AOTRITON_PYTHON to a Python that has requirements.txt installed.")
+  endif()
+  execute_process(COMMAND "${AOTRITON_VENV}/bin/python" -m pip install --quiet --disable-pip-version-check ${pip_arguments}
+                  RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "Could not install requirements.txt into ${AOTRITON_VENV}: see pip's message above.")
+  endif()
+  file(WRITE "${stamp}" "${wanted}")
+endif()
+set(AOTRITON_HOST_PYTHON "${AOTRITON_VENV}/bin/python")

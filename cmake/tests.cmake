@@ -1,0 +1,37 @@
+# Every test that needs no GPU: C++ under sanitizers, Python modules one by one, and the installed tree from outside.
+
+# C++: the written runtime with made-up tables and a recording driver, under the address and undefined-behaviour sanitizers.
+file(GLOB fake_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/cxx/fake/*.cc")
+file(GLOB cxx_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/cxx/test_*.cc")
+add_library(aotriton_checked STATIC ${runtime_sources} "${PROJECT_SOURCE_DIR}/v2src/driver/recording.cc" ${fake_sources})
+target_compile_options(aotriton_checked PUBLIC -Wall -Wextra -Werror -g -fsanitize=address,undefined -fno-sanitize-recover=all)
+target_link_options(aotriton_checked PUBLIC -fsanitize=address,undefined)
+target_compile_definitions(aotriton_checked PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
+target_include_directories(aotriton_checked PUBLIC "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"
+                           "${PROJECT_SOURCE_DIR}/test/cxx/fake" "${PROJECT_SOURCE_DIR}/test/cxx")
+target_link_libraries(aotriton_checked PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+if(ZLIB_FOUND)
+  target_compile_definitions(aotriton_checked PUBLIC AOTRITON_HAVE_ZLIB)
+  target_link_libraries(aotriton_checked PUBLIC ZLIB::ZLIB)
+endif()
+foreach(source IN LISTS cxx_tests)
+  get_filename_component(name "${source}" NAME_WE)
+  add_executable(${name} "${source}")
+  target_link_libraries(${name} PRIVATE aotriton_checked)
+  add_test(NAME cxx.${name} COMMAND ${name})
+endforeach()
+
+# The tests of the installed tree share one install.
+set(test_prefix "${PROJECT_BINARY_DIR}/test-install")
+add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${test_prefix}")
+set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
+
+file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
+foreach(source IN LISTS python_tests)
+  get_filename_component(name "${source}" NAME_WE)
+  add_test(NAME py.${name} COMMAND "${AOTRITON_HOST_PYTHON}" -m pytest -q -rs -p no:cacheprovider "${source}"
+           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(py.${name} PROPERTIES
+    FIXTURES_REQUIRED installed
+    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+endforeach()

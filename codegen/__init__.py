@@ -1,0 +1,1 @@
+"""Code generation: from the tuning database to C++ tables and embedded images."""

@@ -1,0 +1,181 @@
+"""The image service: from image specs to compiled images; as a program, from an image list to packed images.
+
+The only file here that imports Triton, and only in a worker process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from aotriton.codegen.missing import where
+from aotriton.codegen.pool import compile_images, cpu_count, spec_of
+from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules.image import TRITON_VERSION, ImageSpec
+
+__all__ = ["CompileFailure", "CompiledImage", "ImageStore", "compile_images", "main"]
+
+
+def serve() -> None:
+    """A worker's life: answers the requests on stdin, until it closes, on what was stdout.
+
+    What libraries print goes to stderr, so that it can not mix with the answers.
+    """
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                spec = spec_of(request)
+                if spec.name != request["name"]:
+                    raise RuntimeError("the kernel's source changed after this image was asked for")
+                binary, metadata = _compile(spec)
+                Path(request["binary"]).write_bytes(binary)
+                answer: dict[str, Any] = {"metadata": metadata}
+            except Exception as error:  # whatever the compiler raises is this image's result
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
+    """The binary of ``spec`` and its metadata."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if triton.__version__ != TRITON_VERSION:
+        raise RuntimeError(
+            f"Triton {TRITON_VERSION} is needed, this is {triton.__version__}: measurements are tied to it"
+        )
+    functional, target, request = spec.functional, spec.functional.target, spec.compiler_request()
+    kernel = functional.kernel.name
+    function = getattr(importlib.import_module(f"aotriton.tritonsrc.{kernel}"), kernel)
+    place = {name: (index,) for index, name in enumerate(function.arg_names)}
+    if list(place) != list(request["signature"]):
+        raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
+    compute = int(target.arch.removeprefix("sm_")) if target.vendor == "cuda" else target.arch
+    compiled = triton.compile(
+        ASTSource(
+            fn=function,
+            signature=request["signature"],
+            constexprs={place[name]: value for name, value in request["constexprs"].items()},
+            attrs={place[name]: pairs for name, pairs in request["attrs"].items()},
+        ),
+        target=GPUTarget(target.vendor, compute, target.warp_size),
+        options=request["options"],
+    )
+    binary, made = compiled.asm[target.image_suffix], compiled.metadata._asdict()
+    facts = _cubin_facts(triton, binary) if target.vendor == "cuda" else _hsaco_facts(compiled.asm["amdgcn"])
+    return binary, {
+        "kernel": kernel,
+        "arch": functional.arch,
+        "functional": str(functional),
+        "config": spec.config,
+        "entry": made["name"],
+        "threads": target.warp_size * made["num_warps"],
+        "shared": made["shared"],
+        "global_scratch": made.get("global_scratch_size") or 0,
+        "descriptors": [
+            {"rank": len(row["block_size"]), "swizzle": row["swizzle"], "block": list(row["block_size"])}
+            for row in made.get("tensordesc_meta") or []
+        ],
+        **facts,
+        "triton": triton.__version__,
+    }
+
+
+def _cubin_facts(triton: ModuleType, cubin: bytes) -> dict[str, int]:
+    """Registers and spilled bytes per thread. These kernels keep no arrays, so all of a stack frame is spills."""
+    tool = Path(triton.__file__ or "").parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    if not found:
+        raise RuntimeError(f"cuobjdump -res-usage gave no register count: {usage!r}")
+    return {"registers": int(found[1]), "spills": int(found[2]), "stack": int(found[2])}
+
+
+def _hsaco_facts(assembly: str) -> dict[str, int]:
+    """Registers (VGPRs with AGPRs), spilled registers and scratch bytes per work-item, from the metadata note."""
+
+    def note(field: str) -> int:
+        found = re.search(rf"^ *\.{field}: *(\d+)$", assembly, re.MULTILINE)
+        if not found:
+            raise RuntimeError(f"the assembly's metadata has no {field}")
+        return int(found[1])
+
+    return {
+        "registers": note("vgpr_count"),
+        "spills": note("vgpr_spill_count") + note("sgpr_spill_count"),
+        "stack": note("private_segment_fixed_size"),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compiles what the image list asks for and packs it; 1 where an image failed."""
+    from aotriton.codegen import pack  # needs jinja2, which a tuning machine may lack
+
+    parser = argparse.ArgumentParser(prog="aotriton.codegen.compile", description=__doc__)
+    parser.add_argument("--list", type=Path, required=True, help="images.json, as written by aotriton.codegen.generate")
+    parser.add_argument("--out", type=Path, required=True, help="folder for <kernel>.<arch>.images.cc and .bin")
+    parser.add_argument(
+        "--store", type=Path, help="image store (default: $AOTRITON_IMAGE_STORE, ~/.cache/aotriton/images)"
+    )
+    parser.add_argument("--jobs", type=int, default=cpu_count(), help="worker processes (default: one a core)")
+    parser.add_argument("--compress", choices=("zlib", "none"), default="zlib", help="how images are embedded")
+    options = parser.parse_args(arguments)
+
+    packs = json.loads(options.list.read_text())["packs"]
+    requests = [{**image, "kernel": row["kernel"], "arch": row["arch"]} for row in packs for image in row["images"]]
+    specs = [spec_of(request) for request in requests]
+    for spec, request in zip(specs, requests, strict=True):
+        if spec.name != request["name"]:
+            print(f"{options.list}: {request['name']} is {spec.name} by now; run cmake again", file=sys.stderr)
+            return 1
+    images: dict[str, CompiledImage] = {}
+    show = _progress(len({spec.name for spec in specs}))
+    for spec, result in compile_images(specs, ImageStore(options.store), options.jobs):
+        if isinstance(result, CompileFailure):
+            print(
+                f"\nerror: {where(spec.functional)}: {spec.config} did not compile\n{result.message}", file=sys.stderr
+            )
+            return 1
+        images[result.name] = result
+        show(len(images))
+    for row in packs:
+        members = [images[name] for name in sorted({image["name"] for image in row["images"]})]
+        pack.write(options.out, row["family"], row["kernel"], row["arch"], members, options.compress == "zlib")
+    return 0
+
+
+def _progress(total: int) -> Callable[[int], None]:
+    """Prints how many images are done: on one line of a terminal, else at every tenth of the total."""
+    terminal = sys.stdout.isatty()
+
+    def show(done: int) -> None:
+        if terminal:
+            print(f"\rimages {done}/{total}", end="\n" if done == total else "", flush=True)
+        elif done * 10 // total > (done - 1) * 10 // total:
+            print(f"images {done}/{total}", flush=True)
+
+    return show
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # what is stored stays stored: the next run goes on from there

@@ -1,0 +1,79 @@
+"""What the database lacks: from cells without a winner to a message with the commands that would fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from aotriton.rules.binning import bin_text
+from aotriton.rules.kernel import Functional
+
+# How tune_flash.py spells what it is asked to tune.
+CHOICE_OPTIONS = {"T": "--dtype", "BLOCK_DMODEL": "--head-dim", "ADDRESSING": "--addressing"}
+
+
+def where(functional: Functional) -> str:
+    """The functional as error messages name it: ``attn_fwd sm_90 F7 (T=bf16 ...)``."""
+    return f"{functional.kernel.name} {functional.arch} F{functional.godel_number} ({functional})"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The cells of one functional that have no winner."""
+
+    functional: Functional
+    cells: tuple[tuple[int, ...], ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no cell has one."""
+        return len(self.cells) == len(list(self.functional.kernel.cells()))
+
+    def __str__(self) -> str:
+        if self.complete:
+            return f"{where(self.functional)}: no winner in any bin"
+        first, others = bin_text(self.functional.kernel.tuning_keys, self.cells[0]), len(self.cells) - 1
+        return f"{where(self.functional)}: no winner for {first}" + (f", nor for {others} other bins" if others else "")
+
+
+def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: Collection[str]) -> str:
+    """One message: every problem, every functional with gaps, then the commands that would fill them.
+
+    HIP archs without any measurement are offered the static model, which needs no GPU.
+    """
+    lines = [*problems, *map(str, missing)]
+    if missing:
+        lines.append("to fill what is missing, run:")
+        groups: dict[tuple[str, str, bool], list[Missing]] = {}
+        for gap in missing:
+            groups.setdefault((gap.functional.kernel.name, gap.functional.arch, gap.complete), []).append(gap)
+        for (_, arch, complete), gaps in groups.items():
+            predict = gaps[0].functional.target.vendor == "hip" and arch not in measured_archs
+            together = complete and _is_product(gaps)
+            for members in [gaps] if together else [[gap] for gap in gaps]:
+                lines.append(f"  {_command(members, predict)}")
+    return "\n".join(lines)
+
+
+def _is_product(gaps: Sequence[Missing]) -> bool:
+    """Whether the functionals are all combinations of their choices' values, so that one command can name them."""
+    return len(gaps) == prod(len(set(values)) for values in zip(*(gap.functional.values for gap in gaps), strict=True))
+
+
+def _command(gaps: Sequence[Missing], predict: bool) -> str:
+    """Tunes these cells, or a few more where options multiply to more."""
+    functional = gaps[0].functional
+    kernel = functional.kernel
+    words = [f"python tune/tune_flash.py --arch {functional.arch} --kernel {kernel.name}"]
+    words += ["--predict"] if predict else []
+    for choice, values in zip(kernel.choices, zip(*(gap.functional.values for gap in gaps), strict=True), strict=True):
+        if choice.name in CHOICE_OPTIONS:
+            words.append(" ".join([CHOICE_OPTIONS[choice.name], *map(str, dict.fromkeys(values))]))
+        elif len(set(values)) == 1:
+            words.append(f"--{'' if values[0] else 'no-'}{choice.name.lower()}")
+    if not gaps[0].complete:
+        for key, edges in zip(kernel.tuning_keys, zip(*gaps[0].cells, strict=True), strict=True):
+            option = "--" + key.name.removeprefix("max_").replace("_", "-")
+            words.append(" ".join([option, *map(str, sorted(set(edges)))]))
+    return " ".join(words)

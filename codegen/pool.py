@@ -1,0 +1,176 @@
+"""The compile pool: from image specs to stored images, through warm worker processes that may hang or die."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aotriton
+from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules import flash
+from aotriton.rules.image import ImageSpec
+
+TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, so only a hang meets it
+
+
+def cpu_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def request_of(spec: ImageSpec) -> dict[str, Any]:
+    """The spec as plain data, from which ``spec_of`` makes an equal one."""
+    return {
+        "kernel": spec.functional.kernel.name,
+        "arch": spec.functional.arch,
+        "functional": spec.functional.as_dict(),
+        "psels": dict(spec.psels),
+        "copts": dict(spec.copts),
+    }
+
+
+def spec_of(request: Mapping[str, Any]) -> ImageSpec:
+    """The spec that ``request_of`` wrote down; ValueError where the rules no longer know a name or a value."""
+    functional = flash.kernel(request["kernel"]).functional(request["arch"], **request["functional"])
+    return ImageSpec.of(functional, request["psels"], request["copts"])
+
+
+def compile_images(
+    specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None, time_limit: float = TIME_LIMIT
+) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
+    """Yields each distinct spec with its image or its failure: stored images at once, the others as they finish.
+
+    ``jobs`` worker processes (default: one a core) import Triton once each. A worker that dies or passes ``time_limit``
+    seconds fails the spec that it was compiling and is replaced. Closing the iterator ends the workers.
+    """
+    waiting: deque[tuple[str, ImageSpec]] = deque()
+    for name, spec in {spec.name: spec for spec in specs}.items():
+        if stored := store.get(name):
+            yield spec, stored
+        else:
+            waiting.append((name, spec))
+    workers: list[_Worker] = []
+    with tempfile.TemporaryDirectory(prefix="aotriton-compile-") as scratch, selectors.DefaultSelector() as selector:
+        try:
+            while waiting and len(workers) < (jobs or cpu_count()):
+                workers.append(_Worker(Path(scratch), selector))
+                workers[-1].begin(*waiting.popleft(), time_limit)
+            while workers:
+                deadline = min(worker.deadline for worker in workers)
+                ready = {key.data for key, _ in selector.select(max(0.0, deadline - time.monotonic()))}
+                for worker in list(workers):
+                    if worker not in ready and time.monotonic() < worker.deadline:
+                        continue
+                    spec = worker.spec
+                    result = worker.finish(store) if worker in ready else worker.give_up(time_limit)
+                    if waiting:
+                        worker.begin(*waiting.popleft(), time_limit)  # before the yield: it works while the caller does
+                    else:
+                        worker.stop()
+                        workers.remove(worker)
+                    yield spec, result
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+class _Worker:
+    """A child process running ``compile.serve``, started when it is needed: a line of json in, a line of json out."""
+
+    name: str
+    spec: ImageSpec
+    deadline: float
+
+    def __init__(self, scratch: Path, selector: selectors.BaseSelector) -> None:
+        self.scratch, self.selector = scratch, selector
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, name: str, spec: ImageSpec, time_limit: float) -> None:
+        """Hands ``spec`` to the process, which has ``time_limit`` seconds for it."""
+        if self.process is None:
+            self._start()
+        self.name, self.spec, self.deadline = name, spec, time.monotonic() + time_limit
+        self.log.seek(0)
+        self.log.truncate()
+        request = {"name": name, "binary": str(self.scratch / name), **request_of(spec)}
+        with suppress(BrokenPipeError):  # it has just died; finish() will meet its closed stdout
+            self.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def finish(self, store: ImageStore) -> CompiledImage | CompileFailure:
+        """The result of the spec under way, once stdout has something to read or has closed."""
+        line = self.stdout.readline()
+        if not line.endswith(b"\n"):
+            said = self._said()
+            code = self.stop(grace=5.0)
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+            return CompileFailure(self.name, f"the compiler process {how}{said}")
+        answer = json.loads(line)
+        if "error" in answer:
+            return CompileFailure(self.name, answer["error"] + self._said())
+        binary = self.scratch / self.name
+        image = store.put(self.name, self.spec.functional.target.image_suffix, binary.read_bytes(), answer["metadata"])
+        binary.unlink()
+        return image
+
+    def give_up(self, time_limit: float) -> CompileFailure:
+        """Ends the process, which did not answer in time."""
+        said = self._said()
+        self.stop()
+        return CompileFailure(self.name, f"not compiled within {time_limit:g} s{said}")
+
+    def stop(self, grace: float = 0.0) -> int:
+        """Ends the process and its children if they still run after ``grace`` seconds; returns the exit status."""
+        if self.process is None:
+            return 0
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.selector.unregister(self.stdout)
+        for file in (self.stdin, self.stdout, self.log):
+            file.close()
+        self.process = None
+        return code
+
+    def _start(self) -> None:
+        root = str(Path(aotriton.__file__).absolute().parent.parent)
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+            "TMPDIR": str(self.scratch),
+            "TRITON_CACHE_DIR": str(self.scratch / "triton"),
+            "TRITON_ALWAYS_COMPILE": "1",  # the store is the only cache: Triton's key is not the image's name
+            "TRITON_DISABLE_LINE_INFO": "1",
+            "TRITON_INTERPRET": "0",
+        }
+        self.log = tempfile.TemporaryFile(dir=self.scratch, buffering=0)  # noqa: SIM115 (lives as long as the process)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from aotriton.codegen.compile import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the parent's to handle, and ptxas must die with its worker
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.selector.register(self.stdout, selectors.EVENT_READ, self)
+
+    def _said(self) -> str:
+        """The end of what the process printed, which is where compilers say what is wrong."""
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()[-20:]
+        return ":\n" + "\n".join(lines) if lines else ""

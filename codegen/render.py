@@ -1,0 +1,65 @@
+"""Generated files: from templates and values to files on disk that change only where their content does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from aotriton.codegen import cxx
+from aotriton.codegen.store import write_atomically
+
+MANIFEST = "generated.txt"  # names every file of the folder that is ours, so that a later run knows which are stale
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "template"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,
+)
+_environment.filters.update(string=cxx.string, literal=cxx.literal, camel=cxx.camel)
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of ``template/<template>.j2``; a name that ``values`` lacks is an error."""
+    return _environment.get_template(f"{template}.j2").render(values)
+
+
+def write_if_changed(path: Path, content: str | bytes) -> bool:
+    """Writes ``content`` unless the file holds it already; returns whether it wrote."""
+    data = content.encode() if isinstance(content, str) else content
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    write_atomically(path, data)
+    return True
+
+
+class Output:
+    """The files of one run in one folder; ``finish`` removes what an earlier run left and this one did not name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: set[str] = set()
+        self.written: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def reserve(self, name: str) -> None:
+        """Names a file that belongs in the folder though another step writes it; ValueError where named before."""
+        if name in self.names:
+            raise ValueError(f"{self.folder / name} would be written twice")
+        self.names.add(name)
+
+    def write(self, name: str, content: str) -> None:
+        self.reserve(name)
+        if write_if_changed(self.folder / name, content):
+            self.written.append(name)
+
+    def finish(self) -> None:
+        manifest = self.folder / MANIFEST
+        known = manifest.read_text().split() if manifest.is_file() else []
+        for name in set(known) - self.names:
+            (self.folder / name).unlink(missing_ok=True)
+        write_if_changed(manifest, "".join(f"{name}\n" for name in sorted(self.names)))

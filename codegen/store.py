@@ -1,0 +1,89 @@
+"""The image store: from an image's name to its binary and its metadata, in a folder that many processes share."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CompiledImage:
+    """An image in the store. ``metadata`` is its json: entry, threads, shared (bytes), registers, spills and so on."""
+
+    name: str
+    metadata: dict[str, Any]
+    path: Path  # the cubin or hsaco
+
+    @property
+    def binary(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class CompileFailure:
+    """An image that could not be made, and what the compiler (or what watches over it) said."""
+
+    name: str
+    message: str
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces ``path`` by a rename, so that no reader and no interruption ever finds half of it."""
+    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+class ImageStore:
+    """Files ``<name>.cubin`` or ``<name>.hsaco`` beside ``<name>.json``, content-addressed: an entry never changes.
+
+    An entry exists once its json does; json and binary appear by rename, so no reader sees half a file.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        given = path or os.environ.get("AOTRITON_IMAGE_STORE") or Path.home() / ".cache" / "aotriton" / "images"
+        self.path = Path(given).expanduser().resolve()
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str) -> CompiledImage | None:
+        """The image called ``name``, or None where it is absent or its files do not match their checksum."""
+        try:
+            metadata = json.loads((self.path / f"{name}.json").read_text())
+            binary = self.path / metadata["file"]
+            if metadata["name"] != name or hashlib.sha256(binary.read_bytes()).hexdigest() != metadata["sha256"]:
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return CompiledImage(name, metadata, binary)
+
+    def put(self, name: str, suffix: str, binary: bytes, metadata: Mapping[str, Any]) -> CompiledImage:
+        """Stores an image and returns it; where another process stored it first, returns that one."""
+        with self._lock():
+            if stored := self.get(name):
+                return stored
+            path = self.path / f"{name}.{suffix}"
+            entry = {"name": name, "file": path.name, "sha256": hashlib.sha256(binary).hexdigest(), **metadata}
+            write_atomically(path, binary)
+            write_atomically(self.path / f"{name}.json", (json.dumps(entry, indent=1) + "\n").encode())
+            return CompiledImage(name, entry, path)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keeps writers apart, so that a binary never lands beside the json of another process's binary."""
+        with (self.path / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,402 @@
+"""The tuning database: measurements as they were taken, and the winners decided from them, as rows of one SQLite file.
+
+Every line of SQL of the project is here, but for ``dump.py``, which git runs with any Python. Any number of processes
+may write at once: each write is a transaction of its own, so a reader, or the file after a kill -9, never sees half a one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timezone
+from pathlib import Path
+
+import sqlite_utils
+
+APPLICATION_ID = 0x414F5442  # "AOTB" in the file's header: another program's SQLite file is never taken for ours
+
+PROVENANCES = ("measured", "borrowed", "predicted", "imported")
+STATUSES = ("ok", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
+PHASES = ("sweep", "race")
+
+# Step n takes a file from user_version n to n + 1. A step that was ever committed with a database is never edited.
+MIGRATIONS = (
+    """
+    CREATE TABLE session (
+        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device TEXT NOT NULL, driver TEXT NOT NULL,
+        triton TEXT NOT NULL, torch TEXT NOT NULL, arch TEXT NOT NULL, multiprocessors INTEGER NOT NULL,
+        options TEXT NOT NULL, started TEXT NOT NULL);
+    CREATE TABLE problem (
+        id INTEGER PRIMARY KEY, arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL,
+        shape TEXT NOT NULL, UNIQUE (arch, kernel, functional, bin, shape));
+    CREATE TABLE image (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config TEXT NOT NULL, sha256 TEXT, registers INTEGER,
+        spills INTEGER, shared INTEGER);
+    CREATE TABLE measurement (
+        id INTEGER PRIMARY KEY,
+        problem INTEGER NOT NULL REFERENCES problem, image INTEGER NOT NULL REFERENCES image,
+        session INTEGER NOT NULL REFERENCES session,
+        phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
+        status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
+        median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
+        samples TEXT, error REAL, tolerance REAL, detail TEXT,
+        UNIQUE (problem, image, session, phase));
+    CREATE TRIGGER measurement_is_not_changed BEFORE UPDATE ON measurement
+        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+    CREATE TRIGGER measurement_is_not_deleted BEFORE DELETE ON measurement
+        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+    CREATE TABLE winner (
+        arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL, image TEXT NOT NULL,
+        psels TEXT NOT NULL, copts TEXT NOT NULL,
+        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'borrowed', 'predicted', 'imported')),
+        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        PRIMARY KEY (arch, kernel, functional, bin)) WITHOUT ROWID;
+    """,
+)
+
+
+class TuningDatabaseError(Exception):
+    """The database cannot be used as asked; the message names the file and the reason. The file was not changed."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate tried on one problem. ``problem``, ``image`` and ``session`` are ids of this database.
+
+    ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
+    ``tolerance`` what was allowed; None where the candidate never ran.
+    """
+
+    problem: int
+    image: int
+    session: int
+    phase: str
+    status: str
+    median_us: float | None = None
+    samples: Sequence[float] = ()
+    error: float | None = None
+    tolerance: float | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A measurement with its ids replaced by what they stand for, without the samples."""
+
+    id: int
+    arch: str
+    kernel: str
+    functional: str
+    bin: str
+    shape: str
+    image: str
+    config: str
+    session: int
+    phase: str
+    status: str
+    median_us: float | None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """Who serves one bin of one functional, and why. ``median_us`` is 0 where nothing was measured."""
+
+    arch: str
+    kernel: str
+    functional: str
+    bin: str
+    image: str
+    psels: dict[str, int]
+    copts: dict[str, int]
+    provenance: str
+    source: str = ""
+    median_us: float = 0.0
+    runners_up: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.provenance not in PROVENANCES:
+            raise ValueError(f"provenance must be among {PROVENANCES}, not {self.provenance!r}")
+
+
+class TuningDatabase:
+    """An open tuning database. Made where there is none, migrated where it is older; neither when ``readonly``.
+
+    An object belongs to the thread that made it; open one for each thread. TuningDatabaseError where the file is
+    missing and ``readonly``, is not writable, is damaged, is not a tuning database or comes from a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], readonly: bool = False) -> None:
+        self.path = Path(path)
+        _check_access(self.path, readonly)
+        with self._errors():
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}",
+                uri=True,
+                timeout=60,  # seconds to wait for another writer, whose transactions take milliseconds
+                isolation_level=None,
+            )
+            self._db = sqlite_utils.Database(connection)
+        try:
+            with self._errors():
+                self._open(readonly)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> TuningDatabase:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _open(self, readonly: bool) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        version = self._check_version(readonly)
+        if version:
+            damage = self._value("PRAGMA quick_check(1)")
+            if damage != "ok":
+                raise TuningDatabaseError(f"{self.path}: damaged: {damage}")
+        if readonly:
+            return
+        self._db.execute("PRAGMA journal_mode = DELETE")  # one file, whatever another tool has set
+        if version < len(MIGRATIONS):
+            with self._transaction():
+                self._migrate(self._check_version(readonly))  # read again: another process may have been faster
+
+    def _check_version(self, readonly: bool) -> int:
+        version = int(self._value("PRAGMA user_version"))
+        empty = not self._value("SELECT count(*) FROM sqlite_master")
+        if self._value("PRAGMA application_id") != APPLICATION_ID and not (empty and not readonly):
+            raise TuningDatabaseError(f"{self.path}: a SQLite file, but not a tuning database")
+        if version > len(MIGRATIONS):
+            raise TuningDatabaseError(
+                f"{self.path}: its schema is version {version}, newer than this program's {len(MIGRATIONS)};"
+                " update the program"
+            )
+        if readonly and version < len(MIGRATIONS):
+            raise TuningDatabaseError(
+                f"{self.path}: its schema is version {version}, older than {len(MIGRATIONS)},"
+                " and migrating it needs write access"
+            )
+        return version
+
+    def _migrate(self, version: int) -> None:
+        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for step in MIGRATIONS[version:]:
+            for statement in _statements(step):
+                self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def _value(self, sql: str, parameters: Sequence[object] = ()) -> object:
+        row = self._db.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's errors, with the file's name and without the need to know SQLite."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "not a database" in text:
+                text = "damaged, or not a SQLite database"
+            elif "malformed" in text:
+                text = f"damaged: {text}"
+            elif "readonly" in text:
+                text = "read-only"
+            elif "locked" in text:
+                text = "another process has held it locked for a minute"
+            raise TuningDatabaseError(f"{self.path}: {text}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors():
+            # IMMEDIATE: the lock is taken before anything is read, so that two writers wait instead of deadlocking.
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.conn.rollback()
+                raise
+            self._db.conn.commit()
+
+    def begin_session(
+        self, *, device: str, driver: str, triton: str, torch: str, arch: str, multiprocessors: int, options: str
+    ) -> int:
+        """Id of a new session: the conditions that its measurements share. ``options`` is the command line."""
+        row = {
+            "uuid": str(uuid.uuid4()),
+            "device": device,
+            "driver": driver,
+            "triton": triton,
+            "torch": torch,
+            "arch": arch,
+        }
+        row |= {"multiprocessors": multiprocessors, "options": options}
+        row |= {"started": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        with self._transaction():
+            return self._insert("session", row)
+
+    def problem_id(self, arch: str, kernel: str, functional: str, bin: str, shape: Mapping[str, object]) -> int:
+        """Id of a functional and bin in the ``shape`` (plain data) that stands for it; added where it is new."""
+        row = {
+            "arch": arch,
+            "kernel": kernel,
+            "functional": functional,
+            "bin": bin,
+            "shape": json.dumps(shape, sort_keys=True),
+        }
+        with self._transaction():
+            found = self._value(
+                "SELECT id FROM problem WHERE (arch, kernel, functional, bin, shape) = (?, ?, ?, ?, ?)",
+                list(row.values()),
+            )
+            return int(str(found)) if found else self._insert("problem", row)
+
+    def image_id(
+        self,
+        name: str,
+        config: str,
+        sha256: str | None = None,
+        registers: int | None = None,
+        spills: int | None = None,
+        shared: int | None = None,
+    ) -> int:
+        """Id of an image; added where it is new, its facts filled in where it had not compiled before."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO image (name, config, sha256, registers, spills, shared) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,"
+                " spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL",
+                (name, config, sha256, registers, spills, shared),
+            )
+            return int(str(self._value("SELECT id FROM image WHERE name = ?", [name])))
+
+    def record(self, *measurements: Measurement) -> None:
+        """Appends the measurements, all of them or none. When it returns they are on disk."""
+        with self._transaction():
+            for measurement in measurements:
+                row = dict(zip((field.name for field in fields(measurement)), astuple(measurement), strict=True))
+                for name in ("median_us", "error", "tolerance"):
+                    row[name] = None if row[name] is None else float(f"{row[name]:.5g}")
+                row["samples"] = ",".join(f"{sample:.5g}" for sample in measurement.samples)
+                row["samples"] = f"[{row['samples']}]" if measurement.samples else None
+                self._insert("measurement", row)
+
+    def _insert(self, table: str, row: Mapping[str, object]) -> int:
+        columns = ", ".join(row)
+        marks = ", ".join("?" * len(row))
+        return int(self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values())).lastrowid)
+
+    def outcomes(self, arch: str | None = None, kernel: str | None = None, problem: int | None = None) -> list[Outcome]:
+        """Every measurement, oldest first, of one arch, kernel or problem id where given."""
+        with self._errors():
+            rows = self._db.execute(
+                "SELECT m.id, p.arch, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, m.session, m.phase,"
+                " m.status, m.median_us"
+                " FROM measurement m JOIN problem p ON p.id = m.problem JOIN image i ON i.id = m.image"
+                " WHERE p.arch = ifnull(:arch, p.arch) AND p.kernel = ifnull(:kernel, p.kernel)"
+                " AND p.id = ifnull(:problem, p.id) ORDER BY m.id",
+                {"arch": arch, "kernel": kernel, "problem": problem},
+            )
+            return [Outcome(*row) for row in rows]
+
+    def medians(self, arch: str, kernel: str) -> dict[tuple[str, str], dict[str, float]]:
+        """{(functional, bin): {config: median in µs}} as last measured.
+
+        See ``latest_medians`` for which of several measurements counts.
+        """
+        found: dict[tuple[str, str], dict[str, float]] = {}
+        for (functional, bin), outcomes in latest_medians(self.outcomes(arch, kernel)).items():
+            by_age = sorted(outcomes, key=lambda o: o.id)  # of two images of one config the newer counts
+            found[functional, bin] = {outcome.config: float(outcome.median_us or 0) for outcome in by_age}
+        return found
+
+    def put_winners(self, winners: Iterable[Winner]) -> None:
+        """Writes winners, all or none, over those of the same bins; only a measured one replaces a measured one."""
+        with self._transaction():
+            for winner in winners:
+                row = dict(zip((field.name for field in fields(winner)), astuple(winner), strict=True))
+                row["median_us"] = float(f"{winner.median_us:.5g}")
+                runners_up = [(config, float(f"{median:.5g}")) for config, median in winner.runners_up]
+                for name, value in (("psels", winner.psels), ("copts", winner.copts), ("runners_up", runners_up)):
+                    row[name] = json.dumps(value)
+                updates = ", ".join(f"{name} = excluded.{name}" for name in row)
+                self._db.execute(
+                    f"INSERT INTO winner ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+                    f" ON CONFLICT DO UPDATE SET {updates}"
+                    " WHERE provenance <> 'measured' OR excluded.provenance = 'measured'",
+                    list(row.values()),
+                )
+
+    def winners(self, arch: str | None = None, kernel: str | None = None) -> list[Winner]:
+        """Winners of one arch or kernel where given, sorted by arch, kernel, functional and bin."""
+        with self._errors():
+            rows = self._db.query(
+                "SELECT * FROM winner WHERE arch = ifnull(:arch, arch) AND kernel = ifnull(:kernel, kernel)"
+                " ORDER BY arch, kernel, functional, bin",
+                {"arch": arch, "kernel": kernel},
+            )
+            return [_winner(row) for row in rows]
+
+
+def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
+    """The outcomes by (functional, bin) that tell how fast each image is now, one for each image, fastest first.
+
+    Of one image the latest session counts, and in it the race over the sweep; an image whose last outcome is not ok is
+    left out. Where a bin was measured in several shapes, the shape measured last stands for it: medians of different
+    shapes say nothing of each other.
+    """
+    shape: dict[tuple[str, str], str] = {}
+    latest: dict[tuple[str, str, str], dict[str, Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda o: (o.session, o.phase == "race", o.id)):
+        shape[outcome.functional, outcome.bin] = outcome.shape
+        latest.setdefault((outcome.functional, outcome.bin, outcome.shape), {})[outcome.image] = outcome
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for key in shape:
+        ok = [outcome for outcome in latest[(*key, shape[key])].values() if outcome.status == "ok"]
+        if ok:
+            found[key] = sorted(ok, key=lambda o: (o.median_us or 0, o.config))
+    return found
+
+
+def _winner(row: Mapping[str, str]) -> Winner:
+    values: dict[str, object] = dict(row)
+    for name in ("psels", "copts"):
+        values[name] = json.loads(row[name])
+    values["runners_up"] = tuple((config, median) for config, median in json.loads(row["runners_up"]))
+    return Winner(**values)  # type: ignore[arg-type]
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script; ``executescript`` would commit the migration's transaction."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _check_access(path: Path, readonly: bool) -> None:
+    if path.is_dir():
+        raise TuningDatabaseError(f"{path}: a folder, not a database file")
+    if not path.parent.is_dir():
+        raise TuningDatabaseError(f"{path}: the folder {path.parent} does not exist")
+    if readonly:
+        if not path.exists():
+            raise TuningDatabaseError(f"{path}: there is no such file")
+        return
+    # The bits are looked at too, because root may write to a file that its owner has marked read-only.
+    if path.exists() and not (os.access(path, os.W_OK) and path.stat().st_mode & 0o222):
+        raise TuningDatabaseError(f"{path}: read-only")
+    if not os.access(path.parent, os.W_OK):
+        raise TuningDatabaseError(f"{path}: the folder {path.parent} is read-only, and SQLite keeps its journal there")

@@ -1,0 +1,60 @@
+"""Prints a tuning database as stable text, one line for each row, so that ``git diff`` on the file can be read.
+
+Git runs it as the file's textconv: ``git config diff.tuning_database.textconv "python3 rules/dump.py"``. It needs
+nothing beyond the standard library, and prints whatever columns it finds, so that old and new schemas compare.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Winners first: they are what a reader of a diff wants to see. The others stand in the order in which they were added.
+ORDER = {
+    "winner": "arch, kernel, functional, bin",
+    "session": "id",
+    "problem": "id",
+    "image": "id",
+    "measurement": "id",
+}
+
+
+def dump(path: Path) -> Iterator[str]:
+    """The lines of the database at ``path``; sqlite3.Error where it is not one."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.row_factory = sqlite3.Row
+    try:
+        yield f"schema version {connection.execute('PRAGMA user_version').fetchone()[0]}"
+        existing = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        images: dict[int, str] = {}
+        for table, order in ORDER.items():
+            if table not in existing:
+                continue
+            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
+                values = {name: value for name, value in zip(row.keys(), row, strict=True) if value not in (None, "")}
+                if table == "image":
+                    images[values["id"]] = f"{values['name']} ({values['config']})"
+                elif table == "measurement":
+                    values["image"] = images.get(values["image"], values["image"])
+                yield f"{table}: " + " | ".join(f"{name} {value}" for name, value in values.items())
+    finally:
+        connection.close()
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python3 rules/dump.py FILE", file=sys.stderr)
+        return 2
+    try:
+        for line in dump(Path(arguments[0])):
+            print(line)
+    except sqlite3.Error as error:
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

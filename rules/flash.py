@@ -1,0 +1,151 @@
+"""The attention family: forward, and backward as preprocess, dk_dv and dq."""
+
+from __future__ import annotations
+
+from aotriton.rules.binning import MAX_SEQLEN_K, MAX_SEQLEN_Q, WAVES
+from aotriton.rules.kernel import Choice, Constexpr, KernelDescription, Scalar, Stride, Tensor
+from aotriton.rules.target import ADDRESSING
+
+FAMILY = "flash"
+
+T = Choice("T", "type", ("fp16", "bf16"))
+HEAD_DIM = Choice("BLOCK_DMODEL", "feature", (32, 64, 128, 256))  # the head dim, padded to the next of these
+CAUSAL = Choice("CAUSAL", "feature", (False, True))
+ACCESS = Choice("ADDRESSING", "feature", ADDRESSING)
+
+Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
+K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
+
+
+def _strides(*tensors: str) -> tuple[Stride, ...]:
+    """Batch, head and row strides of tensors laid out as [batch, heads, seqlen, head_dim]."""
+    return tuple(Stride(tensor, dim) for tensor in tensors for dim in ("b", "h", "s"))
+
+
+SIZES = (
+    Scalar("num_heads_q", "i32"),
+    Scalar("num_heads_k", "i32"),
+    Scalar("max_seqlen_q", "i32"),
+    Scalar("max_seqlen_k", "i32"),
+    Scalar("head_dim", "i32", multiple_of=8),
+)
+
+ATTN_FWD = KernelDescription(
+    name="attn_fwd",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_TILE),
+        Tensor("K", 4, block=K_TILE),
+        Tensor("V", 4, block=K_TILE),
+        Tensor("Out", 4, block=Q_TILE),
+        Tensor("L", 3, dtype="fp32"),
+        Scalar("store_lse", "i32"),
+        Scalar("sm_scale", "fp32"),
+        *_strides("Q", "K", "V", "Out"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
+    ),
+    choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    psels={
+        "cuda": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+        "hip": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+    },
+    copts={
+        "cuda": {"num_warps": (4, 8), "num_stages": (2, 3, 4)},
+        "hip": {"num_warps": (4,), "num_stages": (1, 2), "waves_per_eu": (1, 2)},
+    },
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="q",
+)
+
+ATTN_BWD_PREPROCESS = KernelDescription(
+    name="attn_bwd_preprocess",
+    family=FAMILY,
+    arguments=(
+        Tensor("Out", 4),
+        Tensor("DO", 4),
+        Tensor("Delta", 3, dtype="fp32"),
+        *_strides("Out", "DO"),
+        Scalar("num_heads_q", "i32"),
+        Scalar("max_seqlen_q", "i32"),
+        Scalar("head_dim", "i32", multiple_of=8),
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING")),
+    ),
+    choices=(T, HEAD_DIM, ACCESS),
+    psels={"cuda": {"BLOCK_M": (32, 64, 128)}, "hip": {"BLOCK_M": (32, 64, 128)}},
+    copts={
+        "cuda": {"num_warps": (4, 8), "num_stages": (1,)},
+        "hip": {"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (0,)},
+    },
+    tuning_keys=(MAX_SEQLEN_Q,),
+    tiled_axis="q",
+)
+
+ATTN_BWD_DK_DV = KernelDescription(
+    name="attn_bwd_dk_dv",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_TILE),
+        Tensor("K", 4, block=K_TILE),
+        Tensor("V", 4, block=K_TILE),
+        Tensor("DO", 4, block=Q_TILE),
+        Tensor("DK", 4, block=K_TILE),
+        Tensor("DV", 4, block=K_TILE),
+        Tensor("L", 3, dtype="fp32"),
+        Tensor("Delta", 3, dtype="fp32"),
+        Scalar("sm_scale", "fp32"),
+        *_strides("Q", "K", "V", "DO", "DK", "DV"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
+    ),
+    choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    psels={
+        "cuda": {"BLOCK_M": (32, 64, 128), "BLOCK_N": (64, 128)},
+        "hip": {"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 64)},
+    },
+    copts={
+        "cuda": {"num_warps": (4, 8), "num_stages": (1, 2, 3)},
+        "hip": {"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (1, 2)},
+    },
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="k",
+)
+
+ATTN_BWD_DQ = KernelDescription(
+    name="attn_bwd_dq",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_TILE),
+        Tensor("K", 4, block=K_TILE),
+        Tensor("V", 4, block=K_TILE),
+        Tensor("DO", 4, block=Q_TILE),
+        Tensor("DQ", 4, block=Q_TILE),
+        Tensor("L", 3, dtype="fp32"),
+        Tensor("Delta", 3, dtype="fp32"),
+        Scalar("sm_scale", "fp32"),
+        *_strides("Q", "K", "V", "DO", "DQ"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
+    ),
+    choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    psels={
+        "cuda": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+        "hip": {"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
+    },
+    copts={
+        "cuda": {"num_warps": (4, 8), "num_stages": (1, 2, 3)},
+        "hip": {"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (1, 2)},
+    },
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="q",
+)
+
+KERNELS = (ATTN_FWD, ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)
+
+
+def kernel(name: str) -> KernelDescription:
+    """The description of kernel ``name``; ValueError names the kernels that exist."""
+    for description in KERNELS:
+        if description.name == name:
+            return description
+    raise ValueError(f"unknown kernel {name!r}: choose from {', '.join(k.name for k in KERNELS)}")

@@ -1,0 +1,182 @@
+"""What a kernel description is: ordered arguments, choices, performance parameters and tuning keys of one Triton kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from aotriton.rules.binning import TuningKey
+from aotriton.rules.target import Target, target
+
+Value = str | int | bool
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument: a pointer, or a TMA descriptor where ADDRESSING says so and a block is given.
+
+    ``dtype`` is "T", the functional's type choice, or a fixed Triton type. ``block`` is the tile that one descriptor
+    access moves, in constexpr names and integers.
+    """
+
+    name: str
+    rank: int
+    dtype: str = "T"
+    block: tuple[str | int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Distance in elements between neighbours along ``dim`` of ``tensor``. The last dimension has none: it is contiguous."""
+
+    tensor: str
+    dim: str
+
+    @property
+    def name(self) -> str:
+        return f"stride_{self.tensor.lower()}_{self.dim}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number passed by value; ``dtype`` is a Triton type. ``multiple_of`` is a divisor that the host code guarantees."""
+
+    name: str
+    dtype: str
+    multiple_of: int = 1
+
+
+@dataclass(frozen=True)
+class Constexpr:
+    """A compile-time argument whose value is the choice or psel of the same name."""
+
+    name: str
+
+
+Argument = Tensor | Stride | Scalar | Constexpr
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something that the caller's request pins: a *type* or a *feature*."""
+
+    name: str
+    kind: str  # "type" or "feature"
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("type", "feature"):
+            raise ValueError(f"choice {self.name}: kind must be 'type' or 'feature', not {self.kind!r}")
+        if len(set(self.values)) != len(self.values) or not self.values:
+            raise ValueError(f"choice {self.name}: values must be distinct and not empty, got {self.values}")
+
+
+@dataclass(frozen=True)
+class KernelDescription:
+    """One Triton kernel. ``name`` is also its module in tritonsrc/, the function in it and its host file in v2src/.
+
+    ``psels`` and ``copts`` give, by vendor, the values that the tuner may pick for each performance parameter and each
+    compiler option.
+    """
+
+    name: str
+    family: str
+    arguments: tuple[Argument, ...]
+    choices: tuple[Choice, ...]
+    psels: Mapping[str, Mapping[str, tuple[int, ...]]]
+    copts: Mapping[str, Mapping[str, tuple[int, ...]]]
+    tuning_keys: tuple[TuningKey, ...]
+    tiled_axis: str  # "q" or "k": whose rows and heads the grid walks, and the `waves` key counts
+
+    def __post_init__(self) -> None:
+        names = [argument.name for argument in self.arguments]
+        if len(set(names)) != len(names):
+            raise ValueError(f"{self.name}: an argument name appears twice in {names}")
+        for vendor in self.psels:
+            if tuple(self.psels[vendor]) != self.psel_names:
+                raise ValueError(f"{self.name}: every vendor must list the psels {self.psel_names} in this order")
+        known = {choice.name for choice in self.choices} | set(self.psel_names)
+        for argument in self.arguments:
+            if isinstance(argument, Constexpr) and argument.name not in known:
+                raise ValueError(f"{self.name}: constexpr {argument.name} is neither a choice nor a psel")
+
+    @property
+    def psel_names(self) -> tuple[str, ...]:
+        return tuple(next(iter(self.psels.values())))
+
+    @property
+    def functional_count(self) -> int:
+        """Number of godel numbers; an arch may lack some of them."""
+        return prod(len(choice.values) for choice in self.choices)
+
+    def functionals(self, arch: str) -> Iterator[Functional]:
+        """Every functional that ``arch`` has, by ascending godel number."""
+        available = target(arch).addressing
+        for values in product(*(choice.values for choice in self.choices)):
+            functional = Functional(self, arch, values)
+            if functional.get("ADDRESSING", available[0]) in available:
+                yield functional
+
+    def functional(self, arch: str, **values: Value) -> Functional:
+        """The functional with these choices; ValueError names a choice that is missing, unknown or out of range."""
+        if set(values) != {choice.name for choice in self.choices}:
+            raise ValueError(f"{self.name}: choices are {[c.name for c in self.choices]}, got {sorted(values)}")
+        return Functional(self, arch, tuple(values[choice.name] for choice in self.choices))
+
+    def cells(self) -> Iterator[tuple[int, ...]]:
+        """Every bin of a functional as a tuple of representatives, row-major over the tuning keys."""
+        return product(*(key.representatives for key in self.tuning_keys))
+
+
+@dataclass(frozen=True)
+class Functional:
+    """All choices of a kernel pinned, on one arch: what the caller asks for."""
+
+    kernel: KernelDescription
+    arch: str
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        for choice, value in zip(self.kernel.choices, self.values, strict=True):
+            if value not in choice.values:
+                raise ValueError(f"{self.kernel.name}: {choice.name} must be among {choice.values}, not {value!r}")
+
+    def __getitem__(self, name: str) -> Value:
+        for choice, value in zip(self.kernel.choices, self.values, strict=True):
+            if choice.name == name:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Value) -> Value:
+        """The value of choice ``name``, or ``default`` where the kernel has no such choice."""
+        return self.as_dict().get(name, default)
+
+    def as_dict(self) -> dict[str, Value]:
+        return {choice.name: value for choice, value in zip(self.kernel.choices, self.values, strict=True)}
+
+    @property
+    def godel_number(self) -> int:
+        """Mixed-radix index over the choices; the last choice varies fastest."""
+        number = 0
+        for choice, value in zip(self.kernel.choices, self.values, strict=True):
+            number = number * len(choice.values) + choice.values.index(value)
+        return number
+
+    @property
+    def target(self) -> Target:
+        return target(self.arch)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.as_dict().items())
+
+
+def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functional:
+    """The functional that ``str(functional)`` spelled as ``text``."""
+    spelled = {str(functional): functional for functional in kernel.functionals(arch)}
+    if text not in spelled:
+        raise ValueError(f"{kernel.name} {arch}: {text!r} is not a functional of this kernel")
+    return spelled[text]
+
+

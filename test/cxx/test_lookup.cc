@@ -1,0 +1,185 @@
+// Tables, tuning keys, explanations and the log line.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "calls.h"
+#include "flash/problem.h"
+#include "flash/request.h"
+#include "log.h"
+#include "lookup.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+// What `body` writes to stderr.
+template <class Body>
+std::string captured(Body body) {
+  FILE* const file = tmpfile();
+  fflush(stderr);
+  const int before = dup(2);
+  dup2(fileno(file), 2);
+  body();
+  fflush(stderr);
+  dup2(before, 2);
+  close(before);
+  std::string text(static_cast<size_t>(ftell(file)), '\0');
+  rewind(file);
+  CHECK_EQ(fread(text.data(), 1, text.size(), file), text.size());
+  fclose(file);
+  return text;
+}
+
+Explanation explained(const Sizes& sizes, const char* arch = "sm_90", int multiprocessors = 0) {
+  Explanation explanation;
+  CHECK_EQ(explain(fwd_call(sizes), arch, multiprocessors, &explanation), Error::success);
+  CHECK_EQ(explanation.kernel_count, 1);
+  return explanation;
+}
+
+int count(const std::string& text, const char* part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST("a value falls in the first bin whose representative is not smaller; the last bin is open") {
+  constexpr int32_t bins[] = {64, 512, 2048};
+  CHECK_EQ(Lut::bin_of(bins, 1), 0u);
+  CHECK_EQ(Lut::bin_of(bins, 64), 0u);
+  CHECK_EQ(Lut::bin_of(bins, 65), 1u);
+  CHECK_EQ(Lut::bin_of(bins, 512), 1u);
+  CHECK_EQ(Lut::bin_of(bins, 513), 2u);
+  CHECK_EQ(Lut::bin_of(bins, int64_t{1} << 40), 2u);
+}
+
+TEST("a table with an index, a bin or an entry out of order is not valid") {
+  static constexpr int32_t bins[] = {1, 2}, falling[] = {2, 1};
+  static constexpr std::span<const int32_t> axes[] = {bins}, falling_axes[] = {falling};
+  static constexpr uint8_t index[] = {0, 0}, beyond[] = {0, 1}, longer[] = {0, 0, 0};
+  static constexpr Entry entries[] = {{nullptr, {}, "", ""}};
+  static constexpr Evidence evidence[] = {{Provenance::measured, "", 0, {}}, {Provenance::measured, "", 0, {}}};
+  CHECK((Lut{"", axes, index, entries, evidence}.valid()));
+  CHECK(!(Lut{"", falling_axes, index, entries, evidence}.valid()));
+  CHECK(!(Lut{"", axes, beyond, entries, evidence}.valid()));
+  CHECK(!(Lut{"", axes, longer, entries, evidence}.valid()));
+  CHECK(!(Lut{"", axes, index, entries, std::span(evidence).first(1)}.valid()));
+}
+
+TEST("waves counts tiles of 128 rows against multiprocessors, rounded up") {
+  CHECK_EQ(flash::waves(1, 1, 1, 132), 1);
+  CHECK_EQ(flash::waves(1, 132, 128, 132), 1);
+  CHECK_EQ(flash::waves(1, 132, 129, 132), 2);
+  CHECK_EQ(flash::waves(2, 67, 100, 132), 2);
+  CHECK_EQ(flash::waves(65535, 32767, (int64_t{1} << 31) - 1024, 1), int64_t{65535} * 32767 * ((1 << 24) - 8));
+}
+
+TEST("every head dim from 8 to 256 is padded to the next of 32, 64, 128, 256") {
+  for (int32_t d = 8; d <= 256; d += 8) CHECK_EQ(flash::padded_head_dim(d), d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256);
+}
+
+TEST("explain says which bin, image and evidence a call has, on both sides of every edge") {
+  const Sizes below = {.batch = 1, .heads = 67, .heads_k = 67, .seqlen_q = 65, .seqlen_k = 65};
+  const KernelChoice one_wave = explained(below).kernels[0];
+  CHECK_EQ(one_wave.kernel, std::string("attn_fwd"));
+  CHECK_EQ(one_wave.arch, std::string("sm_90"));
+  CHECK_EQ(one_wave.functional, std::string("T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor"));
+  CHECK_EQ(one_wave.godel_number, 32);
+  CHECK_EQ(one_wave.key_count, 3);
+  CHECK_EQ(one_wave.keys[0].name, std::string("max_seqlen_q"));
+  CHECK_EQ(one_wave.keys[0].value, 65);
+  CHECK_EQ(one_wave.keys[0].representative, 512);
+  CHECK_EQ(one_wave.keys[2].value, 1);
+  CHECK_EQ(one_wave.image, std::string("attn_fwd_sm_90_aligned0"));
+  CHECK_EQ(provenance_name(one_wave.provenance), std::string("borrowed"));
+  CHECK_EQ(one_wave.source, std::string("T=bf16"));
+  CHECK_EQ(one_wave.runner_up_count, 0);
+
+  const KernelChoice two_waves = explained(below, "sm_90", 66).kernels[0];
+  CHECK_EQ(two_waves.keys[2].value, 2);
+  CHECK_EQ(two_waves.keys[2].representative, 8);
+  CHECK_EQ(two_waves.image, std::string("attn_fwd_sm_90_aligned1"));
+  CHECK_EQ(two_waves.median_us, 12.5f);
+  CHECK_EQ(two_waves.runner_up_count, 2);
+  CHECK_EQ(two_waves.runners_up[1].median_us, 14.5f);
+
+  Sizes edge = below;
+  edge.seqlen_q = 64;
+  CHECK_EQ(explained(edge, "sm_90", 66).kernels[0].image, std::string("attn_fwd_sm_90_aligned0"));
+}
+
+TEST("explain of attn_bwd lists the kernels in launch order, and k's heads fill the GPU of dk_dv") {
+  Explanation explanation;
+  const attn_bwd_params p = bwd_call({.batch = 1, .heads = 200, .heads_k = 100, .seqlen_q = 128, .seqlen_k = 128});
+  CHECK_EQ(explain(p, "gfx942", 150, &explanation), Error::success);
+  CHECK_EQ(explanation.kernel_count, 3);
+  CHECK_EQ(explanation.kernels[0].kernel, std::string("attn_bwd_preprocess"));
+  CHECK_EQ(explanation.kernels[1].kernel, std::string("attn_bwd_dk_dv"));
+  CHECK_EQ(explanation.kernels[1].keys[2].value, 1);
+  CHECK_EQ(explanation.kernels[2].kernel, std::string("attn_bwd_dq"));
+  CHECK_EQ(explanation.kernels[2].keys[2].value, 2);
+}
+
+TEST("explain runs what the call of the same sizes launches") {
+  for (const char* vendor : {"cuda", "hip"}) {
+    for (const int64_t heads : {1, 64, 512}) {
+      const Sizes sizes = {.batch = 1, .heads = heads, .heads_k = 1, .seqlen_q = 300, .seqlen_k = 300};
+      Recording& recording = start(vendor);
+      CHECK_EQ(attn_fwd(fwd_call(sizes), {}), Error::success);
+      const std::string image = explained(sizes, vendor[0] == 'c' ? "sm_90" : "gfx942").kernels[0].image;
+      CHECK_EQ(image.substr(image.rfind('_') + 1), recording.launches.at(0).head.substr(vendor[0] == 'c' ? 6 : 7, 8));
+    }
+  }
+}
+
+TEST("explain needs neither a driver nor data, and says what is wrong") {
+  Explanation explanation;
+  attn_fwd_params p = fwd_call();
+  p.q.data = p.k.data = p.v.data = p.out.data = p.logsumexp.data = nullptr;
+  CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explain(p, "sm_80", 0, &explanation), Error::unknown_arch);
+  CHECK_CONTAINS(last_error_message(), "attn_fwd: this build has no images for sm_80; it has: gfx942 sm_90");
+  CHECK_EQ(explain(p, nullptr, 0, &explanation), Error::null_pointer);
+  CHECK_EQ(explain(p, "sm_90", -1, &explanation), Error::invalid_argument);
+  CHECK_EQ(explain(p, "sm_90", 0, nullptr), Error::null_pointer);
+  CHECK_EQ(flash::explain({.op = "attn", .arch = "sm_90", .dtype = "bf16"}, &explanation), Error::invalid_argument);
+  CHECK_EQ(flash::explain({.op = "attn_fwd", .arch = "sm_90", .dtype = "fp8"}, &explanation), Error::invalid_argument);
+}
+
+TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; otherwise nothing is printed") {
+  setenv("AOTRITON_LOG", "info", 1);
+  log_state = LogState::unread;
+  start("cuda");
+  const std::string log = captured([] {
+    for (int i = 0; i < 3; ++i) CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success);
+    CHECK_EQ(attn_fwd(fwd_call({.seqlen_q = 20}), {}), Error::success);
+  });
+  char line[1024];
+  format_line(explained({}).kernels[0], line, sizeof line);
+  CHECK_EQ(count(log, "\n"), 2);
+  CHECK_CONTAINS(log, std::string("aotriton: ") + line + "\n");
+  CHECK_CONTAINS(log, "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
+                      "max_seqlen_k=70<=512 waves=1<=1 -> attn_fwd_sm_90_aligned0 BLOCK_M=64 BLOCK_N=32 num_warps=4 "
+                      "num_stages=2, borrowed (T=bf16)\n");
+
+  setenv("AOTRITON_LOG", "loud", 1);
+  log_state = LogState::unread;
+  const std::string warning = captured([] {
+    for (int i = 0; i < 3; ++i) CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success);
+  });
+  CHECK_EQ(warning, std::string("aotriton: AOTRITON_LOG=loud is not known: use info or off\n"));
+
+  unsetenv("AOTRITON_LOG");
+  log_state = LogState::unread;
+  CHECK_EQ(captured([] { CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success); }), std::string());
+}
+
+TEST("a line that does not fit is cut, not overrun") {
+  char line[20];
+  format_line(explained({}).kernels[0], line, sizeof line);
+  CHECK_EQ(std::string(line), std::string("attn_fwd sm_90 F32 "));
+}

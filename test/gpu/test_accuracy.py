@@ -1,0 +1,133 @@
+"""Forward and backward through the library's dispatch against float64: sizes, types, layouts, kinds of softmax."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+
+from gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
+from gpu_problem import LAYOUTS, Case, Problem, bits  # noqa: E402
+
+LENGTHS = (1, 17, 65, 127, 513, 1000)
+
+
+def _head_dims() -> list[Problem]:
+    return [
+        Problem(seqlen_q=130, seqlen_k=130, head_dim=d, dtype=dtype, causal=(d // 8 + (dtype == "fp16")) % 2 == 0)
+        for d in range(8, 257, 8)
+        for dtype in ("bf16", "fp16")
+    ]
+
+
+def _lengths() -> list[Problem]:
+    full = [Problem(seqlen_q=q, seqlen_k=k) for q in LENGTHS for k in LENGTHS]
+    return full + [Problem(seqlen_q=s, seqlen_k=s, causal=True, head_dim=d) for s in LENGTHS for d in (64, 128)]
+
+
+def _groups() -> list[Problem]:
+    return [
+        Problem(heads_q=q, heads_k=k, seqlen_q=200, seqlen_k=200, causal=causal)
+        for q, k in ((1, 1), (8, 8), (8, 2), (6, 3), (8, 1), (5, 1))
+        for causal in (False, True)
+    ]
+
+
+def _layouts() -> list[Problem]:
+    return [
+        Problem(seqlen_q=150, seqlen_k=150 if causal else 90, head_dim=d, dtype=dtype, causal=causal, layout=layout)
+        for layout in (*LAYOUTS, "broadcast", "mixed")
+        for d, dtype, causal in ((64, "bf16", True), (72, "fp16", False), (256, "bf16", False))
+    ]
+
+
+def _spreads() -> list[Problem]:
+    return [
+        Problem(seqlen_q=300, seqlen_k=300, head_dim=d, dtype=dtype, causal=causal, spread=spread)
+        for d in (32, 64, 128, 256)
+        for dtype in ("bf16", "fp16")
+        for causal in (False, True)
+        for spread in (0.1, 12.0)
+    ]
+
+
+def _fill() -> list[Problem]:
+    """Long sequences with few and with many programs: the other bins of each tuning key."""
+    sizes = ((1, 1, 3000), (4, 16, 2048), (1, 2, 8200), (1, 24, 8200), (64, 16, 64), (32, 16, 500))
+    return [
+        Problem(batch=b, heads_q=h, heads_k=max(1, h // 2), seqlen_q=s, seqlen_k=s, head_dim=d, causal=causal)
+        for b, h, s in sizes
+        for d, causal in ((64, True), (128, False))
+    ]
+
+
+def _random(count: int) -> list[Problem]:
+    choose = random.Random(20)
+    made = []
+    for _ in range(count):
+        heads_k, causal = choose.choice((1, 2, 3)), choose.random() < 0.5
+        seqlen_q = choose.randint(1, 700)
+        made.append(
+            Problem(
+                batch=choose.randint(1, 3),
+                heads_q=heads_k * choose.choice((1, 2, 4)),
+                heads_k=heads_k,
+                seqlen_q=seqlen_q,
+                seqlen_k=seqlen_q if causal else choose.randint(1, 700),
+                head_dim=8 * choose.randint(1, 32),
+                dtype=choose.choice(("bf16", "fp16")),
+                causal=causal,
+                spread=choose.choice((0.1, 1.0, 12.0)),
+                layout="mixed",
+            )
+        )
+    return made
+
+
+PROBLEMS = [*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads(), *_fill(), *_random(60)]
+
+
+@pytest.mark.parametrize("problem", list(dict.fromkeys(PROBLEMS)), ids=str)
+def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem: Problem) -> None:
+    """Each result is as near to float64 as ordinary low precision is; nothing beyond a view is read or written."""
+    case = Case(problem)
+    outputs = case.outputs()
+    case.launch(outputs)
+    torch.cuda.synchronize()
+    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, problem.causal)
+    reference, low_precision = truth(*inputs), ordinary(*inputs)
+    for name in ("out", "logsumexp", "dv", "dk", "dq"):
+        check(name, outputs[name].view, reference, low_precision)
+    for name, guarded in outputs.items():
+        guarded.assert_untouched_outside(name)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])
+def test_logsumexp_is_optional(layout: str) -> None:
+    """Without a logsumexp tensor the forward gives the same bits."""
+    import pyaotriton
+
+    case = Case(Problem(seqlen_q=300, seqlen_k=300, causal=True, layout=layout))
+    wanted, got = case.outputs(), case.outputs()
+    case.forward(wanted)
+    pyaotriton.attn_fwd(case.q, case.k, case.v, got["out"].view, sm_scale=case.sm_scale, causal=True)
+    torch.cuda.synchronize()
+    assert torch.equal(bits(wanted["out"].view.contiguous()), bits(got["out"].view.contiguous()))
+    got["out"].assert_untouched_outside("out")
+
+
+def test_scale_is_the_callers() -> None:
+    """Any non-negative sm_scale is honoured: zero gives the mean of V."""
+    case = Case(Problem(batch=1, heads_q=2, heads_k=2, seqlen_q=100, seqlen_k=60))
+    outputs = case.outputs()
+    for sm_scale in (0.0, 0.7):
+        case.sm_scale = sm_scale
+        case.launch(outputs)
+        torch.cuda.synchronize()
+        inputs = (case.q, case.k, case.v, case.dout, sm_scale, False)
+        reference, low_precision = truth(*inputs), ordinary(*inputs)
+        for name in ("out", "logsumexp", "dv", "dk", "dq"):
+            check(name, outputs[name].view, reference, low_precision)

@@ -1,0 +1,140 @@
+"""Calls that the library refuses: which error, which argument it names, and that nothing was written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+
+Arguments = dict[str, Any]
+
+
+def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.full(sizes, float("nan"), dtype=dtype, device="cuda")
+
+
+def forward_arguments() -> Arguments:
+    """A valid forward: batch 2, 4 heads on 2, seqlen 48, head_dim 64."""
+    return {
+        "q": tensor(2, 4, 48, 64),
+        "k": tensor(2, 2, 48, 64),
+        "v": tensor(2, 2, 48, 64),
+        "out": tensor(2, 4, 48, 64),
+        "logsumexp": tensor(2, 4, 48, dtype=torch.float32),
+        "sm_scale": 0.125,
+        "causal": True,
+    }
+
+
+def backward_arguments() -> Arguments:
+    """A valid backward of the same sizes."""
+    made = forward_arguments()
+    made |= {name: tensor(2, heads, 48, 64) for name, heads in (("dout", 4), ("dq", 4), ("dk", 2), ("dv", 2))}
+    size = pyaotriton.attn_bwd_workspace_size(**made)
+    made["workspace"] = torch.full((size,), 0x7F, dtype=torch.uint8, device="cuda")
+    return made
+
+
+def strided(*sizes: int) -> torch.Tensor:
+    """A tensor whose last dimension is not contiguous."""
+    return tensor(*sizes[:-1], 2 * sizes[-1])[..., ::2]
+
+
+WRONG_FORWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
+    "float32 q": (lambda: {"q": tensor(2, 4, 48, 64, dtype=torch.float32)}, "invalid_dtype", "q"),
+    "another dtype of k": (lambda: {"k": tensor(2, 2, 48, 64, dtype=torch.float16)}, "invalid_dtype", "k"),
+    "float16 logsumexp": (lambda: {"logsumexp": tensor(2, 4, 48, dtype=torch.float16)}, "invalid_dtype", "logsumexp"),
+    "columns apart in v": (lambda: {"v": strided(2, 2, 48, 64)}, "invalid_stride", "v"),
+    "out through stride 0": (lambda: {"out": tensor(1, 4, 48, 64).expand(2, 4, 48, 64)}, "invalid_stride", "out"),
+    "logsumexp with gaps": (
+        lambda: {"logsumexp": tensor(2, 4, 50, dtype=torch.float32)[:, :, :48]},
+        "invalid_stride",
+        "logsumexp",
+    ),
+    "logsumexp off by one": (
+        lambda: {"logsumexp": tensor(2 * 4 * 48 + 1, dtype=torch.float32)[1:].view(2, 4, 48)},
+        "misaligned_pointer",
+        "logsumexp",
+    ),
+    "short out": (lambda: {"out": tensor(2, 4, 47, 64)}, "invalid_shape", "out"),
+    "v of another length": (lambda: {"v": tensor(2, 2, 49, 64)}, "invalid_shape", "v"),
+    "batch of k": (lambda: {"k": tensor(1, 2, 48, 64), "v": tensor(1, 2, 48, 64)}, "invalid_shape", "k"),
+    "heads that do not divide": (lambda: {"k": tensor(2, 3, 48, 64), "v": tensor(2, 3, 48, 64)}, "invalid_shape", "k"),
+    "logsumexp of another length": (
+        lambda: {"logsumexp": tensor(2, 4, 49, dtype=torch.float32)},
+        "invalid_shape",
+        "logsumexp",
+    ),
+    "causal with more keys": (
+        lambda: {"k": tensor(2, 2, 64, 64), "v": tensor(2, 2, 64, 64)},
+        "not_supported",
+        "causal",
+    ),
+    "head_dim 12": (
+        lambda: {name: tensor(2, h, 48, 12) for name, h in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
+        "not_supported",
+        "head_dim",
+    ),
+    "head_dim 264": (
+        lambda: {name: tensor(2, h, 48, 264) for name, h in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
+        "not_supported",
+        "head_dim",
+    ),
+    "infinite sm_scale": (lambda: {"sm_scale": float("inf")}, "invalid_argument", "sm_scale"),
+    "negative sm_scale": (lambda: {"sm_scale": -1.0}, "invalid_argument", "sm_scale"),
+}
+
+WRONG_BACKWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
+    "float16 dout": (lambda: {"dout": tensor(2, 4, 48, 64, dtype=torch.float16)}, "invalid_dtype", "dout"),
+    "columns apart in dk": (lambda: {"dk": strided(2, 2, 48, 64)}, "invalid_stride", "dk"),
+    "dv of another length": (lambda: {"dv": tensor(2, 2, 47, 64)}, "invalid_shape", "dv"),
+    "dq with heads of k": (lambda: {"dq": tensor(2, 2, 48, 64)}, "invalid_shape", "dq"),
+    "dk through stride 0": (lambda: {"dk": tensor(2, 1, 48, 64).expand(2, 2, 48, 64)}, "invalid_stride", "dk"),
+    "small workspace": (
+        lambda: {"workspace": torch.zeros(256, dtype=torch.uint8, device="cuda")},
+        "workspace_too_small",
+        "workspace",
+    ),
+    "causal with more keys": (
+        lambda: {name: tensor(2, 2, 64, 64) for name in ("k", "v", "dk", "dv")},
+        "not_supported",
+        "causal",
+    ),
+}
+
+
+def refused(call: Callable[..., None], arguments: Arguments, code: str, argument: str, *written: str) -> None:
+    """Asserts the error, and that the outputs still are what they were."""
+    with pytest.raises(pyaotriton.AotritonError) as raised:
+        call(**arguments)
+    assert raised.value.code == code, raised.value
+    assert re.search(rf"\b{argument}\b", str(raised.value)), raised.value
+    torch.cuda.synchronize()
+    for name in written:
+        assert arguments[name].isnan().all(), f"{name} was written"
+
+
+@pytest.mark.parametrize("what", WRONG_FORWARD)
+def test_wrong_forward_calls_name_their_argument(what: str) -> None:
+    """A wrong forward call raises its own error, names the argument and writes nothing."""
+    change, code, argument = WRONG_FORWARD[what]
+    refused(pyaotriton.attn_fwd, forward_arguments() | change(), code, argument, "out", "logsumexp")
+
+
+@pytest.mark.parametrize("what", WRONG_BACKWARD)
+def test_wrong_backward_calls_name_their_argument(what: str) -> None:
+    """A wrong backward call raises its own error, names the argument and writes nothing."""
+    change, code, argument = WRONG_BACKWARD[what]
+    refused(pyaotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
+
+
+def test_the_calls_are_right_without_the_mistake() -> None:
+    """The arguments that the wrong calls start from are accepted, so that each fails for its own reason."""
+    pyaotriton.attn_fwd(**forward_arguments())
+    pyaotriton.attn_bwd(**backward_arguments())
+    torch.cuda.synchronize()

@@ -1,0 +1,178 @@
+"""Runs a kernel of tritonsrc/ on numpy arrays through Triton's interpreter.
+
+To be imported in a process of its own: TRITON_INTERPRET changes for good what ``triton.jit`` makes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from aotriton.rules import flash
+from aotriton.rules.kernel import Constexpr, Scalar, Stride, Tensor
+
+POISON = 0x7F  # every byte of memory that no tensor owns: as a number, not a number or a huge one
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type as Triton expects to find it on a tensor, and the numpy type that stores it."""
+
+    name: str
+    storage: type
+
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.storage).itemsize
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """``values`` in storage; they must be exact in this type."""
+        if self.name == "bfloat16":
+            return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return values.astype(self.storage)
+
+    def decode(self, stored: np.ndarray) -> np.ndarray:
+        if self.name == "bfloat16":
+            stored = (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float64)
+
+
+DTYPES = {"fp16": DType("float16", np.float16), "bf16": DType("bfloat16", np.uint16), "fp32": DType("float32", np.float32)}
+
+
+class View:
+    """A strided array inside poisoned memory, with the part of torch's interface that the interpreter uses.
+
+    ``gap`` elements lie between rows; with a gap the rows of all heads alternate, as in a [batch, seqlen, heads, dim] tensor.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, gap: int) -> None:
+        self.dtype = dtype
+        outer = (shape[0], shape[2], shape[1], shape[3] + gap) if gap else shape
+        size = prod(outer) * dtype.itemsize
+        self.memory = np.full(size + 128, POISON, np.uint8)
+        start = -self.memory.ctypes.data % 64 + (0 if gap % 8 == 0 else dtype.itemsize)
+        whole = self.memory[start : start + size].view(dtype.storage).reshape(outer)
+        self.array = whole.transpose(0, 2, 1, 3)[..., : shape[3]] if gap else whole
+
+    def owned(self) -> np.ndarray:
+        """Which bytes of the memory belong to the tensor."""
+        before = self.memory.copy()
+        self.array[...] = 0
+        zeroed = self.memory == 0
+        self.memory[:] = before
+        return zeroed
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.dtype.itemsize for step in self.array.strides)
+
+    # The interpreter copies storages to the host and back. These are there already.
+    def untyped_storage(self) -> View:
+        return self
+
+    def cpu(self) -> View:
+        return self
+
+    def copy_(self, other: View) -> None:
+        assert other is self
+
+    def new_empty(self, *_: Any, **__: Any) -> View:
+        return self
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def size(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def set_(self, *_: Any) -> None:
+        pass
+
+
+def launch(
+    kernel: str,
+    inputs: dict[str, np.ndarray],
+    outputs: dict[str, tuple[int, ...]],
+    values: dict[str, Any],
+    grid: tuple[int, int, int],
+    gap: int = 0,
+) -> dict[str, np.ndarray]:
+    """What ``kernel`` writes to tensors of the shapes ``outputs``, as float64; AssertionError if it writes elsewhere.
+
+    ``values`` gives scalars, choices and psels by name, strides come from the tensors. ``gap``: see View.
+    """
+    description = flash.kernel(kernel)
+    views: dict[str, View] = {}
+    for argument in description.arguments:
+        if isinstance(argument, Tensor):
+            name = argument.name
+            dtype = DTYPES[str(values["T"]) if argument.dtype == "T" else argument.dtype]
+            shape = inputs[name].shape if name in inputs else outputs[name]
+            views[name] = View(shape, dtype, gap if argument.rank == 4 else 0)
+            if name in inputs:
+                views[name].array[...] = dtype.encode(inputs[name])
+    before = {name: view.memory.copy() for name, view in views.items()}
+
+    arguments: list[Any] = []
+    for argument in description.arguments:
+        if isinstance(argument, Tensor):
+            view = views[argument.name]
+            if values["ADDRESSING"] == "descriptor" and argument.block is not None:
+                block = [values.get(str(side), side) for side in argument.block]
+                arguments.append(TensorDescriptor(view, list(view.size()), list(view.stride()), block))
+            else:
+                arguments.append(view)
+        elif isinstance(argument, Stride):
+            arguments.append(views[argument.tensor].stride()["bhs".index(argument.dim)])
+        elif isinstance(argument, Scalar):
+            arguments.append(values[argument.name])
+        elif isinstance(argument, Constexpr):
+            arguments.append(tl.constexpr(values[argument.name]))
+    function = getattr(importlib.import_module(f"aotriton.tritonsrc.{kernel}"), kernel)
+    with np.errstate(all="ignore"):  # rows beyond the end may hold anything
+        function[grid](*arguments)
+
+    for name, view in views.items():
+        kept = ~view.owned() if name in outputs else slice(None)
+        assert np.array_equal(view.memory[kept], before[name][kept]), f"{kernel} wrote outside of its results, at {name}"
+    return {name: views[name].dtype.decode(views[name].array) for name in outputs}
+
+
+def _dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
+    """``tl.dot`` with fp32 products. The interpreter's own multiplies the bits of bf16 as integers."""
+    left, right = (
+        interpreter._convert_float(x.data, tl.bfloat16, tl.float32, None).view(np.float32)
+        if x.dtype.scalar == tl.bfloat16
+        else x.data.astype(np.float32)
+        for x in (a, b)
+    )
+    return interpreter.TensorHandle(left @ right + d.data, d.dtype.scalar)
+
+
+_patch_lang_tensor = interpreter._patch_lang_tensor
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """The interpreter's own patches, and a loop bound that is read from its array in a way that numpy >= 2.4 allows."""
+    _patch_lang_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter.InterpreterBuilder.create_dot = _dot
+interpreter._patch_lang_tensor = _patch_tensor

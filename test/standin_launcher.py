@@ -1,0 +1,82 @@
+"""A launcher without a GPU: times follow from the candidate's config, and chosen candidates misbehave.
+
+The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the context
+is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that gets a line for
+each candidate opened, "slow" the seconds that each takes, "no_binding" fails at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from aotriton.tune.problems import Problem
+from aotriton.tune.reference import Check
+from aotriton.tune.worker import Device, Request
+
+
+def time_of(config: str) -> float:
+    """Microseconds that the stand-in says a config takes: the bigger the tile the better, and one tie at the top."""
+    values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
+    tile = values["BLOCK_M"] * values.get("BLOCK_N", 1)
+    return round(1e6 / tile * (1 + 0.01 * values["num_stages"]) + 0.1 * values["num_warps"], 3)
+
+
+class StandinLauncher:
+    def __init__(self) -> None:
+        self._orders = json.loads(os.environ.get("AOTRITON_STANDIN", "{}"))
+        if self._orders.get("no_binding"):
+            raise RuntimeError("pyaotriton is missing")
+        self._intact, self._healthy = True, True
+
+    def _told(self, order: str, config: str) -> bool:
+        return config in self._orders.get(order, ())
+
+    def device(self) -> Device:
+        return Device("sm_90", "stand-in", "none", "none", 132)
+
+    def prepare(self, problem: Problem) -> None:
+        self._intact = True
+
+    def open(self, request: Request) -> Request:
+        if log := self._orders.get("log"):
+            with Path(log).open("a") as file:  # one write, so that lines of two children do not mix
+                file.write(f"{os.environ['CUDA_VISIBLE_DEVICES']} {request.name} {request.config}\n")
+        time.sleep(self._orders.get("slow", 0))
+        if self._told("raise", request.config):
+            raise RuntimeError("not_supported: too much shared memory")
+        return request
+
+    def check(self, opened: Request) -> Check:
+        if self._told("crash", opened.config):
+            os.abort()
+        if self._told("hang", opened.config):
+            time.sleep(3600)
+        if self._told("sticky", opened.config):
+            self._healthy = False
+        if not self._healthy:
+            raise RuntimeError("an illegal memory access was encountered")
+        if self._told("corrupt", opened.config):
+            self._intact = False
+        if self._told("lie", opened.config):
+            return Check(0.2, 0.004, "out is off by 0.2, allowed 0.004")
+        return (
+            Check(0.001, 0.004) if self._intact or self._told("corrupt", opened.config) else Check(1.0, 0.004, "inputs")
+        )
+
+    def intact(self) -> bool:
+        return self._intact
+
+    def time(self, opened: Request, repetitions: int) -> list[float]:
+        if repetitions == 1 and self._told("flaky", opened.config):
+            os.abort()
+        return [time_of(opened.config)] * repetitions
+
+    def close(self, opened: Any) -> None:
+        pass
+
+    def healthy(self) -> bool:
+        return self._healthy

@@ -1,0 +1,296 @@
+"""Claims about the image service: what it makes, what it says when it can not, and what survives a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.codegen.pool import request_of, spec_of
+from aotriton.rules import flash
+from aotriton.rules.image import TRITON_VERSION, ImageSpec
+
+KERNEL = flash.ATTN_BWD_PREPROCESS
+
+HEADER = """import os, signal, time
+import triton
+import triton.language as tl
+
+"""
+GOOD = """
+@triton.jit
+def attn_bwd_preprocess(
+    Out, DO, Delta, stride_out_b, stride_out_h, stride_out_s, stride_do_b, stride_do_h, stride_do_s,
+    num_heads_q, max_seqlen_q, head_dim, BLOCK_M: tl.constexpr, BLOCK_DMODEL: tl.constexpr, ADDRESSING: tl.constexpr,
+):
+    tl.store(Delta + tl.arange(0, BLOCK_M), 0.0)
+"""
+HALF_BROKEN = GOOD.replace("0.0)", "0.0 if BLOCK_M == 32 else undefined_name)")
+
+
+def spec(arch: str = "sm_90", block_m: int = 32, dtype: str = "bf16") -> ImageSpec:
+    copts = {"num_warps": 4, "num_stages": 1} | ({"waves_per_eu": 0} if arch == "gfx942" else {})
+    functional = KERNEL.functional(arch, T=dtype, BLOCK_DMODEL=32, ADDRESSING="general")
+    return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+
+
+class Tree:
+    """A copy of the project whose only kernel is made up, a store, and runs of the service in separate processes."""
+
+    def __init__(self, folder: Path, kernel: str = GOOD) -> None:
+        self.folder, self.store, self.out = folder, folder / "store", folder / "out"
+        for name in ("rules", "codegen"):
+            shutil.copytree(
+                ROOT / name, folder / "aotriton" / name, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3")
+            )
+        (folder / "aotriton" / "tritonsrc").mkdir()
+        for package in (".", "tritonsrc"):
+            (folder / "aotriton" / package / "__init__.py").touch()
+        (folder / "tmp").mkdir()
+        self.out.mkdir()
+        self.kernel(kernel)
+
+    def kernel(self, body: str) -> None:
+        (self.folder / "aotriton" / "tritonsrc" / "attn_bwd_preprocess.py").write_text(HEADER + body)
+
+    def popen(self, *code: str, **options: Any) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "TMPDIR": str(self.folder / "tmp")}
+        command = [sys.executable, *code]
+        return subprocess.Popen(command, cwd=self.folder, env=environment, text=True, stdout=-1, stderr=-1, **options)
+
+    def results(self, blocks: list[int], **options: float) -> dict[int, dict[str, Any]]:
+        """What compile_images gives for these values of BLOCK_M: a message, or the metadata."""
+        requests = [request_of(spec(block_m=block)) for block in blocks]
+        process = self.popen(
+            "-c",
+            "import json\n"
+            "from aotriton.codegen.compile import *\nfrom aotriton.codegen.pool import spec_of\n"
+            f"specs, store = map(spec_of, {requests!r}), ImageStore({str(self.store)!r})\n"
+            f"for spec, result in compile_images(specs, store, 1, **{options!r}):\n"
+            "    shown = vars(result) if isinstance(result, CompileFailure) else result.metadata\n"
+            "    print(json.dumps([dict(spec.psels)['BLOCK_M'], shown]))\n",
+        )
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        return dict(json.loads(line) for line in out.splitlines())
+
+    def build(self, blocks: list[int], jobs: int = 1) -> subprocess.Popen[str]:
+        """The program, on a list of these values of BLOCK_M."""
+        requests = [request_of(spec(block_m=block)) for block in blocks]
+        name = f"from aotriton.codegen.pool import spec_of\nprint(*(spec_of(request).name for request in {requests!r}))"
+        named = self.popen("-c", name).communicate()[0].split()
+        images = [{"name": name, **request} for name, request in zip(named, requests, strict=True)]
+        packs = [{"family": "flash", "kernel": KERNEL.name, "arch": "sm_90", "images": images}]
+        (self.out / "images.json").write_text(json.dumps({"packs": packs}))
+        arguments = ["--list", self.out / "images.json", "--out", self.out, "--store", self.store, "--jobs", jobs]
+        return self.popen("-m", "aotriton.codegen.compile", *map(str, arguments))
+
+    def leftovers(self) -> list[str]:
+        """Temporary files, wherever they may be, and store entries without their pair."""
+        stored = [path.name for path in self.store.iterdir() if path.name != ".lock"] if self.store.exists() else []
+        halves = [name for name in stored if name.endswith(".json") and name[:-4] + "cubin" not in stored]
+        return (
+            [name for name in stored if name.startswith(".")]
+            + halves
+            + [p.name for p in (self.folder / "tmp").iterdir()]
+        )
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_real_compile(arch: str, tmp_path: Path) -> None:
+    """A real kernel compiles for each arch without its GPU; the metadata tells what a launch and a pruner need."""
+    ((given, image),) = compile_images([spec(arch), spec(arch)], ImageStore(tmp_path), 1)
+    assert isinstance(image, CompiledImage), image
+    assert image.binary[:4] == b"\x7fELF"
+    assert image.path.suffix == {"sm_90": ".cubin", "gfx942": ".hsaco"}[arch]
+    made = image.metadata
+    assert (made["name"], made["kernel"], made["arch"], made["entry"]) == (
+        spec(arch).name,
+        KERNEL.name,
+        arch,
+        KERNEL.name,
+    )
+    assert (made["functional"], made["config"]) == (str(given.functional), given.config)
+    assert made["threads"] == 4 * given.functional.target.warp_size
+    assert 0 < made["registers"] <= 512
+    assert made["spills"] == made["stack"] == made["global_scratch"] == 0
+    assert made["descriptors"] == []
+    assert made["triton"] == TRITON_VERSION
+
+
+def test_descriptors_are_recorded(tmp_path: Path) -> None:
+    """An image lists rank, swizzle and box of each TMA descriptor, in argument order, as the compiler chose them."""
+    functional = flash.ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor")
+    given = ImageSpec.of(functional, {"BLOCK_M": 64, "BLOCK_N": 32}, {"num_warps": 4, "num_stages": 2})
+    ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
+    assert isinstance(image, CompiledImage), image
+    rows = [descriptor["block"] for descriptor in image.metadata["descriptors"]]
+    # 128 bytes is the widest swizzle: a row of 128 bf16 is moved in two boxes of 64.
+    assert rows == [[1, 1, 64, 64], [1, 1, 32, 64], [1, 1, 32, 64], [1, 1, 64, 64]]
+    assert {(descriptor["rank"], descriptor["swizzle"]) for descriptor in image.metadata["descriptors"]} == {(4, 3)}
+
+
+def test_requests_make_equal_specs() -> None:
+    """A spec survives being written as plain data and read back, name included."""
+    for arch in ("sm_90", "gfx942"):
+        given = spec(arch)
+        again = spec_of(json.loads(json.dumps(request_of(given))))
+        assert again == given
+        assert again.name == given.name
+
+
+def test_store_refuses_damage(tmp_path: Path) -> None:
+    """An entry whose binary or json was damaged, truncated, or half deleted does not exist, and can be stored again."""
+    store = ImageStore(tmp_path)
+
+    def put() -> CompiledImage:
+        return store.put("image", "cubin", b"binary" * 100, {"kernel": "k"})
+
+    assert put().metadata["kernel"] == "k"
+    assert store.get("image") == put()
+    damage = [
+        lambda: (tmp_path / "image.cubin").write_bytes(b"binary" * 99 + b"binarx"),
+        lambda: (tmp_path / "image.cubin").write_bytes(b"binary"),
+        lambda: (tmp_path / "image.cubin").unlink(),
+        lambda: (tmp_path / "image.json").write_text('{"name": "image", '),
+        lambda: (tmp_path / "image.json").write_text("{}"),
+        lambda: (tmp_path / "image.json").write_text("[]"),
+        lambda: (tmp_path / "image.json").unlink(),
+        lambda: (tmp_path / "image.json").write_bytes(b"\xff\xfe"),
+    ]
+    for harm in damage:
+        harm()
+        assert store.get("image") is None
+        assert put().binary == b"binary" * 100
+        assert store.get("image") is not None
+
+
+def test_first_writer_wins(tmp_path: Path) -> None:
+    """An entry never changes: a second binary for a stored name is dropped, and its writer gets the stored one."""
+    store = ImageStore(tmp_path)
+    store.put("image", "cubin", b"first", {})
+    assert store.put("image", "cubin", b"second", {}).binary == b"first"
+
+
+def test_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a path the store is $AOTRITON_IMAGE_STORE, and without that .cache/aotriton/images at home."""
+    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "here"))
+    assert ImageStore().path == tmp_path / "here"
+    monkeypatch.delenv("AOTRITON_IMAGE_STORE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ImageStore().path == tmp_path / ".cache" / "aotriton" / "images"
+
+
+def test_killed_worker_is_one_failure(tmp_path: Path) -> None:
+    """A worker that is killed fails the image under way, saying by which signal; the next image gets a new worker."""
+    tree = Tree(
+        tmp_path,
+        "if not os.path.exists('died'):\n    open('died', 'w').close()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + GOOD,
+    )
+    results = tree.results([32, 64])
+    assert results[32]["message"] == "the compiler process was killed by SIGKILL"
+    assert results[64]["entry"] == KERNEL.name
+    assert tree.leftovers() == []
+
+
+def test_hanging_compile_is_one_failure(tmp_path: Path) -> None:
+    """An image that is not done within the time limit is a failure that says so; its process is ended and replaced."""
+    hang = "if not os.path.exists('hung'):\n    open('hung', 'w').close()\n    time.sleep(3600)\n"
+    hang = "print('thinking', flush=True)\n" + hang
+    results = Tree(tmp_path, hang + GOOD).results([32, 64], time_limit=8.0)
+    assert results[32]["message"] == "not compiled within 8 s:\nthinking"
+    assert results[64]["entry"] == KERNEL.name
+
+
+def test_wrong_description_is_a_failure(tmp_path: Path) -> None:
+    """A kernel whose arguments are not those of its description is refused, with both lists."""
+    results = Tree(tmp_path, GOOD.replace("num_heads_q", "heads")).results([32])
+    assert "'num_heads_q'" in results[32]["message"]
+    assert "'heads'" in results[32]["message"]
+
+
+def test_another_triton_is_refused(tmp_path: Path) -> None:
+    """Images come from the pinned Triton only: with another one every image fails, naming both versions."""
+    results = Tree(tmp_path, "triton.__version__ = '9.9.9'\n" + GOOD).results([32, 64])
+    assert f"Triton {TRITON_VERSION} is needed, this is 9.9.9" in results[64]["message"]
+
+
+def test_failure_stops_the_build_and_it_resumes(tmp_path: Path) -> None:
+    """A failed image ends the program with functional, config and compiler message; what was done is not redone."""
+    tree = Tree(tmp_path, HALF_BROKEN)
+    process = tree.build([32, 64])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "attn_bwd_preprocess sm_90 F12 (T=bf16 BLOCK_DMODEL=32 ADDRESSING=general)" in err
+    assert "BLOCK_M=64 num_warps=4 num_stages=1 did not compile" in err
+    assert "undefined_name is not defined" in err
+    assert not list(tree.out.glob("*.cc"))
+    done = {path.name: path.stat().st_mtime_ns for path in tree.store.glob("attn*")}
+    assert len(done) == 2
+    assert tree.leftovers() == []
+
+    process = tree.build([32])
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "images 1/1" in out
+    assert {path.name: path.stat().st_mtime_ns for path in tree.store.glob("attn*")} == done
+    assert (tree.out / "attn_bwd_preprocess.sm_90.images.cc").exists()
+
+
+def test_two_builds_at_once(tmp_path: Path) -> None:
+    """Two builds of the same images into one store both succeed and embed the same bytes."""
+    tree = Tree(tmp_path)
+    first = tree.build([32, 64])
+    time.sleep(0.05)
+    second = tree.build([32, 64])
+    for process in (first, second):
+        assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+    store = ImageStore(tree.store)
+    assert sum(store.get(path.stem) is not None for path in tree.store.glob("*.json")) == 2
+    assert tree.leftovers() == []
+
+
+def test_interrupt_leaves_nothing_half(tmp_path: Path) -> None:
+    """Ctrl-C during a compile ends the program and its workers, leaves no temporary file, and keeps what was done."""
+    tree = Tree(
+        tmp_path,
+        "if os.path.exists('slow'):\n    open('started', 'w').write(str(os.getpid()))\n    time.sleep(3600)\n" + GOOD,
+    )
+    (tmp_path / "slow").touch()
+    process = tree.build([32, 64], jobs=2)
+    deadline = time.monotonic() + 30
+    while not ((tmp_path / "started").exists() and (tmp_path / "started").read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    worker = int((tmp_path / "started").read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+    assert tree.leftovers() == []
+    (tmp_path / "slow").unlink()
+    assert tree.build([32, 64]).wait(60) == 0
+
+
+def test_stale_list_is_refused(tmp_path: Path) -> None:
+    """A list made before the kernel's source changed is refused: the tables name other images than would be packed."""
+    tree = Tree(tmp_path)
+    assert tree.build([32]).wait(60) == 0
+    listed = json.loads((tree.out / "images.json").read_text())
+    tree.kernel(GOOD.replace("0.0", "1.0"))
+    arguments = ["--list", str(tree.out / "images.json"), "--out", str(tree.out), "--store", str(tree.store)]
+    process = tree.popen("-m", "aotriton.codegen.compile", *arguments)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert listed["packs"][0]["images"][0]["name"] in err
+    assert "run cmake again" in err

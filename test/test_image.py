@@ -1,0 +1,149 @@
+"""Claims about image names: they change when, and only when, something that reaches the compiler changes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from aotriton.rules import flash, image
+from aotriton.rules.image import ImageSpec
+
+KERNEL = flash.ATTN_BWD_PREPROCESS
+
+TILE = '''"""Tiles."""
+SIZE = 4
+
+
+def load(x):
+    """Loads."""
+    return x  # as is
+'''
+SOURCE = '''"""Rowsum."""
+from aotriton.tritonsrc.tile import load
+
+
+def attn_bwd_preprocess(Out):
+    """Documented."""
+    return load(Out)
+'''
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tile.py").write_text(TILE)
+    (tmp_path / "attn_bwd_preprocess.py").write_text(SOURCE)
+    (tmp_path / "stranger.py").write_text("x = 1\n")
+    monkeypatch.setattr(image, "KERNEL_SOURCES", tmp_path)
+    yield tmp_path
+    image.source_digest.cache_clear()
+
+
+def name(arch: str = "sm_90", **changed: int | str) -> str:
+    image.source_digest.cache_clear()
+    values = {"T": "bf16", "BLOCK_DMODEL": 64, "ADDRESSING": "general", "BLOCK_M": 64, "num_warps": 4, "num_stages": 1}
+    values |= {"waves_per_eu": 0} if arch == "gfx942" else {}
+    values |= changed
+    functional = KERNEL.functional(arch, **{choice.name: values.pop(choice.name) for choice in KERNEL.choices})
+    return ImageSpec.of(functional, {"BLOCK_M": int(values.pop("BLOCK_M"))}, values).name  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("attn_bwd_preprocess.py", '"""Rowsum."""', '"""Sums\nrows."""'),
+        ("attn_bwd_preprocess.py", '    """Documented."""\n', ""),
+        ("attn_bwd_preprocess.py", "load(Out)", "load(\n        Out,\n    )  # a comment"),
+        ("tile.py", "  # as is", ""),
+        ("tile.py", '    """Loads."""\n', '    """Loads a tile."""\n'),
+        ("stranger.py", "x = 1", "x = 2"),
+    ],
+)
+def test_prose_does_not_count(sources: Path, file: str, old: str, new: str) -> None:
+    """Comments, docstrings, layout and modules that the kernel does not import leave the name as it is."""
+    before = name()
+    assert old in (sources / file).read_text()
+    (sources / file).write_text((sources / file).read_text().replace(old, new))
+    assert name() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("attn_bwd_preprocess.py", "load(Out)", "load(Out) + 0"),
+        ("attn_bwd_preprocess.py", "(Out):", "(Out: int):"),
+        ("tile.py", "return x", "return -x"),
+        ("tile.py", "SIZE = 4", "SIZE = 5"),
+    ],
+)
+def test_code_counts(sources: Path, file: str, old: str, new: str) -> None:
+    """An edit to the code of the kernel, or of a module that it imports, changes the name."""
+    before = name()
+    assert old in (sources / file).read_text()
+    (sources / file).write_text((sources / file).read_text().replace(old, new))
+    assert name() != before
+
+
+def test_indirect_imports_count(sources: Path) -> None:
+    """The source of a module imported by an imported module counts, in either way of importing it."""
+    (sources / "tile.py").write_text("from aotriton.tritonsrc import deep\n" + TILE)
+    (sources / "deep.py").write_text("DEPTH = 1\n")
+    before = name()
+    (sources / "deep.py").write_text("DEPTH = 2\n")
+    assert name() != before
+
+
+def test_the_request_counts(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Type, constexprs, psels, options, addressing, arch and compiler each give another name, always the same."""
+    variants = [
+        {},
+        {"T": "fp16"},
+        {"BLOCK_DMODEL": 128},
+        {"ADDRESSING": "descriptor"},
+        {"BLOCK_M": 128},
+        {"num_warps": 8},
+        {"num_stages": 2},
+        {"arch": "gfx942"},
+        {"arch": "gfx942", "waves_per_eu": 1},
+        {"arch": "gfx942", "ADDRESSING": "offset32"},
+    ]
+    names = [name(**variant) for variant in variants]  # type: ignore[arg-type]
+    assert len(set(names)) == len(variants)
+    assert [name(**variant) for variant in variants] == names  # type: ignore[arg-type]
+    monkeypatch.setattr(image, "TRITON_VERSION", "9.9.9")
+    assert not {name(**variant) for variant in variants} & set(names)  # type: ignore[arg-type]
+
+
+def test_names_are_symbols(sources: Path) -> None:
+    """A name tells kernel and arch and is a C++ identifier."""
+    assert name().startswith("attn_bwd_preprocess_sm_90_")
+    assert name().isidentifier()
+
+
+def test_wrong_names_are_refused() -> None:
+    """Psels and copts that the kernel does not have, or lacks, are an error that lists the right ones."""
+    functional = next(KERNEL.functionals("sm_90"))
+    with pytest.raises(ValueError, match=r"attn_bwd_preprocess sm_90: expected \['BLOCK_M'\], got \['BLOCK_X'\]"):
+        ImageSpec.of(functional, {"BLOCK_X": 1}, {"num_warps": 4, "num_stages": 1})
+    with pytest.raises(ValueError, match=r"expected \['num_warps', 'num_stages'\], got \['num_warps'\]"):
+        ImageSpec.of(functional, {"BLOCK_M": 64}, {"num_warps": 4})
+
+
+def test_requests_survive_json() -> None:
+    """The request is plain data: it reads back from json as it was, for every functional of every kernel and arch."""
+    for kernel in flash.KERNELS:
+        for arch, vendor in (("sm_90", "cuda"), ("gfx942", "hip")):
+            psels = {name: values[0] for name, values in kernel.psels[vendor].items()}
+            copts = {name: values[0] for name, values in kernel.copts[vendor].items()}
+            for functional in kernel.functionals(arch):
+                request = ImageSpec.of(functional, psels, copts).compiler_request()
+                assert json.loads(json.dumps(request)) == request
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tritonsrc").glob("*.py")), ids=lambda path: path.name)
+def test_names_do_not_depend_on_python(path: Path) -> None:
+    """Kernel sources hold no f-string: Python 3.12 unparses those unlike 3.11, and names hash what is unparsed."""
+    assert not any(isinstance(node, ast.JoinedStr) for node in ast.walk(ast.parse(path.read_text())))

@@ -1,0 +1,204 @@
+"""The kernels, run by Triton's interpreter, against attention in float64.
+
+The tolerance of a case is what a plain low-precision implementation gets wrong on the same inputs, twice over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import pytest
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem and one way to tile it."""
+
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    block_m: int
+    block_n: int
+    causal: bool = False
+    addressing: str = "descriptor"
+    T: str = "fp16"
+    batch: int = 1
+    heads_q: int = 2
+    heads_k: int = 2
+    gap: int = 0  # elements between rows; with a gap rows of different heads alternate
+    spread: float = 1.0  # of the scores: large ones make the softmax peaked
+
+    def __str__(self) -> str:
+        return (
+            f"{self.T}-q{self.seqlen_q}-k{self.seqlen_k}-d{self.head_dim}-{self.block_m}x{self.block_n}"
+            f"-{'causal' if self.causal else 'full'}-{self.addressing}-b{self.batch}h{self.heads_q}/{self.heads_k}"
+            f"-gap{self.gap}-spread{self.spread:g}"
+        )
+
+    @property
+    def block_dmodel(self) -> int:
+        return next(width for width in (32, 64, 128, 256) if self.head_dim <= width)
+
+    @property
+    def sm_scale(self) -> float:
+        return float(np.float32(self.spread / self.head_dim**0.5))
+
+
+CASES = (
+    Case(1, 1, 8, 32, 32, causal=True),
+    Case(1, 65, 8, 64, 32, addressing="general", gap=3),
+    Case(17, 1, 40, 32, 64, addressing="offset32"),
+    Case(17, 130, 40, 16, 32, gap=8, heads_q=4),
+    Case(65, 17, 72, 64, 16, T="bf16"),
+    Case(65, 65, 72, 32, 64, causal=True, addressing="offset32", batch=2, heads_q=2, heads_k=1),
+    Case(65, 65, 40, 16, 64, causal=True, addressing="general", gap=5, spread=40.0),
+    Case(130, 130, 40, 32, 128, causal=True, heads_q=4, heads_k=2, gap=8),
+    Case(130, 130, 8, 128, 16, causal=True, spread=40.0, T="bf16"),
+    Case(130, 130, 64, 64, 32, causal=True, addressing="offset32", heads_k=1),
+    Case(130, 65, 72, 64, 64, spread=40.0, batch=2, heads_k=1),
+    Case(128, 128, 32, 64, 64),
+    Case(128, 128, 32, 64, 64, causal=True, spread=0.0),
+    Case(130, 130, 136, 32, 32, causal=True, addressing="descriptor", heads_q=1, heads_k=1),
+)
+
+
+def round_to(T: str, values: np.ndarray) -> np.ndarray:
+    """float64 ``values`` rounded to ``T``: to nearest in fp16, towards zero in bf16, as the interpreter does."""
+    if T == "fp16":
+        return values.astype(np.float16).astype(np.float64)
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def make_inputs(case: Case) -> Arrays:
+    rng = np.random.default_rng(7)
+    q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
+    k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
+    shapes = {"Q": q_shape, "K": k_shape, "V": k_shape, "DO": q_shape}
+    return {name: round_to(case.T, rng.standard_normal(shape)) for name, shape in shapes.items()}
+
+
+def attention(case: Case, inputs: Arrays, low_precision: bool) -> Arrays:
+    """Forward and backward in float64.
+
+    With ``low_precision`` in float32, where every operand of a product and every result is rounded to T.
+    """
+    real = np.float32 if low_precision else np.float64
+
+    def r(x: np.ndarray) -> np.ndarray:
+        return round_to(case.T, x).astype(real) if low_precision else x
+
+    group = case.heads_q // case.heads_k
+    q, do = inputs["Q"].astype(real), inputs["DO"].astype(real)
+    k, v = (inputs[name].repeat(group, axis=1).astype(real) for name in "KV")
+    s = real(case.sm_scale) * (q @ k.swapaxes(-1, -2))
+    if case.causal:
+        s = np.where(np.tri(case.seqlen_q, dtype=bool), s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
+    p = np.exp(s - lse)
+    out = r(r(p) @ v)
+    delta = (out * do).sum(-1, keepdims=True)
+    ds = r(p * (do @ v.swapaxes(-1, -2) - delta))
+
+    def of_key_heads(x: np.ndarray) -> np.ndarray:
+        return x.reshape(case.batch, case.heads_k, group, *x.shape[2:]).sum(2)
+
+    return {
+        "Out": out,
+        "L": lse[..., 0],
+        "Delta": delta[..., 0],
+        "DQ": r(real(case.sm_scale) * (ds @ k)),
+        "DK": r(of_key_heads(real(case.sm_scale) * (ds.swapaxes(-1, -2) @ q))),
+        "DV": r(of_key_heads(r(p).swapaxes(-1, -2) @ do)),
+    }
+
+
+def assert_close(name: str, actual: np.ndarray, exact: np.ndarray, plain: np.ndarray) -> None:
+    """At most twice the error of ``plain``, but for what another order of summation in fp32 may change."""
+    allowed = 2 * np.linalg.norm(plain - exact) + 2.0**-19 * max(1.0, np.linalg.norm(exact))
+    error = np.linalg.norm(actual - exact)
+    assert error <= allowed, f"{name}: error {error:.3g}, a plain implementation allows {allowed:.3g}"
+
+
+@pytest.fixture(scope="module")
+def launch() -> Iterator[Any]:
+    """interpreted.launch in a process of its own, so that other tests of this process compile kernels as ever."""
+    before = os.environ.get("TRITON_INTERPRET")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda *args: pool.submit(_launch, *args).result()
+    assert os.environ.get("TRITON_INTERPRET") == before
+
+
+def _launch(*args: Any) -> Arrays:
+    import interpreted
+
+    return interpreted.launch(*args)
+
+
+def run(launch: Any, case: Case, kernel: str, inputs: Arrays, outputs: tuple[str, ...], store_lse: int = 1) -> Arrays:
+    q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
+    k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
+    shapes = {"Out": q_shape, "DQ": q_shape, "DK": k_shape, "DV": k_shape, "L": q_shape[:3], "Delta": q_shape[:3]}
+    values = {
+        "T": case.T,
+        "sm_scale": case.sm_scale,
+        "store_lse": store_lse,
+        "num_heads_q": case.heads_q,
+        "num_heads_k": case.heads_k,
+        "max_seqlen_q": case.seqlen_q,
+        "max_seqlen_k": case.seqlen_k,
+        "head_dim": case.head_dim,
+        "BLOCK_M": case.block_m,
+        "BLOCK_N": case.block_n,
+        "BLOCK_DMODEL": case.block_dmodel,
+        "CAUSAL": case.causal,
+        "ADDRESSING": case.addressing,
+    }
+    if kernel == "attn_bwd_dk_dv":
+        grid = (-(-case.seqlen_k // case.block_n), case.heads_k, case.batch)
+    else:
+        grid = (-(-case.seqlen_q // case.block_m), case.heads_q, case.batch)
+    return launch(kernel, inputs, {name: shapes[name] for name in outputs}, values, grid, case.gap)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(launch: Any, case: Case) -> None:
+    """attn_fwd writes softmax(sm_scale Q K^T) V and its log-sum-exp, and nothing outside of them."""
+    inputs = make_inputs(case)
+    exact, plain = attention(case, inputs, False), attention(case, inputs, True)
+    results = run(launch, case, "attn_fwd", {name: inputs[name] for name in "QKV"}, ("Out", "L"))
+    assert_close("Out", results["Out"], exact["Out"], plain["Out"])
+    assert_close("L", results["L"], exact["L"], plain["L"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_backward(launch: Any, case: Case) -> None:
+    """The three backward kernels, given what the forward pass wrote, write the gradients and nothing outside of them."""
+    inputs = make_inputs(case)
+    exact, plain = attention(case, inputs, False), attention(case, inputs, True)
+    forward = {"Out": plain["Out"], "DO": inputs["DO"]}
+    delta = run(launch, case, "attn_bwd_preprocess", forward, ("Delta",))["Delta"]
+    assert_close("Delta", delta, (forward["Out"].astype(np.float64) * forward["DO"]).sum(-1), plain["Delta"])
+
+    common = {**inputs, "L": exact["L"].astype(np.float32), "Delta": delta}
+    results = run(launch, case, "attn_bwd_dk_dv", common, ("DK", "DV"))
+    results |= run(launch, case, "attn_bwd_dq", common, ("DQ",))
+    for name, actual in results.items():
+        assert_close(name, actual, exact[name], plain[name])
+
+
+def test_without_lse(launch: Any) -> None:
+    """With store_lse = 0 attn_fwd does not touch L: it may be any pointer."""
+    case = CASES[3]
+    inputs = {name: array for name, array in make_inputs(case).items() if name != "DO"}
+    inputs["L"] = np.full((case.batch, case.heads_q, case.seqlen_q), 3.0)  # an input: must be as it was
+    run(launch, case, "attn_fwd", inputs, ("Out",), 0)

@@ -1,0 +1,217 @@
+"""Claims about the plan: which image serves which cell, what its evidence says, and what an error tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy import KERNEL, cells, database, spec, timed, winner
+
+from aotriton.codegen.generate import main, read
+from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan
+from aotriton.rules import flash
+from aotriton.rules.database import Measurement, TuningDatabase, Winner
+from aotriton.rules.kernel import Functional, KernelDescription
+
+
+def plan_of(
+    rows: list[Winner], timings: dict[tuple[str, str, str], dict[str, Timing]], coverage: str = "default"
+) -> dict[str, Cell]:
+    """The planned cells, by bin, of the first functional on sm_90; the other functionals get some winner."""
+    given = {row.functional for row in rows}
+    for functional in KERNEL.functionals("sm_90"):
+        if str(functional) not in given:
+            rows = rows + [winner(spec(functional, 64), cell) for cell in cells(functional)]
+    (table,) = plan([KERNEL], ["sm_90"], coverage, rows, timings)
+    return dict(zip(cells(table.functionals[0].functional), table.functionals[0].cells, strict=True))
+
+
+def first(kernel: KernelDescription) -> Functional:
+    return next(kernel.functionals("sm_90"))
+
+
+def near_and_far(kernel: KernelDescription) -> tuple[list[Winner], dict[tuple[str, str, str], dict[str, Timing]]]:
+    """(64, 8) wins the first cell; elsewhere (128, 8) wins, by 0.9 % in the second cell and by 2 % in the others."""
+    functional = first(kernel)
+    rows, timings = [], {}
+    for place, cell in enumerate(cells(functional)):
+        loss = (0.0, 0.9, 2.0, 2.0)[place]
+        medians = {(64, 8): 100 + loss, (128, 8): 100.0 if place else 150.0, (32, 4): 120.0}
+        key, timings[key] = timed(functional, cell, medians)
+        own = spec(functional, *((128, 8) if place else (64, 8)))
+        others = [(config, timing.median_us) for config, timing in timings[key].items() if config != own.config]
+        rows.append(winner(own, cell, median=100.0, runners_up=tuple(sorted(others, key=lambda pair: pair[1]))))
+    return rows, timings
+
+
+def test_merging_needs_one_percent(toy: KernelDescription) -> None:
+    """A cell gives its winner up only for an image within 1 % of its best median, and then the set is smaller."""
+    rows, timings = near_and_far(toy)
+    got = [cell.spec.config for cell in plan_of(rows, timings).values()]
+    assert got == ["BLOCK_M=64 num_warps=8"] + ["BLOCK_M=128 num_warps=8"] * 3
+
+    for cell in cells(first(toy))[2:]:
+        key = ("sm_90", toy.name, f"{first(toy)} {cell}")
+        timings[key] = {
+            config: replace(t, median_us=100.9) if "=64 " in config else t for config, t in timings[key].items()
+        }
+    got = [cell.spec.config for cell in plan_of(rows, timings).values()]
+    assert got == ["BLOCK_M=64 num_warps=8"] * 4
+
+
+def test_merged_evidence_is_its_own(toy: KernelDescription) -> None:
+    """A merged cell stays measured, shows the median of the image that serves it, and names the faster one."""
+    rows, timings = near_and_far(toy)
+    for times in timings.values():
+        for config in times:
+            if "=64 " in config and times[config].median_us > 101:
+                times[config] = replace(times[config], median_us=100.9)
+    cell = list(plan_of(rows, timings).values())[1]
+    assert (cell.provenance, cell.source, cell.median_us) == ("measured", "", 100.9)
+    assert cell.runners_up == (("BLOCK_M=128 num_warps=8", 100.0), ("BLOCK_M=32 num_warps=4", 120.0))
+
+
+def test_full_coverage_merges_nothing(toy: KernelDescription) -> None:
+    """With full coverage every cell has the winner that the database names, however close another one is."""
+    winners, timings = database(toy)
+    rows = [row for row in winners if row.arch == "sm_90"]
+    got = plan_of(rows, timings, "full")
+    assert [cell.spec.config for cell in got.values()] == ["BLOCK_M=64 num_warps=8"] + ["BLOCK_M=128 num_warps=8"] * 3
+    assert len({cell.spec.name for cell in plan_of(rows, timings).values()}) == 1
+
+
+def test_ties_are_broken_alike(toy: KernelDescription) -> None:
+    """Of two configs that serve as many cells at the same loss, that which sorts first is taken, in any row order."""
+    functional = first(toy)
+    rows, timings = [], {}
+    for place, cell in enumerate(cells(functional)):
+        key, timings[key] = timed(functional, cell, {(64, 8): 50.0, (128, 8): 50.0})
+        rows.append(winner(spec(functional, 64 << place % 2, 8), cell, median=50.0))
+    for order in (rows, rows[::-1]):
+        got = plan_of(order, dict(reversed(timings.items())))
+        assert {cell.spec.config for cell in got.values()} == {"BLOCK_M=128 num_warps=8"}
+
+
+def test_borrowed_cells_merge_as_their_source(toy: KernelDescription) -> None:
+    """Borrowed cells take the images that their lender's timings allow, and stay borrowed, without a time."""
+    winners, timings = database(toy)
+    lender = first(toy)
+    # The second is 25 % off in the first bin and best in the others.
+    near, far = "BLOCK_M=64 num_warps=8", "BLOCK_M=128 num_warps=8"
+    sources = {"ADDRESSING=general in the same bin": near, "ADDRESSING=general rows=512 waves=1": far}
+    for source, config in (sources | {f"{lender} rows=64 waves=1": near}).items():
+        borrower = list(toy.functionals("sm_90"))[1]
+        cell = cells(borrower)[0]
+        borrowed = winner(spec(borrower, 32), cell, "borrowed", source=source)
+        rows = [row for row in winners if (row.functional, row.bin) != (str(borrower), cell)]
+        (table,) = plan([toy], ["sm_90"], "default", [*rows, borrowed], timings)
+        got = table.functionals[1].cells[0]
+        assert got.spec.config == config
+        assert (got.provenance, got.median_us, got.source) == ("borrowed", 0.0, source)
+
+
+def test_stale_measurements_are_borrowed(toy: KernelDescription) -> None:
+    """A winner measured with an image of an older kernel source is not `measured` any more: it names the old image."""
+    rows, timings = near_and_far(toy)
+    old = "scale_rows_sm_90_00000000000000ff"
+    rows[1] = replace(rows[1], image=old)
+    cell = list(plan_of(rows, timings).values())[1]
+    assert (cell.provenance, cell.source) == ("borrowed", f"{old}: the kernel's source has changed since")
+    assert cell.spec.config == "BLOCK_M=128 num_warps=8"
+
+
+def test_stale_timings_justify_no_merge(toy: KernelDescription) -> None:
+    """A timing of an older kernel source does not stand beside an up-to-date winner, though it is within 1 %."""
+    rows, timings = near_and_far(toy)
+    for times in timings.values():
+        times["BLOCK_M=64 num_warps=8"] = Timing("scale_rows_sm_90_00000000000000ff", 100.1)
+    got = [cell.spec.config for cell in plan_of(rows, timings).values()]
+    assert got == ["BLOCK_M=64 num_warps=8"] + ["BLOCK_M=128 num_warps=8"] * 3
+
+
+def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:
+    """All gaps and all unusable winners are in one error, each with kernel, arch, functional and bin."""
+    winners, timings = database(toy)
+    kept = [row for row in winners if row.arch == "sm_90"]
+    kept[-4] = replace(kept[-4], psels={"BLOCK_Z": 1})
+    with pytest.raises(PlanError) as caught:
+        plan([toy], ["sm_90", "gfx942"], "default", kept[1:], timings)
+    lines = str(caught.value).splitlines()
+    assert "expected ['BLOCK_M'], got ['BLOCK_Z']" in lines[0]
+    assert "rows=64 waves=1" in lines[0]
+    assert "scale_rows gfx942 F0 (T=bf16 BLOCK_DMODEL=32 ADDRESSING=general): no winner in any bin" in lines
+    assert "scale_rows sm_90 F0 (T=bf16 BLOCK_DMODEL=32 ADDRESSING=general): no winner for rows=64 waves=1" in lines
+
+
+def test_commands_for_attention() -> None:
+    """What is missing of attention is listed as tune_flash.py commands that name it, on gfx942 with --predict."""
+    with pytest.raises(PlanError) as caught:
+        plan([flash.ATTN_FWD], ["sm_90", "gfx942"], "small", [], {})
+    commands = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
+    start = "python tune/tune_flash.py --arch {} --kernel attn_fwd "
+    assert commands == [
+        start.format("gfx942") + "--predict --dtype bf16 --head-dim 64 --addressing general offset32",
+        start.format("sm_90") + "--dtype bf16 --head-dim 64 --addressing general descriptor",
+    ]
+    kernel = flash.ATTN_FWD
+    functionals = covered(kernel, "sm_90", "small")
+    copts = {"num_warps": 4, "num_stages": 2}
+    rows = [
+        Winner("sm_90", kernel.name, str(f), cell, "gone", {"BLOCK_M": 64, "BLOCK_N": 64}, copts, "predicted")
+        for f in functionals
+        for cell in cells(f)
+        if not (f["CAUSAL"] and f["ADDRESSING"] == "general" and "q=64 " in cell and "k=64 " in cell)
+    ]
+    with pytest.raises(PlanError) as caught:
+        plan([kernel], ["sm_90"], "small", rows, {})
+    assert str(caught.value).splitlines() == [
+        "attn_fwd sm_90 F33 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
+        " no winner for max_seqlen_q=64 max_seqlen_k=64 waves=1, nor for 1 other bins",
+        "to fill what is missing, run:",
+        "  python tune/tune_flash.py --arch sm_90 --kernel attn_fwd --dtype bf16 --head-dim 64 --causal"
+        " --addressing general --seqlen-q 64 --seqlen-k 64 --waves 1 8",
+    ]
+
+
+def test_coverages(toy: KernelDescription) -> None:
+    """none plans empty tables, small pins what it says, default and full take all; another word is an error."""
+    tables = plan([toy], ["sm_90", "gfx942"], "none", [], {})
+    assert tables == (TablePlan(toy, "gfx942", ()), TablePlan(toy, "sm_90", ()))
+    assert [f.as_dict()["BLOCK_DMODEL"] for f in covered(toy, "sm_90", "small")] == [64, 64]
+    assert covered(toy, "sm_90", "default") == covered(toy, "sm_90", "full") == list(toy.functionals("sm_90"))
+    with pytest.raises(ValueError, match="unknown coverage 'big': choose from none, small, default, full"):
+        covered(toy, "sm_90", "big")
+
+
+def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
+    """From the file come the winners and, by cell, the last ok median of each config with the image that was timed."""
+    path = tmp_path / "tuning.sqlite3"
+    functional = first(toy)
+    cell, image = cells(functional)[0], spec(functional, 64, 8)
+    rows = [winner(image, cell, median=7.0, runners_up=(("BLOCK_M=32 num_warps=4", 8.0),))]
+    with TuningDatabase(path) as opened:
+        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        session = opened.begin_session(multiprocessors=132, **conditions)
+        problem = opened.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
+        for phase, median in (("sweep", 9.0), ("race", 7.0)):
+            known = opened.image_id(image.name, image.config)
+            opened.record(Measurement(problem, known, session, phase, "ok", median, [median]))
+        slow = spec(functional, 128, 8)
+        opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
+        opened.put_winners(rows)
+    winners, timings = read(path, [toy], ["gfx942", "sm_90"])
+    assert winners == rows
+    assert timings == {("sm_90", toy.name, f"{functional} {cell}"): {image.config: Timing(image.name, 7.0)}}
+
+
+def test_generator_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing database, or one that does not fill the coverage, ends the program with 1, a message, and no file."""
+    path = tmp_path / "tuning.sqlite3"
+    arguments = ["--database", str(path), "--arch", "sm_90", "--coverage", "small", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert f"error: {path}: there is no such file" in capsys.readouterr().err
+    TuningDatabase(path).close()
+    assert main(arguments) == 1
+    assert "  python tune/tune_flash.py --arch sm_90 --kernel attn_bwd_dq --dtype bf16" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,66 @@
+"""The tuner's reference: true results, and tolerances that an ordinary implementation meets and a wrong one misses."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
+
+from aotriton.tune.reference import Attention  # noqa: E402  (after the check for torch)
+
+
+def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
+    return Attention(2, 6, 192, 192, 64, causal, getattr(torch, dtype), "cpu", getattr(torch, truth))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_agrees_with_autograd(causal: bool) -> None:
+    """In float64, with the rounding of out undone, results are those of torch's own forward and backward."""
+    data = attention("float64", causal, "float64")
+    q, k, v = (tensor.clone().requires_grad_() for tensor in (data.q, data.k, data.v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    out.backward(data.dout)
+    for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        for head, expected in data.expect(name).items():
+            torch.testing.assert_close(actual[head], expected.value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_ordinary_implementation_passes(dtype: str, causal: bool) -> None:
+    """torch's low-precision forward is within the tolerance, in flat and in peaked heads, and so is an exact lse."""
+    data = attention(dtype, causal)
+    out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, is_causal=causal)
+    check = data.check("out", out)
+    assert check.wrong is None
+    assert 0 < check.error < check.tolerance < 0.01
+    assert data.check("lse", data.lse).wrong is None
+    assert {(b * 6 + h) % 2 for b, h in data.sample} == {0, 1}
+    assert {(0, 0), (1, 5)} <= set(data.sample)
+
+
+def test_wrong_results_are_found() -> None:
+    """A mask that is off in one row or in all, an unwritten element, an lse in base 2: none passes."""
+    data = attention(causal=True)
+
+    def masked(mask: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, attn_mask=mask)
+
+    mask = torch.ones(192, 192, dtype=torch.bool).tril()
+    assert data.check("out", masked(mask)).wrong is None
+    mask[100, 101] = True  # one element too many in one row
+    assert "out of head" in str(data.check("out", masked(mask)).wrong)
+    assert "out" in str(data.check("out", masked(torch.ones(192, 192, dtype=torch.bool).tril(1))).wrong)
+    missing = masked(torch.ones(192, 192, dtype=torch.bool).tril())
+    missing[1, 3, 100, 63] = torch.nan
+    assert "not written" in str(data.check("out", missing).wrong)
+    assert "lse" in str(data.check("lse", data.lse * 1.4427).wrong)
+
+
+def test_one_bad_row_of_many_is_found() -> None:
+    """An error that is small against the whole head, but all in one row, does not pass."""
+    data = Attention(1, 2, 1024, 1024, 64, False, torch.bfloat16, "cpu", torch.float32)
+    out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v)
+    assert data.check("out", out).wrong is None
+    out[0, 0, 700] *= 1.06
+    assert "a row of out of head (0, 0)" in str(data.check("out", out).wrong)

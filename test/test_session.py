@@ -1,0 +1,311 @@
+"""The tuning session on a stand-in GPU: crashes, hangs, lies and kills become rows; nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from standin_launcher import time_of
+
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules import flash
+from aotriton.rules.database import Outcome, TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.tune.problems import Problem, Wish, problems
+from aotriton.tune.progress import Progress
+from aotriton.tune.session import LEAST_SPILLING, Plan, TuningError, prune, tune
+from aotriton.tune.space import space
+from aotriton.tune.worker import GpuWorker
+
+ROOT = Path(__file__).resolve().parent.parent
+LAUNCHER = "standin_launcher:StandinLauncher"
+CONFIG = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages={}"
+
+Compiled = Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
+
+
+def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Compiled:
+    """Images without a compiler: tiles of 128 keys spill, four stages need too much shared memory."""
+    for spec in specs:
+        values = dict(spec.psels + spec.copts)
+        metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "shared": 1024}
+        metadata["spills"] = 16 if values.get("BLOCK_N") == 128 else 0
+        metadata["shared"] = 1 << 20 if values["num_stages"] == 4 else 1024
+        yield spec, CompiledImage(spec.name, metadata, Path("none"))
+
+
+def broken_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Compiled:
+    """A compiler that knows one number of warps only."""
+    for spec, image in fake_compile(specs, store, jobs):
+        eight = dict(spec.copts)["num_warps"] == 8
+        yield spec, CompileFailure(spec.name, "error: " + "x" * 5000 + " at the end") if eight else image
+
+
+def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
+    """Forward, head dim 64, one addressing, one mask: 27 candidates a problem."""
+    choices = {"BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
+    return problems([flash.ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
+
+
+def run(tmp_path: Path, found: list[Problem], gpus: int = 1, limit: float = 20.0, **plan: object) -> list[Outcome]:
+    """Tunes and returns every outcome."""
+    path = tmp_path / "tuning.sqlite3"
+    workers = [GpuWorker(LAUNCHER, str(gpu), limit) for gpu in range(gpus)]
+    settings = {"compile_images": fake_compile} | plan
+    try:
+        tune(Plan(path, ImageStore(tmp_path / "store"), LAUNCHER, **settings), found, workers, Progress())  # type: ignore[arg-type]
+    finally:
+        for worker in workers:
+            worker.close()
+        with TuningDatabase(path, readonly=True) as database:
+            outcomes = database.outcomes()
+    return outcomes
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
+    """What the stand-in is told; it is read when a child starts."""
+    given: dict[str, object] = {"log": str(tmp_path / "log")}
+
+    class Orders(dict):  # type: ignore[type-arg]
+        def update(self, **more: object) -> None:  # type: ignore[override]
+            given.update(more)
+            monkeypatch.setenv("AOTRITON_STANDIN", json.dumps(given))
+
+    found = Orders()
+    found.update()
+    return found
+
+
+def swept(outcomes: list[Outcome]) -> dict[str, str]:
+    return {outcome.config: outcome.status for outcome in outcomes if outcome.phase == "sweep"}
+
+
+def test_a_problem_is_pruned_swept_raced_and_decided(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Every candidate has one sweep row, close leaders a race row, and the best of them is the measured winner."""
+    outcomes = run(tmp_path, small())
+    rows = Counter(outcome.image for outcome in outcomes if outcome.phase == "sweep")
+    assert set(rows.values()) == {1}
+    assert set(rows) == {spec.name for spec in space(small()[0]).candidates}
+    for config, status in swept(outcomes).items():
+        assert (status == "pruned") == ("BLOCK_N=128" in config or "num_stages=4" in config), config
+    raced = [outcome for outcome in outcomes if outcome.phase == "race"]
+    assert 2 <= len(raced) <= 4
+    assert {outcome.status for outcome in raced} == {"ok"}
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        (winner,) = [w for w in database.winners() if w.provenance == "measured"]
+    best = min((outcome for outcome in outcomes if outcome.status == "ok"), key=lambda o: time_of(o.config))
+    assert winner.image == best.image
+    assert winner.median_us == pytest.approx(time_of(best.config), rel=1e-4)
+
+
+def test_crashes_hangs_lies_and_errors_become_rows(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Each misbehaving candidate gets its own status, and all others are measured as if nothing had happened."""
+    good = "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages={}"
+    wide = "BLOCK_M=128 BLOCK_N=32 num_warps=4 num_stages={}"
+    orders.update(
+        **{
+            "crash": [CONFIG.format(2)],
+            "hang": [CONFIG.format(3)],
+            "lie": [good.format(2)],
+            "corrupt": [good.format(3)],
+        },
+        **{"raise": [wide.format(2)], "sticky": [wide.format(3)]},
+    )
+    outcomes = run(tmp_path, small(), limit=1.5)
+    bad = {
+        CONFIG.format(2): "crashed",
+        CONFIG.format(3): "timed_out",
+        good.format(2): "wrong",
+        good.format(3): "wrong",
+        wide.format(2): "crashed",
+        wide.format(3): "crashed",
+    }
+    found = swept(outcomes)
+    assert {config: found[config] for config in bad} == bad
+    others = {status for config, status in found.items() if config not in bad}
+    assert others == {"ok", "pruned"}
+    assert Counter(o.image for o in outcomes if o.phase == "sweep").most_common(1)[0][1] == 1
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        details = dict(
+            database._db.execute("SELECT i.config, m.detail FROM measurement m JOIN image i ON i.id = m.image")
+        )
+    assert "SIGABRT" in details[CONFIG.format(2)]
+    assert "1.5 s" in details[CONFIG.format(3)]
+    assert "off by 0.2" in details[good.format(2)]
+    assert "wrote over its inputs" in details[good.format(3)]
+    assert "not_supported" in details[wide.format(2)]
+    assert "illegal memory access" in details[wide.format(3)]
+
+
+def test_a_leader_that_fails_in_the_race_is_out(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Its race row says so, the others race on, it does not win, and a second run has nothing left to do."""
+    leader = min((s.config for s in space(small()[0]).candidates if "N=128" not in s.config), key=time_of)
+    orders.update(flaky=[leader])
+    outcomes = run(tmp_path, small())
+    races = {outcome.config: outcome.status for outcome in outcomes if outcome.phase == "race"}
+    assert races[leader] == "crashed"
+    assert Counter(races.values())["ok"] >= 2
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        (winner,) = [w for w in database.winners() if w.provenance == "measured"]
+        assert winner.image not in {outcome.image for outcome in outcomes if outcome.status == "crashed"}
+    assert run(tmp_path, small()) == outcomes
+
+
+def test_failed_compilations_become_rows(tmp_path: Path, orders: dict[str, object]) -> None:
+    """The compiler's message is kept, but not all of it, and the other candidates are measured."""
+    found = swept(run(tmp_path, small(), compile_images=broken_compile))
+    assert {status for config, status in found.items() if "num_warps=8" in config} == {"compile_failed"}
+    assert "ok" in found.values()
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        (detail,) = database._db.execute("SELECT detail FROM measurement WHERE status = 'compile_failed'").fetchone()
+    assert len(detail) < 320
+    assert detail.startswith("error:")
+    assert detail.endswith("at the end")
+
+
+def test_a_second_run_measures_only_what_is_new(tmp_path: Path, orders: dict[str, object]) -> None:
+    """What the database holds is not measured again; ``again`` measures all of it anew, once."""
+    first = run(tmp_path, small())
+    assert run(tmp_path, small()) == first
+    more = run(tmp_path, small((512, 2048)))
+    assert more[: len(first)] == first
+    assert {outcome.bin for outcome in more[len(first) :]} == {"max_seqlen_q=2048 max_seqlen_k=2048 waves=8"}
+    anew = run(tmp_path, small(), again=True)[len(more) :]
+    assert Counter((o.image, o.phase, o.status) for o in anew) == Counter((o.image, o.phase, o.status) for o in first)
+
+
+def test_two_gpus_share_the_problems(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Both work, each candidate is measured once, and each GPU has its own session."""
+    orders.update(slow=0.02)
+    outcomes = run(tmp_path, small((64, 512, 2048, 8192)), gpus=2)
+    assert set(Counter((o.image, o.bin, o.phase) for o in outcomes).values()) == {1}
+    assert len({outcome.bin for outcome in outcomes}) == 4
+    assert {outcome.session for outcome in outcomes if outcome.status == "ok"} == {1, 2}
+
+
+def test_a_deadline_ends_between_problems(tmp_path: Path, orders: dict[str, object]) -> None:
+    """After the time budget no problem is begun; each one that was begun has its winner."""
+    orders.update(slow=0.05)
+    outcomes = run(tmp_path, small((64, 512, 2048, 8192)), deadline=time.monotonic() + 1.5)
+    measured = {outcome.bin for outcome in outcomes}
+    assert 1 <= len(measured) < 4
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        assert {w.bin for w in database.winners() if w.provenance == "measured"} == measured
+
+
+def test_a_gpu_that_cannot_run_anything_stops_the_session(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Twelve failures and no success are not the candidates' fault: the rest is not marked as crashed."""
+    configs = [spec.config for spec in space(small()[0]).candidates]
+    orders.update(**{"raise": configs})
+    with pytest.raises(TuningError, match="all failed"):
+        run(tmp_path, small((512, 2048)))
+    orders.update(no_binding=True)
+    with pytest.raises(Exception, match="pyaotriton is missing"):
+        run(tmp_path, small((8192,)))
+
+
+def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict[str, object]) -> None:
+    """kill -9 of the tuner, twice: its child ends too; the last run completes every candidate, each measured once."""
+    orders.update(slow=0.05)
+    script = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        "from pathlib import Path; from test_session import run, small\n"
+        f"run(Path({str(tmp_path)!r}), small((512, 2048)))"
+    )
+    path = tmp_path / "tuning.sqlite3"
+    seen: list[Outcome] = []
+    for _ in range(2):
+        parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+        while True:
+            assert parent.poll() is None
+            time.sleep(0.02)
+            if path.exists() and path.stat().st_size:
+                with TuningDatabase(path) as database:
+                    before = database.outcomes()
+                if sum(o.status == "ok" for o in before) >= sum(o.status == "ok" for o in seen) + 3:
+                    break
+        children = _children(parent.pid)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert children
+        _wait_for_end(children)
+        seen = before
+    last = run(tmp_path, small((512, 2048)))
+    assert last[: len(seen)] == seen
+    assert set(Counter((o.bin, o.image) for o in last if o.phase == "sweep").values()) == {1}
+    assert {(o.bin, o.image) for o in last} == {
+        (p.bin, s.name) for p in small((512, 2048)) for s in space(p).candidates
+    }
+    names = Counter(line.split()[1] for line in (tmp_path / "log").read_text().splitlines())
+    raced = {o.image for o in last if o.phase == "race"}
+    # Opened twice beyond its bins and races only where a kill came between the launch and the row.
+    repeated = sum(names[name] - len({o.bin for o in last if o.image == name}) for name in names if name not in raced)
+    assert repeated <= 2
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None:
+    """The candidate under way is recorded, the children end, and KeyboardInterrupt arrives."""
+    orders.update(slow=0.1)
+    script = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        "from pathlib import Path; from test_session import run, small\n"
+        f"try: run(Path({str(tmp_path)!r}), small((512, 2048)))\n"
+        "except KeyboardInterrupt: sys.exit(130)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)
+    log = tmp_path / "log"
+    while not log.exists() or log.read_text().count("\n") < 2:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    children = _children(parent.pid)
+    os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    assert parent.wait(20) == 130
+    _wait_for_end(children)
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        ok = [outcome for outcome in database.outcomes() if outcome.status == "ok"]
+        assert len(ok) == log.read_text().count("\n")
+
+
+def test_spilling_images_are_measured_only_where_all_spill() -> None:
+    """Then the four that spill least are; too much shared memory is never measured."""
+    specs = {spec.name: spec for spec in space(small()[0]).candidates}
+    names = list(specs)
+
+    def compiled(spills: int, shared: int = 1024) -> CompiledImage:
+        return CompiledImage("", {"spills": spills, "shared": shared}, Path("none"))
+
+    every = {name: compiled(100 - index) for index, name in enumerate(names)}
+    every[names[-1]] = compiled(0, shared=1 << 20)
+    kept = set(names) - set(prune(specs, every))
+    assert kept == set(names[-1 - LEAST_SPILLING : -1])
+    every[names[0]] = compiled(0)
+    assert set(names) - set(prune(specs, every)) == {names[0]}
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
+def _wait_for_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a child outlived the tuner"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

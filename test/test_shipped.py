@@ -1,0 +1,165 @@
+"""The image that was measured is the one that ships: database, explanation, archive and compiler agree about it.
+
+Run by ctest, which says where the archive and aotriton-explain are and what coverage they were built with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.codegen.plan import TOLERANCE, covered
+from aotriton.rules import flash
+from aotriton.rules.database import TuningDatabase, Winner, latest_medians
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import parse_functional
+from aotriton.rules.target import TARGETS
+
+IN_TREE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
+DATABASE = Path(os.environ.get("AOTRITON_DATABASE") or IN_TREE)  # what the build was generated from
+
+
+def given(name: str) -> str:
+    """An environment variable that ctest sets; by hand the test is skipped without it, under ctest it fails."""
+    if value := os.environ.get(name):
+        return value
+    if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
+        pytest.fail(f"ctest does not set {name}")
+    pytest.skip(f"{name} is not set: run this through ctest")
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A measured winner that the build covers, its kernel unchanged since, and every image timed in its bin."""
+
+    winner: Winner
+    spec: ImageSpec
+    timed_us: dict[str, float]  # image name to median
+
+    @property
+    def bin(self) -> dict[str, int]:
+        return {name: int(value) for name, value in (key.split("=") for key in self.winner.bin.split())}
+
+    @property
+    def explained(self) -> bool:
+        """Whether contiguous tensors, which explanations are about, can have this functional."""
+        aligned = self.spec.functional.target.addressing[-1]
+        return self.spec.functional["ADDRESSING"] == aligned
+
+
+def shipped() -> Iterator[Shipped]:
+    coverage = given("AOTRITON_COVERAGE")
+    with TuningDatabase(DATABASE, readonly=True) as database:
+        for target in TARGETS:
+            for kernel in flash.KERNELS:
+                functionals = set(map(str, covered(kernel, target.arch, coverage)))
+                timed = latest_medians(database.outcomes(target.arch, kernel.name))
+                for winner in database.winners(target.arch, kernel.name):
+                    if winner.provenance != "measured" or winner.functional not in functionals:
+                        continue
+                    functional = parse_functional(kernel, target.arch, winner.functional)
+                    spec = ImageSpec.of(functional, winner.psels, winner.copts)
+                    if spec.name == winner.image:  # else a later kernel's images replace it, and count as borrowed
+                        outcomes = timed[winner.functional, winner.bin]
+                        yield Shipped(winner, spec, {o.image: float(o.median_us or 0) for o in outcomes})
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Shipped]:
+    found = list(shipped())
+    assert found, f"{DATABASE} has no measured winner of the current kernels in this build's coverage"
+    return found
+
+
+@pytest.fixture(scope="module")
+def archive() -> bytes:
+    return Path(given("AOTRITON_ARCHIVE")).read_bytes()
+
+
+@cache
+def explain(*arguments: str) -> list[dict[str, Any]]:
+    command = [given("AOTRITON_EXPLAIN"), *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+def explanation(cell: Shipped) -> dict[str, Any]:
+    """What aotriton-explain says of a call in the cell's bin."""
+    functional, bin = cell.spec.functional.as_dict(), cell.bin
+    seqlen_q = bin["max_seqlen_q"]
+    multiprocessors = cell.spec.functional.target.multiprocessors
+    sizes = {
+        "op": "attn_fwd" if cell.winner.kernel == "attn_fwd" else "attn_bwd",
+        "arch": cell.winner.arch,
+        "dtype": functional["T"],
+        "head-dim": functional["BLOCK_DMODEL"],
+        "seqlen-q": seqlen_q,
+        "seqlen-k": bin.get("max_seqlen_k", seqlen_q),
+        "batch": multiprocessors + 1 if bin.get("waves", 1) > 1 else 1,  # at least one tile each
+        "heads": 1,
+        "multiprocessors": multiprocessors,
+    }
+    arguments = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
+    arguments += ["--causal"] if functional.get("CAUSAL") else []
+    (choice,) = (c for c in explain(*arguments) if c["kernel"] == cell.winner.kernel)
+    assert choice["functional"] == cell.winner.functional
+    assert {key["name"]: key["representative"] for key in choice["keys"]} == bin
+    return choice
+
+
+def shipping_image(cell: Shipped) -> str:
+    return explanation(cell)["image"]
+
+
+def test_explain_names_the_image_that_was_measured(cells: list[Shipped]) -> None:
+    """Where a winner was measured, what ships was measured in that very bin, and is the winner or within 1 % of it."""
+    explained = [cell for cell in cells if cell.explained]
+    assert explained, "no measured winner is one that aotriton-explain can be asked about"
+    for cell in explained:
+        choice, winner = explanation(cell), cell.winner
+        where = f"{winner.kernel} {winner.arch} {winner.functional} {winner.bin}: {choice}"
+        assert choice["provenance"] == "measured", where
+        assert choice["image"] in cell.timed_us, where
+        assert choice["median_us"] == pytest.approx(cell.timed_us[choice["image"]], rel=1e-4), where
+        assert choice["median_us"] <= winner.median_us * (1 + TOLERANCE) * (1 + 1e-4), where
+        if given("AOTRITON_COVERAGE") == "full":
+            assert choice["image"] == winner.image, where
+
+
+def test_the_archive_holds_the_images_that_were_measured(cells: list[Shipped], archive: bytes) -> None:
+    """Each measured cell's image is a symbol of the archive; where no explanation reaches, the winner or its equal."""
+    symbols = {name.decode() for name in re.findall(rb"attn_[a-z_]+_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{16}", archive)}
+    for cell in cells:
+        best = min(cell.winner.median_us, *cell.timed_us.values())
+        equals = {image for image, median in cell.timed_us.items() if median <= best * (1 + TOLERANCE) * (1 + 1e-4)}
+        candidates = {shipping_image(cell)} if cell.explained else equals | {cell.winner.image}
+        assert candidates & symbols, f"{cell.winner}: none of {sorted(candidates)} is in the archive"
+
+
+def test_a_measured_image_compiles_to_the_same_bits_and_they_ship(
+    cells: list[Shipped], archive: bytes, tmp_path: Path
+) -> None:
+    """Compiled anew, winners have the checksums that the database took down, and the archive holds these bytes."""
+    own = {cell.spec.name: cell.spec for cell in cells if cell.explained and shipping_image(cell) == cell.spec.name}
+    assert own, "no winner ships as itself"
+    chosen = [own[name] for name in {min(own), max(own)}]  # two kernels: names begin with theirs
+    with sqlite3.connect(f"{DATABASE.as_uri()}?mode=ro", uri=True) as connection:
+        checksums = dict(connection.execute("SELECT name, sha256 FROM image"))
+    for spec, image in compile_images(chosen, ImageStore(tmp_path), 1):
+        assert isinstance(image, CompiledImage), image
+        assert image.metadata["sha256"] == checksums[spec.name], f"{spec.name} is not what was measured"
+        packed = zlib.compress(image.binary, 9)
+        assert packed in archive or image.binary in archive, f"{spec.name} is not in the archive bit by bit"

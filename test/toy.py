@@ -1,0 +1,125 @@
+"""A made-up kernel with a made-up database, so that tests of codegen do not move when the real kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from aotriton.codegen.plan import CellKey, Timing
+from aotriton.rules import image
+from aotriton.rules.binning import TuningKey, bin_text
+from aotriton.rules.database import Winner
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Choice, Constexpr, Functional, KernelDescription, Scalar, Stride, Tensor
+from aotriton.rules.target import ADDRESSING
+
+KERNEL = KernelDescription(
+    name="scale_rows",
+    family="toy",
+    arguments=(
+        Tensor("X", 4, block=(1, 1, "BLOCK_M", "BLOCK_DMODEL")),
+        Tensor("Y", 4),
+        Scalar("factor", "fp32"),
+        *(Stride(tensor, dim) for tensor in ("X", "Y") for dim in ("b", "h", "s")),
+        Scalar("rows", "i32"),
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING")),
+    ),
+    choices=(
+        Choice("T", "type", ("bf16",)),
+        Choice("BLOCK_DMODEL", "feature", (32, 64)),
+        Choice("ADDRESSING", "feature", ADDRESSING),
+    ),
+    psels={"cuda": {"BLOCK_M": (32, 64, 128)}, "hip": {"BLOCK_M": (32, 64)}},
+    copts={"cuda": {"num_warps": (4, 8)}, "hip": {"num_warps": (4,), "waves_per_eu": (0, 2)}},
+    tuning_keys=(TuningKey("rows", (64, 512)), TuningKey("waves", (1, 8))),
+    tiled_axis="q",
+)
+
+SOURCE = """
+def scale_rows(X, Y, factor, rows):
+    return X
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelDescription:
+    """The kernel, with a source and a compiler version that make its image names constant."""
+    sources = tmp_path / "kernels"
+    sources.mkdir()
+    (sources / "scale_rows.py").write_text(SOURCE)
+    monkeypatch.setattr(image, "KERNEL_SOURCES", sources)
+    monkeypatch.setattr(image, "TRITON_VERSION", "0.0.0")
+    image.source_digest.cache_clear()
+    yield KERNEL
+    image.source_digest.cache_clear()
+
+
+def cells(functional: Functional) -> list[str]:
+    keys = functional.kernel.tuning_keys
+    return [bin_text(keys, cell) for cell in functional.kernel.cells()]
+
+
+def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
+    """``last`` is num_warps on cuda and waves_per_eu on hip."""
+    copts = {"num_warps": last} if functional.target.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
+    return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+
+
+def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: object) -> Winner:
+    functional = given.functional
+    return Winner(
+        arch=functional.arch,
+        kernel=functional.kernel.name,
+        functional=str(functional),
+        bin=cell,
+        image=given.name,
+        psels=dict(given.psels),
+        copts=dict(given.copts),
+        provenance=provenance,
+        median_us=median if provenance == "measured" else 0.0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def timed(
+    functional: Functional, cell: str, medians: Mapping[tuple[int, int], float]
+) -> tuple[CellKey, dict[str, Timing]]:
+    """An entry for ``timings``: what each (BLOCK_M, num_warps) took in the cell."""
+    specs = [(spec(functional, *block), median) for block, median in medians.items()]
+    key = (functional.arch, functional.kernel.name, f"{functional} {cell}")
+    return key, {s.config: Timing(s.name, median) for s, median in specs}
+
+
+def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]]]:
+    """Measured, merged, stale, borrowed, imported and predicted winners for sm_90 and gfx942."""
+    winners: list[Winner] = []
+    timings: dict[CellKey, dict[str, Timing]] = {}
+    sm_90, gfx942 = list(kernel.functionals("sm_90")), list(kernel.functionals("gfx942"))
+    measured = sm_90[0]
+    for place, cell in enumerate(cells(measured)):
+        # 64 rows and 8 warps is best in one cell and 0.5 % off the best in the others.
+        best = (64, 8) if place == 0 else (128, 8)
+        key, times = timed(measured, cell, {(64, 8): 20.1, (128, 8): 20.0 if place else 25.0, (32, 4): 30.0})
+        timings[key] = times
+        others = tuple(
+            sorted(
+                ((c, t.median_us) for c, t in times.items() if c != spec(measured, *best).config), key=lambda p: p[1]
+            )
+        )
+        winners.append(winner(spec(measured, *best), cell, median=20.1 if place == 0 else 20.0, runners_up=others))
+    for functional in sm_90[1:]:
+        for place, cell in enumerate(cells(functional)):
+            row = winner(spec(functional, 32 << place % 3), cell, "borrowed", source=f"{measured} {cell}")
+            if place == 1:
+                row = winner(spec(functional, 64), cell, "imported", source='a "quoted" list\\of\nwinners?')
+            winners.append(row)
+    winners[-1] = Winner(
+        **{**vars(winner(spec(sm_90[-1], 64), winners[-1].bin)), "image": "scale_rows_sm_90_0000000000000000"}
+    )
+    for functional in gfx942:
+        winners += [
+            winner(spec(functional, 64, 2), cell, "predicted", source="static model") for cell in cells(functional)
+        ]
+    return winners, timings

@@ -1,0 +1,1 @@
+"""Measurement: from problems and candidates to rows of the tuning database."""

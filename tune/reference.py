@@ -1,0 +1,185 @@
+"""From a shape to inputs, high-precision results and the error that an ordinary low-precision implementation makes.
+
+Everything is worked out one head at a time, so the largest temporary is a few times seqlen_q x seqlen_k fp32 values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
+SAMPLED_HEADS = 8
+MARGIN = 2.0  # times the error of the ordinary implementation on the same data
+ROW_MARGIN = 4.0  # the same for the worst row, which varies more: it catches a mask that is wrong in a few rows only
+# Results kept in fp32 (L, Delta) carry no rounding to T to derive a tolerance from. Hardware exp2 and log2 and another
+# order of summation are allowed this much, which moves P by less than its rounding to T does.
+FP32_FLOOR = 1e-4
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The worst head of a result: its relative Frobenius error and what was allowed. ``wrong`` says what is, or is None."""
+
+    error: float | None
+    tolerance: float | None
+    wrong: str | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The true result of one head, and the errors allowed over all of it and in its worst row."""
+
+    value: torch.Tensor
+    tolerance: float
+    row_tolerance: float
+
+
+@dataclass
+class Attention:
+    """One attention problem on ``device``, forward and backward: inputs, and on a sample of heads the true results.
+
+    q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels are
+    given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns. ``truth`` is
+    the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
+    """
+
+    batch: int
+    heads: int
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    causal: bool
+    dtype: torch.dtype
+    device: str
+    truth: torch.dtype
+    seed: int = 0
+    _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        generator = torch.Generator(device=self.device).manual_seed(self.seed)
+
+        def normal(seqlen: int) -> torch.Tensor:
+            shape = (self.batch, self.heads, seqlen, self.head_dim)
+            return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+
+        q = normal(self.seqlen_q)
+        q.view(-1, self.seqlen_q, self.head_dim)[1::2] *= PEAK
+        self.q = q.to(self.dtype)
+        self.k = normal(self.seqlen_k).to(self.dtype)
+        self.v = normal(self.seqlen_k).to(self.dtype)
+        self.dout = normal(self.seqlen_q).to(self.dtype)
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty(self.q.shape[:3], dtype=torch.float32, device=self.device)
+        self.delta = torch.empty_like(self.lse)
+        self.sm_scale = 1.0 / sqrt(self.head_dim)
+        for b in range(self.batch):
+            for h in range(self.heads):
+                logits = self._logits((b, h))
+                lse = torch.logsumexp(logits, -1)
+                out = logits.sub_(lse[:, None]).exp_() @ self._high(self.v, (b, h))
+                self.lse[b, h] = lse
+                self.out[b, h] = out
+                self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
+
+    @cached_property
+    def sample(self) -> list[Head]:
+        """The heads that are compared: the first, the last and some between, flat and peaked alike."""
+        count = self.batch * self.heads
+        if count <= SAMPLED_HEADS:
+            return [divmod(index, self.heads) for index in range(count)]
+        half = SAMPLED_HEADS // 2
+        chosen: set[int] = set()
+        for kind in (range(0, count, 2), range(1, count, 2)):
+            chosen |= {kind[round(i * (len(kind) - 1) / (half - 1))] for i in range(half)}
+        return [divmod(index, self.heads) for index in sorted(chosen)]
+
+    def check(self, name: str, actual: torch.Tensor) -> Check:
+        """Compares a result (``out``, ``lse``, ``delta``, ``dq``, ``dk`` or ``dv``) that was NaN before the launch."""
+        import torch
+
+        if not bool(torch.isfinite(actual).all()):
+            return Check(None, None, f"{name} has elements that were not written, or are not finite")
+        worst = Check(0.0, 1.0)
+        for head, expected in self.expect(name).items():
+            error, row_error = _errors(actual[head].to(self.truth), expected.value)
+            if error > expected.tolerance:
+                text = f"{name} of head {head} is off by {error:.2g}, allowed {expected.tolerance:.2g}"
+                return Check(error, expected.tolerance, text)
+            if row_error > expected.row_tolerance:
+                text = f"a row of {name} of head {head} is off by {row_error:.2g}, allowed {expected.row_tolerance:.2g}"
+                return Check(error, expected.tolerance, text)
+            if error / expected.tolerance >= (worst.error or 0.0) / (worst.tolerance or 1.0):
+                worst = Check(error, expected.tolerance)
+        return worst
+
+    def expect(self, name: str) -> dict[Head, Expected]:
+        """What ``check`` compares with, by sampled head; worked out at the first call."""
+        if name not in self._results:
+            results: dict[str, dict[Head, Expected]] = {}
+            work = self._backward if name in ("dq", "dk", "dv") else self._forward
+            for head in self.sample:
+                true, ordinary = work(head, low=False), work(head, low=True)
+                for key, value in true.items():
+                    floor = FP32_FLOOR if key in ("lse", "delta") else 0.0
+                    error, row_error = _errors(ordinary[key], value)
+                    allowed = Expected(value, MARGIN * error + floor, ROW_MARGIN * (row_error + floor))
+                    results.setdefault(key, {})[head] = allowed
+            self._results.update(results)
+        return self._results[name]
+
+    def _high(self, tensor: torch.Tensor, head: Head) -> torch.Tensor:
+        return tensor[head].to(self.truth)
+
+    def _logits(self, head: Head) -> torch.Tensor:
+        """sm_scale * q k^T of one head, -inf above the diagonal where causal."""
+        import torch
+
+        logits = (self._high(self.q, head) @ self._high(self.k, head).T).mul_(self.sm_scale)
+        if self.causal:
+            rows = torch.arange(self.seqlen_q, device=self.device)[:, None]
+            columns = torch.arange(self.seqlen_k, device=self.device)
+            logits.masked_fill_(columns > rows, -torch.inf)
+        return logits
+
+    def _forward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """Forward results of one head: exact, or as an ordinary implementation in ``dtype`` rounds them."""
+        import torch
+
+        def rounded(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.dtype).to(self.truth) if low else tensor
+
+        logits = self._logits(head)
+        lse = torch.logsumexp(logits, -1)
+        out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._high(self.v, head))
+        delta = rounded(self._high(self.out, head) * self._high(self.dout, head)).sum(-1)
+        return {"out": out, "lse": lse, "delta": delta}
+
+    def _backward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """Gradients of one head from lse and delta: exact, or with P, dS and the results rounded to ``dtype``."""
+
+        def rounded(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.dtype).to(self.truth) if low else tensor
+
+        q, k, v, dout = (self._high(tensor, head) for tensor in (self.q, self.k, self.v, self.dout))
+        p = self._logits(head).sub_(self._high(self.lse, head)[:, None]).exp_()
+        dv = rounded(rounded(p).T @ dout)
+        ds = rounded((dout @ v.T).sub_(self._high(self.delta, head)[:, None]).mul_(p))
+        return {"dq": rounded(ds @ k * self.sm_scale), "dk": rounded(ds.T @ q * self.sm_scale), "dv": dv}
+
+
+def _errors(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """Error in the Frobenius norm, and of the worst row against the average row; absolute where all should vanish."""
+    error = (actual - expected).view(len(expected), -1).norm(dim=1)
+    norm = float(expected.norm()) or 1.0
+    return float(error.norm()) / norm, float(error.max()) * sqrt(len(expected)) / norm

@@ -1,0 +1,252 @@
+"""One GPU behind a child process: from requests to results, where a crash and a hang are results too.
+
+The child builds a launcher from its import path, so that tests can put a stand-in where the GPU is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from aotriton.tune import measure
+from aotriton.tune.problems import Problem
+from aotriton.tune.reference import Check
+
+START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
+PREPARE_LIMIT = 180.0  # seconds for inputs and reference
+CANDIDATE_LIMIT = 20.0  # seconds for one candidate, which takes some 50 ms
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a session records of its GPU."""
+
+    arch: str
+    name: str
+    driver: str
+    torch: str
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """An image to launch. ``metadata`` is the image store's json, ``path`` the binary."""
+
+    name: str
+    kernel: str
+    config: str
+    path: Path
+    metadata: dict[str, Any]
+    psels: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a candidate; ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
+
+    status: str
+    samples: Sequence[float]
+    check: Check
+
+
+class Launcher(Protocol):
+    """What the child does with its GPU. Exceptions are the candidate's fault, unless ``healthy`` says no afterwards."""
+
+    def device(self) -> Device: ...
+
+    def prepare(self, problem: Problem) -> None:
+        """Makes inputs and reference, in place of the last problem's."""
+
+    def open(self, request: Request) -> Any:
+        """Loads an image."""
+
+    def check(self, opened: Any) -> Check:
+        """Launches once and compares; this is the warm-up too."""
+
+    def intact(self) -> bool:
+        """Whether the inputs are what ``prepare`` made: a candidate may have written over them."""
+
+    def time(self, opened: Any, repetitions: int) -> Sequence[float]:
+        """Microseconds of each launch."""
+
+    def close(self, opened: Any) -> None: ...
+
+    def healthy(self) -> bool:
+        """Whether the GPU still does what it is told."""
+
+
+class WorkerError(Exception):
+    """A request that gave no result; the message says what happened."""
+
+
+class Crashed(WorkerError):
+    """The child died, or its launcher raised."""
+
+
+class TimedOut(WorkerError):
+    """The child did not answer in time and was killed."""
+
+
+class GpuWorker:
+    """The parent's side. A child that died, hung or lost its context is replaced at the next request.
+
+    ``launcher`` is ``module:Class``; the class is called without arguments in the child, which sees one GPU: ``gpu``,
+    an entry of the ``*_VISIBLE_DEVICES`` variables.
+    """
+
+    def __init__(self, launcher: str, gpu: str, candidate_limit: float = CANDIDATE_LIMIT) -> None:
+        self.gpu = gpu
+        self._launcher, self._candidate_limit = launcher, candidate_limit
+        self._child: multiprocessing.process.BaseProcess | None = None
+        self._pipe: Connection
+        self._problem: Problem | None = None
+        self._prepared = False
+
+    def device(self) -> Device:
+        """The GPU's facts. WorkerError where there is no usable GPU, or no binding to launch through."""
+        return self._call("device", limit=START_LIMIT)  # type: ignore[no-any-return]
+
+    def prepare(self, problem: Problem) -> None:
+        """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
+        self._problem, self._prepared = problem, False
+        self._prepare()
+
+    def sweep(self, request: Request, best_us: float | None) -> Result:
+        """Checks and times one candidate. Crashed or TimedOut are about this candidate."""
+        self._prepare()
+        return self._call("sweep", request, best_us, limit=self._candidate_limit)  # type: ignore[no-any-return]
+
+    def time(self, request: Request, repetitions: int) -> list[float]:
+        """Samples of a candidate that was right before; it stays loaded until the next ``prepare``."""
+        self._prepare()
+        return self._call("time", request, repetitions, limit=self._candidate_limit)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._child is None:
+            return
+        self._child.kill()
+        self._child.join(30)  # the driver may take seconds to stop a kernel that hangs
+        self._pipe.close()
+        self._child, self._prepared = None, False
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._call("prepare", self._problem, limit=PREPARE_LIMIT)
+            self._prepared = True
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
+        self._pipe, other = context.Pipe()
+        self._child = context.Process(
+            target=_serve, args=(other, self._launcher, self.gpu, os.getpid()), name=f"gpu-{self.gpu}", daemon=True
+        )
+        self._child.start()
+        other.close()  # so that the child's death closes the pipe
+        self._answer(START_LIMIT)
+
+    def _call(self, what: str, *arguments: object, limit: float) -> Any:
+        if self._child is None:
+            self._start()
+        with suppress(BrokenPipeError, ConnectionResetError):  # the child has just died: reading says how
+            self._pipe.send((what, arguments))
+        return self._answer(limit)
+
+    def _answer(self, limit: float) -> Any:
+        assert self._child is not None
+        if not self._pipe.poll(limit):
+            self.close()
+            raise TimedOut(f"no answer within {limit:g} s")
+        try:
+            value, error, usable = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self._child.join(30)
+            code = self._child.exitcode
+            self.close()
+            how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with status {code}"
+            raise Crashed(f"the process {how}") from None
+        if not usable:
+            self.close()
+        if error is not None:
+            raise Crashed(error)
+        return value
+
+
+def _serve(pipe: Connection, launcher_path: str, gpu: str, parent: int) -> None:
+    """The child's life: one answer (value, error, whether it can go on) for each request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with(parent)
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        os.environ[variable] = gpu
+    try:
+        module, _, name = launcher_path.partition(":")
+        launcher: Launcher = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        pipe.send((None, f"{type(error).__name__}: {error}", False))
+        return
+    pipe.send((None, None, True))
+    child = _Child(launcher)
+    while True:
+        try:
+            what, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((getattr(child, what)(*arguments), None, True))
+        except Exception as error:
+            pipe.send((None, f"{type(error).__name__}: {error}", what != "prepare" and launcher.healthy()))
+
+
+class _Child:
+    """The requests, as methods."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._open: dict[str, Any] = {}
+        self._problem: Problem | None = None
+
+    def device(self) -> Device:
+        return self._launcher.device()
+
+    def prepare(self, problem: Problem) -> None:
+        for opened in self._open.values():
+            self._launcher.close(opened)
+        self._open.clear()
+        self._problem = problem
+        self._launcher.prepare(problem)
+
+    def sweep(self, request: Request, best_us: float | None) -> Result:
+        launcher, opened = self._launcher, self._launcher.open(request)
+        check = launcher.check(opened)
+        samples = [] if check.wrong else measure.sweep(lambda count: launcher.time(opened, count), best_us)
+        if not launcher.intact():
+            assert self._problem is not None
+            launcher.prepare(self._problem)
+            check = Check(check.error, check.tolerance, "it wrote over its inputs")
+        launcher.close(opened)
+        return Result("wrong", (), check) if check.wrong else Result("ok", samples, check)
+
+    def time(self, request: Request, repetitions: int) -> list[float]:
+        if request.name not in self._open:
+            self._open[request.name] = self._launcher.open(request)
+            self._launcher.time(self._open[request.name], 1)  # warm-up
+        return list(self._launcher.time(self._open[request.name], repetitions))
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when the thread that started it is gone, also by a kill -9."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it was gone before

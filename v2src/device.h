@@ -1,0 +1,42 @@
+// From a stream to the device it runs on: a slot number, an arch and a number of multiprocessors, found without a lock.
+#pragma once
+
+#include <aotriton/types.h>
+
+#include "archs.h"
+#include "driver/driver.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// A device whose context is current, between enter_device and leave_device.
+struct Device {
+  const Driver* driver;
+  int slot;
+  const ArchInfo* arch;
+  int multiprocessors;
+  void* context;
+  void* previous;  // context that was current before
+};
+
+// Makes the stream's context current and says what is known of its device. `who` begins the message of an error:
+// no_driver, no_context, unknown_arch, not_supported (too many devices), driver_failed.
+Error enter_device(const char* who, Stream stream, Device* device) noexcept;
+
+// Makes the previous context current again. Returns `error`, or if that is success, how the leaving went.
+Error leave_device(const char* who, const Device& device, Error error) noexcept;
+
+// Context of a slot that enter_device gave out.
+void* device_context(int slot) noexcept;
+
+// Forgets every device. For tests; no call may be under way.
+void forget_devices() noexcept;
+
+// Runs body(device) -> Error with the stream's context current.
+template <class Body>
+Error on_device(const char* who, Stream stream, Body&& body) noexcept {
+  Device device;
+  if (const Error error = enter_device(who, stream, &device); error != Error::success) return error;
+  return leave_device(who, device, body(device));
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,155 @@
+// The driver table over libcuda.so.1. Declarations follow cuda.h; enumerations travel as int.
+#include <cstdio>
+
+#include "driver/driver.h"
+#include "driver/library.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76, kMultiprocessorCount = 16;  // CUdevice_attribute
+constexpr int kMaxDynamicSharedSize = 8;         // CUfunction_attribute
+constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
+constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
+
+struct {
+  int (*init)(unsigned);
+  int (*device_count)(int*);
+  int (*device_attribute)(int*, int, int);
+  int (*stream_context)(void*, void**);
+  int (*current)(void**);
+  int (*push)(void*);
+  int (*pop)(void**);
+  int (*context_device)(int*);
+  int (*load_data)(void**, const void*);
+  int (*unload)(void*);
+  int (*get_function)(void**, void*, const char*);
+  int (*set_attribute)(void*, int, int);
+  int (*is_capturing)(void*, int*);
+  int (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes, const uint64_t* strides,
+                      const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int promotion,
+                      int fill);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  int (*error_name)(int, const char**);
+  int (*error_string)(int, const char**);
+} cuda;
+
+int contexts(void* stream, void** of_stream, void** current) {
+  const int status = cuda.current(current);
+  *of_stream = *current;
+  return status || !stream ? status : cuda.stream_context(stream, of_stream);
+}
+
+int enter(void* context) { return cuda.push(context); }
+
+int leave(void*) {
+  void* popped;
+  return cuda.pop(&popped);
+}
+
+int properties(DeviceProperties* properties) {
+  int device, major, minor;
+  int status = cuda.context_device(&device);
+  if (!status) status = cuda.device_attribute(&major, kComputeCapabilityMajor, device);
+  if (!status) status = cuda.device_attribute(&minor, kComputeCapabilityMinor, device);
+  if (!status) status = cuda.device_attribute(&properties->multiprocessors, kMultiprocessorCount, device);
+  if (!status) snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
+  return status;
+}
+
+int load_module(void** module, const void* binary) { return cuda.load_data(module, binary); }
+int unload_module(void* module) { return cuda.unload(module); }
+int get_function(void** function, void* module, const char* name) { return cuda.get_function(function, module, name); }
+
+int set_max_shared(void* function, uint32_t bytes) {
+  return cuda.set_attribute(function, kMaxDynamicSharedSize, static_cast<int>(bytes));
+}
+
+int is_capturing(void* stream, bool* capturing) {
+  int capture = 0;
+  const int status = cuda.is_capturing(stream, &capture);
+  *capturing = capture != 0;
+  return status;
+}
+
+int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
+  const int type = request.dtype == DType::float16 ? kFloat16 : request.dtype == DType::bfloat16 ? kBfloat16 : kFloat32;
+  constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
+  return cuda.encode_tiled(map, type, static_cast<uint32_t>(request.rank), request.address, request.sizes,
+                           request.strides, request.box, element_strides, kInterleaveNone, request.swizzle,
+                           kL2Promotion128B, kFillZero);
+}
+
+int launch(const Launch& l) {
+  return cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
+                     nullptr);
+}
+
+void describe_error(int status, char* text, size_t size) {
+  const char *name = nullptr, *meaning = nullptr;
+  if (cuda.error_name(status, &name) || !name) name = "unknown error";
+  if (cuda.error_string(status, &meaning) || !meaning) meaning = "no description";
+  snprintf(text, size, "%s, %d (%s)", name, status, meaning);
+}
+
+constexpr Driver table = {
+    .name = "CUDA",
+    .vendor = "cuda",
+    .contexts = contexts,
+    .enter = enter,
+    .leave = leave,
+    .properties = properties,
+    .load_module = load_module,
+    .unload_module = unload_module,
+    .get_function = get_function,
+    .set_max_shared = set_max_shared,
+    .is_capturing = is_capturing,
+    .encode_tensor_map = encode_tensor_map,
+    .launch = launch,
+    .describe_error = describe_error,
+};
+
+}  // namespace
+
+const Driver* open_cuda(char* why, size_t size) noexcept {
+  Library library;
+  if (!library.open({"libcuda.so.1"})) {
+    snprintf(why, size, "libcuda.so.1 was not found");
+    return nullptr;
+  }
+  library.find(cuda.init, "cuInit");
+  library.find(cuda.device_count, "cuDeviceGetCount");
+  library.find(cuda.device_attribute, "cuDeviceGetAttribute");
+  library.find(cuda.stream_context, "cuStreamGetCtx");
+  library.find(cuda.current, "cuCtxGetCurrent");
+  library.find(cuda.push, "cuCtxPushCurrent_v2");
+  library.find(cuda.pop, "cuCtxPopCurrent_v2");
+  library.find(cuda.context_device, "cuCtxGetDevice");
+  library.find(cuda.load_data, "cuModuleLoadData");
+  library.find(cuda.unload, "cuModuleUnload");
+  library.find(cuda.get_function, "cuModuleGetFunction");
+  library.find(cuda.set_attribute, "cuFuncSetAttribute");
+  library.find(cuda.is_capturing, "cuStreamIsCapturing");
+  library.find(cuda.encode_tiled, "cuTensorMapEncodeTiled");
+  library.find(cuda.launch, "cuLaunchKernel");
+  library.find(cuda.error_name, "cuGetErrorName");
+  library.find(cuda.error_string, "cuGetErrorString");
+  if (library.missing()) {
+    snprintf(why, size, "libcuda.so.1 is too old, it has no %s", library.missing());
+    return nullptr;
+  }
+  int devices = 0;
+  int status = cuda.init(0);
+  if (!status) status = cuda.device_count(&devices);
+  if (status) {
+    char text[120];
+    describe_error(status, text, sizeof text);
+    snprintf(why, size, "libcuda.so.1 did not start: %s", text);
+  } else if (!devices) {
+    snprintf(why, size, "libcuda.so.1 has no device");
+  }
+  return devices ? &table : nullptr;
+}
+
+}  // namespace aotriton::v2::inline abi1

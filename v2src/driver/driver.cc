@@ -1,0 +1,35 @@
+#include "driver/driver.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "error.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+std::atomic<const Driver*> chosen{nullptr};
+std::mutex opening;
+}  // namespace
+
+const Driver* driver() noexcept {
+  if (const Driver* found = chosen.load(std::memory_order_acquire)) return found;
+  const std::lock_guard lock(opening);
+  if (const Driver* found = chosen.load(std::memory_order_acquire)) return found;
+  char no_cuda[160], no_hip[160];
+  const Driver* found = open_cuda(no_cuda, sizeof no_cuda);
+  if (!found) found = open_hip(no_hip, sizeof no_hip);
+  if (!found) fail(Error::no_driver, "no GPU driver: %s; %s", no_cuda, no_hip);
+  chosen.store(found, std::memory_order_release);
+  return found;
+}
+
+void replace_driver(const Driver* replacement) noexcept { chosen.store(replacement, std::memory_order_release); }
+
+Error driver_failure(const Driver& driver, int status, const char* who, const char* what) noexcept {
+  char text[200];
+  driver.describe_error(status, text, sizeof text);
+  return fail(Error::driver_failed, "%s: %s could not %s: %s", who, driver.name, what, text);
+}
+
+}  // namespace aotriton::v2::inline abi1

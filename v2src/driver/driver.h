@@ -1,0 +1,76 @@
+// One table of functions for both vendors' drivers, which are opened at run time: no SDK is needed to build.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <aotriton/types.h>
+
+namespace aotriton::v2::inline abi1 {
+
+// A CUtensorMap: opaque to all but the driver that encodes it.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// What a tensor map describes. Innermost dimension first, as the driver counts.
+struct TensorMapRequest {
+  DType dtype;
+  int rank;
+  void* address;
+  uint64_t sizes[4];
+  uint64_t strides[3];  // bytes, without the innermost
+  uint32_t box[4];
+  int swizzle;
+};
+
+struct Launch {
+  void* function;
+  uint32_t grid[3];
+  uint32_t threads;
+  uint32_t shared;  // dynamic shared memory, bytes
+  void* stream;
+  void** arguments;
+  const uint16_t* sizes;  // bytes of each argument
+  int argument_count;
+};
+
+struct DeviceProperties {
+  char arch[64];
+  int multiprocessors;
+};
+
+// Functions return 0, or the driver's own error number. A context is a CUcontext; on HIP it stands for a device.
+struct Driver {
+  const char* name;
+  const char* vendor;  // as in ArchInfo
+
+  int (*contexts)(void* stream, void** of_stream, void** current);  // null where there is none
+  int (*enter)(void* context);
+  int (*leave)(void* previous);                     // undoes enter
+  int (*properties)(DeviceProperties* properties);  // of the current context
+  int (*load_module)(void** module, const void* binary);
+  int (*unload_module)(void* module);
+  int (*get_function)(void** function, void* module, const char* name);
+  int (*set_max_shared)(void* function, uint32_t bytes);
+  int (*is_capturing)(void* stream, bool* capturing);
+  int (*encode_tensor_map)(TensorMap* map, const TensorMapRequest& request);  // null where the vendor has none
+  int (*launch)(const Launch& launch);
+  void (*describe_error)(int status, char* text, size_t size);
+};
+
+// The driver of this process, opened by the first call: CUDA where it has a device, else HIP.
+// Null, with the reason in last_error_message(), where neither has one; a later call tries again.
+const Driver* driver() noexcept;
+
+// Makes driver() return `replacement`; null goes back to the real one. For tests.
+void replace_driver(const Driver* replacement) noexcept;
+
+// The vendors' drivers. Null, with the reason in `why`, where the library or a device is missing.
+const Driver* open_cuda(char* why, size_t size) noexcept;
+const Driver* open_hip(char* why, size_t size) noexcept;
+
+// driver_failed, with a message such as "attn_fwd: CUDA could not launch: CUDA_ERROR_... (...)".
+Error driver_failure(const Driver& driver, int status, const char* who, const char* what) noexcept;
+
+}  // namespace aotriton::v2::inline abi1

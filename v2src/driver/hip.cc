@@ -1,0 +1,143 @@
+// The driver table over libamdhip64.so, ROCm 6 and later. Declarations follow hip_runtime_api.h; enumerations travel as int.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "driver/driver.h"
+#include "driver/library.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+// hipDeviceProp_tR0600: 1,472 bytes, of which only these are read.
+struct HipProperties {
+  char before[388];
+  int multiprocessors;
+  char between[1160 - 392];
+  char arch[256];
+  char after[4096 - 1416];  // spare room: the structure has grown before
+};
+static_assert(sizeof(HipProperties) == 4096);
+
+struct {
+  int (*init)(unsigned);
+  int (*device_count)(int*);
+  int (*properties)(HipProperties*, int);
+  int (*stream_device)(void*, int*);
+  int (*get_device)(int*);
+  int (*set_device)(int);
+  int (*load_data)(void**, const void*);
+  int (*unload)(void*);
+  int (*get_function)(void**, void*, const char*);
+  int (*is_capturing)(void*, int*);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  const char* (*error_name)(int);
+  const char* (*error_string)(int);
+} hip;
+
+// A context is the device's number plus one, so that none is null.
+void* context_of(int device) { return reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1); }
+int device_of(void* context) { return static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1; }
+
+int contexts(void* stream, void** of_stream, void** current) {
+  int device = 0;
+  int status = hip.get_device(&device);
+  *current = *of_stream = context_of(device);
+  if (status || !stream) return status;
+  status = hip.stream_device(stream, &device);
+  *of_stream = context_of(device);
+  return status;
+}
+
+int enter(void* context) { return hip.set_device(device_of(context)); }
+int leave(void* previous) { return hip.set_device(device_of(previous)); }
+
+int properties(DeviceProperties* properties) {
+  int device = 0;
+  HipProperties found = {};
+  int status = hip.get_device(&device);
+  if (!status) status = hip.properties(&found, device);
+  found.arch[strcspn(found.arch, ":")] = '\0';  // "gfx942:sramecc+:xnack-"
+  snprintf(properties->arch, sizeof properties->arch, "%.*s", static_cast<int>(sizeof properties->arch) - 1, found.arch);
+  properties->multiprocessors = found.multiprocessors;
+  return status;
+}
+
+int load_module(void** module, const void* binary) { return hip.load_data(module, binary); }
+int unload_module(void* module) { return hip.unload(module); }
+int get_function(void** function, void* module, const char* name) { return hip.get_function(function, module, name); }
+int set_max_shared(void*, uint32_t) { return 0; }  // LDS needs no opt-in
+
+int is_capturing(void* stream, bool* capturing) {
+  int capture = 0;
+  const int status = hip.is_capturing(stream, &capture);
+  *capturing = capture != 0;
+  return status;
+}
+
+int launch(const Launch& l) {
+  return hip.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
+                    nullptr);
+}
+
+void describe_error(int status, char* text, size_t size) {
+  snprintf(text, size, "%s, %d (%s)", hip.error_name(status), status, hip.error_string(status));
+}
+
+constexpr Driver table = {
+    .name = "HIP",
+    .vendor = "hip",
+    .contexts = contexts,
+    .enter = enter,
+    .leave = leave,
+    .properties = properties,
+    .load_module = load_module,
+    .unload_module = unload_module,
+    .get_function = get_function,
+    .set_max_shared = set_max_shared,
+    .is_capturing = is_capturing,
+    .encode_tensor_map = nullptr,
+    .launch = launch,
+    .describe_error = describe_error,
+};
+
+}  // namespace
+
+const Driver* open_hip(char* why, size_t size) noexcept {
+  Library library;
+  if (!library.open({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"})) {
+    snprintf(why, size, "libamdhip64.so was not found");
+    return nullptr;
+  }
+  library.find(hip.init, "hipInit");
+  library.find(hip.device_count, "hipGetDeviceCount");
+  library.find(hip.properties, "hipGetDevicePropertiesR0600");
+  library.find(hip.stream_device, "hipStreamGetDevice");
+  library.find(hip.get_device, "hipGetDevice");
+  library.find(hip.set_device, "hipSetDevice");
+  library.find(hip.load_data, "hipModuleLoadData");
+  library.find(hip.unload, "hipModuleUnload");
+  library.find(hip.get_function, "hipModuleGetFunction");
+  library.find(hip.is_capturing, "hipStreamIsCapturing");
+  library.find(hip.launch, "hipModuleLaunchKernel");
+  library.find(hip.error_name, "hipGetErrorName");
+  library.find(hip.error_string, "hipGetErrorString");
+  if (library.missing()) {
+    snprintf(why, size, "libamdhip64.so is too old, it has no %s", library.missing());
+    return nullptr;
+  }
+  int devices = 0;
+  int status = hip.init(0);
+  if (!status) status = hip.device_count(&devices);
+  if (status) {
+    char text[120];
+    describe_error(status, text, sizeof text);
+    snprintf(why, size, "libamdhip64.so did not start: %s", text);
+  } else if (!devices) {
+    snprintf(why, size, "libamdhip64.so has no device");
+  }
+  return devices ? &table : nullptr;
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,16 @@
+// From what went wrong to an Error and a message that last_error_message() returns in the same thread.
+#pragma once
+
+#include <aotriton/types.h>
+
+namespace aotriton::v2::inline abi1 {
+
+// Keeps the formatted message in a buffer of this thread, cut to its size, and returns `error`. Allocates nothing.
+[[gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;
+
+}  // namespace aotriton::v2::inline abi1
+
+#define AOTRITON_TRY(expression)                                                       \
+  do {                                                                                 \
+    if (const Error error_ = (expression); error_ != Error::success) return error_;    \
+  } while (false)

@@ -1,0 +1,39 @@
+#include "log.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+std::mutex writing;
+
+LogState read_environment() {
+  const char* wish = getenv("AOTRITON_LOG");
+  if (!wish || !*wish || !strcmp(wish, "off")) return LogState::off;
+  if (!strcmp(wish, "info")) return LogState::info;
+  fprintf(stderr, "aotriton: AOTRITON_LOG=%s is not known: use info or off\n", wish);
+  return LogState::off;
+}
+
+}  // namespace
+
+void log_first_use_slow(const Selection& selection) noexcept {
+  static std::set<std::pair<const Lut*, size_t>> seen;
+  const std::lock_guard lock(writing);
+  if (log_state == LogState::unread) {
+    log_state = read_environment();
+    seen.clear();
+  }
+  if (log_state != LogState::info || !seen.emplace(selection.lut, selection.cell).second) return;
+  char line[1024];
+  format_line(explain(selection), line, sizeof line);
+  fprintf(stderr, "aotriton: %s\n", line);
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,81 @@
+// Lookup tables: from a functional and its tuning keys to the image that won there. Generated code is data of these types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <aotriton/explain.h>
+
+#include "image.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr int kMaxPsels = 4;
+inline constexpr int kMaxKeys = 4;
+
+struct Entry {
+  Image* image;
+  int32_t psels[kMaxPsels];  // in the order of the kernel description
+  const char* psels_text;
+  const char* copts_text;
+};
+
+// Why a cell has its entry.
+struct Evidence {
+  Provenance provenance;
+  const char* source;
+  float median_us;
+  std::span<const RunnerUp> runners_up;
+};
+
+struct Lut {
+  const char* functional;
+  std::span<const std::span<const int32_t>> bins;  // representatives, one span for each tuning key
+  std::span<const uint8_t> index;                  // entry of each cell, row-major over the keys
+  std::span<const Entry> entries;
+  std::span<const Evidence> evidence;              // one for each cell
+
+  // First bin whose representative is not smaller; the last bin is open-ended.
+  static constexpr size_t bin_of(std::span<const int32_t> representatives, int64_t value) {
+    size_t bin = 0;
+    while (bin + 1 < representatives.size() && value > representatives[bin]) ++bin;
+    return bin;
+  }
+
+  constexpr size_t cell(const int64_t* keys) const {
+    size_t cell = 0;
+    for (size_t i = 0; i < bins.size(); ++i) cell = cell * bins[i].size() + bin_of(bins[i], keys[i]);
+    return cell;
+  }
+
+  constexpr bool valid() const {
+    size_t cells = 1;
+    for (auto representatives : bins) {
+      if (representatives.empty()) return false;
+      for (size_t i = 1; i < representatives.size(); ++i)
+        if (representatives[i - 1] >= representatives[i]) return false;
+      cells *= representatives.size();
+    }
+    for (uint8_t entry : index)
+      if (entry >= entries.size()) return false;
+    return index.size() == cells && evidence.size() == cells && bins.size() <= kMaxKeys;
+  }
+};
+
+// All tables of one kernel on one arch, by godel number; null where this build has no images for the functional.
+struct KernelTable {
+  const char* arch;
+  std::span<const Lut* const> luts;
+  std::span<Image* const> images;
+};
+
+// One kernel on every arch of this build.
+struct KernelInfo {
+  const char* name;
+  std::span<const char* const> keys;   // tuning keys, in table order
+  std::span<const char* const> psels;  // in the order of Entry::psels
+  std::span<const KernelTable> tables;
+};
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,83 @@
+#include "python/tensor.h"
+
+#include <string>
+
+namespace py = pybind11;
+
+namespace aotriton::v2::python {
+
+namespace {
+
+// The part of dlpack.h that is read here.
+struct DLTensor {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t rank;
+  uint8_t type_code, bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;  // in elements; null: contiguous
+  uint64_t byte_offset;
+};
+constexpr int32_t kDLCUDA = 2, kDLROCM = 10, kDLCUDAManaged = 13;
+constexpr uint8_t kDLFloat = 2, kDLBfloat = 4;
+
+int rank_of(size_t rank, const char* name) {
+  if (rank > 4) throw py::value_error(std::string(name) + " has more than 4 dimensions");
+  return static_cast<int>(rank);
+}
+
+[[noreturn]] void not_on_gpu(const char* name) { throw py::value_error(std::string(name) + " is not on a GPU"); }
+
+View view_of_torch(py::handle object, const char* name) {
+  if (!py::cast<bool>(py::getattr(object, "is_cuda", py::bool_(true)))) not_on_gpu(name);
+  View view;
+  view.data = reinterpret_cast<void*>(py::cast<uintptr_t>(object.attr("data_ptr")()));
+  const std::string dtype = py::str(object.attr("dtype"));
+  const std::string spelled = dtype.substr(dtype.rfind('.') + 1);
+  if (spelled == "float16") view.dtype = DType::float16;
+  if (spelled == "bfloat16") view.dtype = DType::bfloat16;
+  if (spelled == "float32") view.dtype = DType::float32;
+  const py::sequence shape = object.attr("shape"), strides = object.attr("stride")();
+  view.rank = rank_of(shape.size(), name);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    view.sizes[i] = py::cast<int64_t>(shape[i]);
+    view.strides[i] = py::cast<int64_t>(strides[i]);
+  }
+  view.element_size = view.dtype == DType::float32 ? 4 : view.dtype == DType::none ? 1 : 2;
+  return view;
+}
+
+View view_of_dlpack(py::handle object, const char* name) {
+  const auto device = py::cast<std::pair<int32_t, int32_t>>(object.attr("__dlpack_device__")());
+  if (device.first != kDLCUDA && device.first != kDLROCM && device.first != kDLCUDAManaged) not_on_gpu(name);
+  // -1: the producer need not wait for its own stream; the caller orders the work, as with every stream argument here.
+  const py::object capsule = object.attr("__dlpack__")(py::arg("stream") = -1);
+  const auto* tensor = static_cast<const DLTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (!tensor) throw py::error_already_set();
+  View view;
+  view.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+  if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLFloat) view.dtype = DType::float16;
+  if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLBfloat) view.dtype = DType::bfloat16;
+  if (tensor->lanes == 1 && tensor->bits == 32 && tensor->type_code == kDLFloat) view.dtype = DType::float32;
+  view.rank = rank_of(static_cast<size_t>(tensor->rank), name);
+  int64_t contiguous = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    view.sizes[i] = tensor->shape[i];
+    view.strides[i] = tensor->strides ? tensor->strides[i] : contiguous;
+    contiguous *= tensor->shape[i];
+  }
+  view.element_size = tensor->bits * tensor->lanes / 8;
+  return view;
+}
+
+}  // namespace
+
+View view_of(py::handle object, const char* name) {
+  if (py::hasattr(object, "data_ptr")) return view_of_torch(object, name);
+  if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, name);
+  throw py::type_error(std::string(name) + " must have data_ptr() or __dlpack__(), got " +
+                       std::string(py::str(py::type::handle_of(object).attr("__name__"))));
+}
+
+}  // namespace aotriton::v2::python
