@@ -207,6 +207,7 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
     import pyaotriton
     import torch
 
+    torch.zeros(1, device="cuda")  # makes the device current for pyaotriton
     arch, multiprocessors = pyaotriton.arch(), pyaotriton.multiprocessors()
     for head_dim in head_dims:
         for causal in (False, True):

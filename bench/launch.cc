@@ -1,4 +1,4 @@
-// Host time of one warm attn_fwd through the C++ API, beside a bare cuLaunchKernel of the same kernel with the same arguments.
+// Host time of one warm attn_fwd through the C++ API, beside a bare cuLaunchKernel of the same kernel and arguments.
 //
 //   launch [--json FILE] [--batches N]
 //
@@ -20,8 +20,8 @@ using namespace aotriton::v2;
 
 namespace {
 
-constexpr int kBatch = 200;   // launches; a CUDA stream takes about a thousand before the host has to wait
-constexpr int kWarmUp = 20;   // batches
+constexpr int kBatch = 200;  // launches; a CUDA stream takes about a thousand before the host has to wait
+constexpr int kWarmUp = 20;  // batches
 constexpr int64_t kHeads = 1, kSeqlen = 64, kHeadDim = 64;  // one or two programs: the GPU is faster than the host
 
 struct {
@@ -75,7 +75,9 @@ Tensor<4> tensor(int64_t row_stride) {
   const size_t bytes = static_cast<size_t>(kHeads * kSeqlen * row_stride) * 2;
   check(cuda.allocate(&address, bytes), "allocate memory");
   check(cuda.set_bytes(address, 0x3c, bytes), "fill memory");
-  return {reinterpret_cast<void*>(address), DType::bfloat16, {1, kHeads, kSeqlen, kHeadDim},
+  return {reinterpret_cast<void*>(address),
+          DType::bfloat16,
+          {1, kHeads, kSeqlen, kHeadDim},
           {kHeads * kSeqlen * row_stride, kSeqlen * row_stride, row_stride, 1}};
 }
 
@@ -203,10 +205,12 @@ int main(int argc, char** argv) {
     std::perror(json);
     return 1;
   }
-  std::fprintf(file, "{\n \"gpu\": \"%s\",\n \"cuda_driver\": %d,\n \"batches\": %d,\n \"launches_per_batch\": %d,\n \"cases\": [\n",
-               name, version, batches, kBatch);
+  std::fprintf(file, "{\n \"gpu\": \"%s\",\n \"cuda_driver\": %d,\n", name, version);
+  std::fprintf(file, " \"batches\": %d,\n \"launches_per_batch\": %d,\n \"cases\": [\n", batches, kBatch);
   for (const Result& r : results)
-    std::fprintf(file, "  {\"tensors\": \"%s\", \"arguments\": %d, \"library_us\": %.4f, \"bare_us\": %.4f, \"ratio\": %.4f}%s\n",
+    std::fprintf(file,
+                 "  {\"tensors\": \"%s\", \"arguments\": %d, \"library_us\": %.4f, \"bare_us\": %.4f, "
+                 "\"ratio\": %.4f}%s\n",
                  r.tensors, r.arguments, r.library_us, r.bare_us, r.library_us / r.bare_us, &r == results ? "," : "");
   std::fprintf(file, " ]\n}\n");
   return std::fclose(file) ? 1 : 0;

@@ -25,3 +25,8 @@ endif()
 add_executable(aotriton-explain "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
 target_compile_options(aotriton-explain PRIVATE -Wall -Wextra -Werror)
 target_link_libraries(aotriton-explain PRIVATE aotriton_v2)
+
+# Host time of a call; built on request, as it reaches below the public headers.
+add_executable(bench-launch EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/launch.cc")
+target_include_directories(bench-launch PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_link_libraries(bench-launch PRIVATE aotriton_v2)

@@ -21,6 +21,19 @@ foreach(source IN LISTS cxx_tests)
   add_test(NAME cxx.${name} COMMAND ${name})
 endforeach()
 
+set(vendors cuda amdhip64)
+set(vendor_libraries libcuda.so.1 libamdhip64.so)
+# The vendors' drivers are opened by name, so stand-ins of that name in a folder of their own take their place.
+foreach(vendor library IN ZIP_LISTS vendors vendor_libraries)
+  add_library(standin_${vendor} MODULE "${PROJECT_SOURCE_DIR}/test/cxx/vendor/lib${vendor}.cc")
+  set_target_properties(standin_${vendor} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME "${library}"
+                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/vendor")
+endforeach()
+add_executable(test_vendor "${PROJECT_SOURCE_DIR}/test/cxx/vendor/test_vendor.cc")
+target_link_libraries(test_vendor PRIVATE aotriton_checked)
+add_test(NAME cxx.test_vendor COMMAND test_vendor)
+set_tests_properties(cxx.test_vendor PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/vendor")
+
 # The tests of the installed tree share one install.
 set(test_prefix "${PROJECT_BINARY_DIR}/test-install")
 add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${test_prefix}")
@@ -33,5 +46,5 @@ foreach(source IN LISTS python_tests)
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(py.${name} PROPERTIES
     FIXTURES_REQUIRED installed
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
 endforeach()

@@ -1,7 +1,7 @@
 """The tuning database: measurements as they were taken, and the winners decided from them, as rows of one SQLite file.
 
 Every line of SQL of the project is here, but for ``dump.py``, which git runs with any Python. Any number of processes
-may write at once: each write is a transaction of its own, so a reader, or the file after a kill -9, never sees half a one.
+may write at once: each write is a transaction of its own, so neither a reader nor the file after a kill -9 has a half.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class TuningDatabase:
                 self._migrate(self._check_version(readonly))  # read again: another process may have been faster
 
     def _check_version(self, readonly: bool) -> int:
-        version = int(self._value("PRAGMA user_version"))
+        version = int(str(self._value("PRAGMA user_version")))
         empty = not self._value("SELECT count(*) FROM sqlite_master")
         if self._value("PRAGMA application_id") != APPLICATION_ID and not (empty and not readonly):
             raise TuningDatabaseError(f"{self.path}: a SQLite file, but not a tuning database")
@@ -232,7 +232,7 @@ class TuningDatabase:
         self, *, device: str, driver: str, triton: str, torch: str, arch: str, multiprocessors: int, options: str
     ) -> int:
         """Id of a new session: the conditions that its measurements share. ``options`` is the command line."""
-        row = {
+        row: dict[str, object] = {
             "uuid": str(uuid.uuid4()),
             "device": device,
             "driver": driver,
@@ -358,11 +358,12 @@ def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Ou
     shape: dict[tuple[str, str], str] = {}
     latest: dict[tuple[str, str, str], dict[str, Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda o: (o.session, o.phase == "race", o.id)):
-        shape[outcome.functional, outcome.bin] = outcome.shape
+        if outcome.status == "ok":
+            shape[outcome.functional, outcome.bin] = outcome.shape
         latest.setdefault((outcome.functional, outcome.bin, outcome.shape), {})[outcome.image] = outcome
     found: dict[tuple[str, str], list[Outcome]] = {}
-    for key in shape:
-        ok = [outcome for outcome in latest[(*key, shape[key])].values() if outcome.status == "ok"]
+    for key, text in shape.items():
+        ok = [outcome for outcome in latest[key[0], key[1], text].values() if outcome.status == "ok"]
         if ok:
             found[key] = sorted(ok, key=lambda o: (o.median_us or 0, o.config))
     return found

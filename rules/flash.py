@@ -46,13 +46,15 @@ ATTN_FWD = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
     ),
     choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
+    # under way while the other is used.
     psels={
         "cuda": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
-        "hip": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+        "hip": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64)},
     },
     copts={
         "cuda": {"num_warps": (4, 8), "num_stages": (2, 3, 4)},
-        "hip": {"num_warps": (4,), "num_stages": (1, 2), "waves_per_eu": (1, 2)},
+        "hip": {"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (1, 2)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="q",
@@ -99,13 +101,16 @@ ATTN_BWD_DK_DV = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
     ),
     choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
+    # with general addressing, whose pointers take registers too, for 32.
     psels={
-        "cuda": {"BLOCK_M": (32, 64, 128), "BLOCK_N": (64, 128)},
+        "cuda": {"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
         "hip": {"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 64)},
     },
     copts={
-        "cuda": {"num_warps": (4, 8), "num_stages": (1, 2, 3)},
-        "hip": {"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (1, 2)},
+        "cuda": {"num_warps": (4, 8), "num_stages": (2, 3)},
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps for head dim 256, general addressing.
+        "hip": {"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="k",
@@ -133,8 +138,9 @@ ATTN_BWD_DQ = KernelDescription(
         "hip": {"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
     },
     copts={
-        "cuda": {"num_warps": (4, 8), "num_stages": (1, 2, 3)},
-        "hip": {"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (1, 2)},
+        "cuda": {"num_warps": (4, 8), "num_stages": (2, 3)},
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps for head dim 256, general addressing.
+        "hip": {"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="q",

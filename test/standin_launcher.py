@@ -1,8 +1,8 @@
 """A launcher without a GPU: times follow from the candidate's config, and chosen candidates misbehave.
 
-The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the context
-is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that gets a line for
-each candidate opened, "slow" the seconds that each takes, "no_binding" fails at the start.
+The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the
+context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
+gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" fails at the start.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(installed, tmp_path_factory.mktemp("moved") / "aotriton"))
 
 
-def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)  # type: ignore[call-overload]
+def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
 
 
 def must(*command: str | Path) -> str:

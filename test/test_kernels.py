@@ -35,12 +35,13 @@ class Case:
     heads_k: int = 2
     gap: int = 0  # elements between rows; with a gap rows of different heads alternate
     spread: float = 1.0  # of the scores: large ones make the softmax peaked
+    opposed: bool = False  # queries against keys: all scores far below the zero that masked rows score
 
     def __str__(self) -> str:
         return (
             f"{self.T}-q{self.seqlen_q}-k{self.seqlen_k}-d{self.head_dim}-{self.block_m}x{self.block_n}"
             f"-{'causal' if self.causal else 'full'}-{self.addressing}-b{self.batch}h{self.heads_q}/{self.heads_k}"
-            f"-gap{self.gap}-spread{self.spread:g}"
+            f"-gap{self.gap}-spread{self.spread:g}{'-opposed' if self.opposed else ''}"
         )
 
     @property
@@ -64,6 +65,8 @@ CASES = (
     Case(130, 130, 8, 128, 16, causal=True, spread=40.0, T="bf16"),
     Case(130, 130, 64, 64, 32, causal=True, addressing="offset32", heads_k=1),
     Case(130, 65, 72, 64, 64, spread=40.0, batch=2, heads_k=1),
+    Case(130, 65, 40, 64, 32, spread=40.0, opposed=True),
+    Case(65, 65, 40, 32, 32, spread=40.0, opposed=True, causal=True, addressing="general"),
     Case(128, 128, 32, 64, 64),
     Case(128, 128, 32, 64, 64, causal=True, spread=0.0),
     Case(130, 130, 136, 32, 32, causal=True, addressing="descriptor", heads_q=1, heads_k=1),
@@ -83,7 +86,10 @@ def make_inputs(case: Case) -> Arrays:
     q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
     k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
     shapes = {"Q": q_shape, "K": k_shape, "V": k_shape, "DO": q_shape}
-    return {name: round_to(case.T, rng.standard_normal(shape)) for name, shape in shapes.items()}
+    inputs = {name: round_to(case.T, rng.standard_normal(shape)) for name, shape in shapes.items()}
+    if case.opposed:
+        inputs |= {"Q": -np.abs(inputs["Q"]), "K": np.abs(inputs["K"])}
+    return inputs
 
 
 def attention(case: Case, inputs: Arrays, low_precision: bool) -> Arrays:

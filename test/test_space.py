@@ -24,7 +24,7 @@ def problem(kernel: str, head_dim: int, cell: tuple[int, ...], arch: str = "sm_9
 
 @pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("gfx942", 304)])
 def test_every_default_problem_has_candidates_and_nothing_is_lost(arch: str, multiprocessors: int) -> None:
-    """Each config of the description is either a candidate or skipped with a reason, and some candidate always stays."""
+    """Each config of the description is a candidate or skipped with a reason, and some candidate always stays."""
     for one in problems(flash.KERNELS, arch, multiprocessors, EVERYTHING):
         found = space(one)
         kernel, vendor, total = one.kernel, one.functional.target.vendor, 1
@@ -107,7 +107,7 @@ def test_impossible_configs_are_skipped_before_they_are_compiled() -> None:
     """Registers and shared memory that cannot suffice, warps and stages without work: each with its reason."""
     fwd, dk_dv = problem("attn_fwd", 128, (8192, 8192, 8)), problem("attn_bwd_dk_dv", 128, (8192, 8192, 8))
     assert "registers" in reasons(fwd)["BLOCK_M=128 BLOCK_N=128 num_warps=4 num_stages=2"]
-    assert "registers" in reasons(dk_dv)["BLOCK_M=128 BLOCK_N=128 num_warps=8 num_stages=1"]
+    assert "registers" in reasons(dk_dv)["BLOCK_M=128 BLOCK_N=128 num_warps=8 num_stages=2"]
     wide = reasons(problem("attn_fwd", 256, (8192, 8192, 8)))
     assert "shared memory" in wide["BLOCK_M=64 BLOCK_N=128 num_warps=8 num_stages=3"]
     narrow = reasons(problem("attn_fwd", 64, (8192, 8192, 8)))

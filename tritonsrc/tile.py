@@ -73,11 +73,11 @@ def load_pair(first, second, row, seqlen, ROWS: tl.constexpr, ADDRESSING: tl.con
     else:
         # One load with an element for each of 256 threads: the compiler takes a load with fewer elements than threads
         # to be free, and makes every thread load each column it holds. Surplus copies are dropped in registers.
-        COPIES: tl.constexpr = 256 // ROWS if ROWS < 128 else 2
-        index = tl.arange(0, ROWS * COPIES)
-        rows = row + index // COPIES
-        both = tl.load(tl.where(index % COPIES < COPIES // 2, first, second) + rows, mask=rows < seqlen, other=0.0)
+        COPIES: tl.constexpr = 128 // ROWS if ROWS < 128 else 1
+        index = tl.arange(0, 2 * ROWS * COPIES) % (2 * ROWS)
+        rows = row + index // 2
+        both = tl.load(tl.where(index % 2 == 0, first, second) + rows, mask=rows < seqlen, other=0.0)
         for _ in tl.static_range(4):
             if both.shape[0] > 2 * ROWS:
-                both = both.reshape(both.shape[0] // 2, 2).split()[0]
+                both = both.reshape(2, both.shape[0] // 2).permute(1, 0).split()[0]
         return both.reshape(ROWS, 2).split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -41,20 +42,23 @@ class CompileAhead:
         self._thread = threading.Thread(target=self._run, args=(store, jobs, compile_images), name="compile-ahead")
         self._thread.start()
 
-    def take(self) -> Task | None:
-        """The first task that is ready, when there is one; None when all were taken or ``stop`` was called."""
+    def take(self, deadline: float) -> Task | None:
+        """The first task that is ready, when there is one; None when all were taken, ``stop`` was called, or the
+        ``deadline``, on time.monotonic's clock, has passed.
+        """
         with self._changed:
             while True:
                 if self._error:
                     raise RuntimeError(f"compiling ahead failed: {self._error}") from self._error
-                if self._stopped or not self._waiting:
+                left = deadline - time.monotonic()
+                if self._stopped or not self._waiting or left <= 0:
                     return None
                 for task in self._waiting:
                     if task.ready:
                         self._waiting.remove(task)
                         self._changed.notify_all()
                         return task
-                self._changed.wait()
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def stop(self) -> None:
         """Ends the compilers, at the latest when one of the images under way is done."""

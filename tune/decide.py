@@ -52,7 +52,7 @@ def racers(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
-    """The racers that are still in, or nothing where no two are or all of them have raced since they were last swept."""
+    """The racers that are still in; nothing where all of them have raced since they were swept, or only one is left."""
     swept = {o.image: o.session for o in sorted(outcomes, key=lambda o: o.session) if o.phase == "sweep"}
     raced = {o.image: o.status for o in outcomes if o.phase == "race" and o.session >= swept.get(o.image, 0)}
     names = [name for name in racers(outcomes) if raced.get(name, "ok") == "ok"]

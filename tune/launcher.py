@@ -28,7 +28,7 @@ RESULTS = {
 
 
 def visible_gpus() -> list[str]:
-    """Entries for ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES``, one a GPU. Makes no context, imports no torch."""
+    """Entries for ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES``, one a GPU. Makes no context."""
     for library, variable, initialise, count in (
         ("libcuda.so.1", "CUDA_VISIBLE_DEVICES", "cuInit", "cuDeviceGetCount"),
         ("libamdhip64.so", "HIP_VISIBLE_DEVICES", "hipInit", "hipGetDeviceCount"),
@@ -76,7 +76,7 @@ class GpuLauncher:
             arch=self.binding.arch(),
             name=properties.name,
             driver=_driver_version(),
-            torch=self.torch.__version__,
+            torch=str(self.torch.__version__),  # its own type would have the parent import torch
             multiprocessors=properties.multi_processor_count,
         )
 
@@ -147,7 +147,7 @@ class GpuLauncher:
         data, torch = self._data, self.torch
         words = [tensor.view(torch.int16) for tensor in (data.q, data.k, data.v, data.out, data.dout)]
         words += [tensor.view(torch.int32) for tensor in (data.lse, data.delta)]
-        return torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()  # type: ignore[no-any-return]
+        return torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
 
     def time(self, opened: Opened, repetitions: int) -> list[float]:
         return self._clock.time(opened.launch, repetitions)

@@ -8,7 +8,7 @@ from statistics import median
 
 BUDGET_US = 15_000.0  # GPU time for one candidate's sweep
 OVERHEAD_US = 100.0  # of one repetition: the L2 flush
-FIRST, FEWEST, MOST = 3, 7, 25  # repetitions: before a slow candidate is given up, of any other, of a very fast one
+FIRST, FEWEST, MOST = 3, 5, 25  # repetitions: before a slow candidate is given up, of any other, of a very fast one
 HOPELESS = 1.5  # times the best so far
 
 ROUNDS = 15

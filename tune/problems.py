@@ -1,4 +1,4 @@
-"""What to tune: from kernels, choices and bins to an ordered list of problems, each with a shape that stands for its bin."""
+"""What to tune: from kernels, choices and bins to an ordered list of problems, each with a shape for its bin."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for; None or empty means the default. ``choices`` and ``bins`` map names to allowed values."""
+    """What the user asked for; ``choices`` and ``bins`` map names to allowed values. None or empty is the default."""
 
     choices: Mapping[str, Sequence[Value]]
     bins: Mapping[str, Sequence[int]]

@@ -26,7 +26,7 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True)
 class Check:
-    """The worst head of a result: its relative Frobenius error and what was allowed. ``wrong`` says what is, or is None."""
+    """The worst head of a result: its relative Frobenius error and what was allowed; ``wrong`` says what is."""
 
     error: float | None
     tolerance: float | None
@@ -46,9 +46,9 @@ class Expected:
 class Attention:
     """One attention problem on ``device``, forward and backward: inputs, and on a sample of heads the true results.
 
-    q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels are
-    given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns. ``truth`` is
-    the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
+    q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels
+    are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
+    ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
     """
 
     batch: int

@@ -114,7 +114,7 @@ class GpuWorker:
 
     def device(self) -> Device:
         """The GPU's facts. WorkerError where there is no usable GPU, or no binding to launch through."""
-        return self._call("device", limit=START_LIMIT)  # type: ignore[no-any-return]
+        return self._call("device", limit=START_LIMIT)
 
     def prepare(self, problem: Problem) -> None:
         """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
@@ -124,12 +124,12 @@ class GpuWorker:
     def sweep(self, request: Request, best_us: float | None) -> Result:
         """Checks and times one candidate. Crashed or TimedOut are about this candidate."""
         self._prepare()
-        return self._call("sweep", request, best_us, limit=self._candidate_limit)  # type: ignore[no-any-return]
+        return self._call("sweep", request, best_us, limit=self._candidate_limit)
 
     def time(self, request: Request, repetitions: int) -> list[float]:
         """Samples of a candidate that was right before; it stays loaded until the next ``prepare``."""
         self._prepare()
-        return self._call("time", request, repetitions, limit=self._candidate_limit)  # type: ignore[no-any-return]
+        return self._call("time", request, repetitions, limit=self._candidate_limit)
 
     def close(self) -> None:
         """Ends the child."""

@@ -20,19 +20,26 @@ namespace aotriton::v2::inline abi1 {
 
 inline const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
-    case DType::none: return "none";
-    case DType::float16: return "float16";
-    case DType::bfloat16: return "bfloat16";
-    case DType::float32: return "float32";
+    case DType::none:
+      return "none";
+    case DType::float16:
+      return "float16";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float32:
+      return "float32";
   }
   return "unknown";
 }
 
 inline const char* addressing_name(Addressing addressing) noexcept {
   switch (addressing) {
-    case Addressing::general: return "general";
-    case Addressing::offset32: return "offset32";
-    case Addressing::descriptor: return "descriptor";
+    case Addressing::general:
+      return "general";
+    case Addressing::offset32:
+      return "offset32";
+    case Addressing::descriptor:
+      return "descriptor";
   }
   return "unknown";
 }

@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 
 }  // namespace aotriton::v2::inline abi1
 
-#define AOTRITON_TRY(expression)                                                       \
-  do {                                                                                 \
-    if (const Error error_ = (expression); error_ != Error::success) return error_;    \
+#define AOTRITON_TRY(expression)                                                    \
+  do {                                                                              \
+    if (const Error error_ = (expression); error_ != Error::success) return error_; \
   } while (false)

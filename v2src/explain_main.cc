@@ -17,7 +17,8 @@ using namespace aotriton::v2;
 namespace {
 
 constexpr char kHelp[] =
-    "usage: aotriton-explain --op OP --arch ARCH --dtype DTYPE --head-dim D --seqlen-q N --seqlen-k N --batch N --heads N\n"
+    "usage: aotriton-explain --op OP --arch ARCH --dtype DTYPE --head-dim D --seqlen-q N --seqlen-k N --batch N "
+    "--heads N\n"
     "                        [--heads-k N] [--causal] [--multiprocessors N] [--json]\n"
     "\n"
     "Shows which kernels a call on contiguous tensors runs, and why. Needs no GPU.\n"
@@ -56,9 +57,12 @@ struct Options {
       const char* name;
       int64_t* number;
       bool required;
-    } numbers[] = {{"--head-dim", &request.head_dim, true}, {"--seqlen-q", &request.seqlen_q, true},
-                   {"--seqlen-k", &request.seqlen_k, true}, {"--batch", &request.batch, true},
-                   {"--heads", &request.heads, true},       {"--heads-k", &request.heads_k, false},
+    } numbers[] = {{"--head-dim", &request.head_dim, true},
+                   {"--seqlen-q", &request.seqlen_q, true},
+                   {"--seqlen-k", &request.seqlen_k, true},
+                   {"--batch", &request.batch, true},
+                   {"--heads", &request.heads, true},
+                   {"--heads-k", &request.heads_k, false},
                    {"--multiprocessors", &multiprocessors, false}};
 
     for (int i = 1; i < count; ++i) {
@@ -98,7 +102,8 @@ struct Options {
     char* end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value <= 0) misuse(option + " takes a positive whole number, not '" + text + "'");
+    if (end == text || *end || errno || value <= 0)
+      misuse(option + " takes a positive whole number, not '" + text + "'");
     return value;
   }
 };
@@ -124,11 +129,12 @@ void print_json(const KernelChoice& choice) {
   for (int i = 0; i < choice.key_count; ++i)
     printf("%s{\"name\": %s, \"value\": %" PRId64 ", \"representative\": %d}", i ? ", " : "",
            quoted(choice.keys[i].name).c_str(), choice.keys[i].value, choice.keys[i].representative);
-  printf("], \"image\": %s, \"psels\": %s, \"copts\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": %.6g, "
-         "\"runners_up\": [",
-         quoted(choice.image).c_str(), quoted(choice.psels).c_str(), quoted(choice.copts).c_str(),
-         quoted(provenance_name(choice.provenance)).c_str(), quoted(choice.source).c_str(),
-         static_cast<double>(choice.median_us));
+  printf(
+      "], \"image\": %s, \"psels\": %s, \"copts\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": %.6g, "
+      "\"runners_up\": [",
+      quoted(choice.image).c_str(), quoted(choice.psels).c_str(), quoted(choice.copts).c_str(),
+      quoted(provenance_name(choice.provenance)).c_str(), quoted(choice.source).c_str(),
+      static_cast<double>(choice.median_us));
   for (int i = 0; i < choice.runner_up_count; ++i)
     printf("%s{\"config\": %s, \"median_us\": %.6g}", i ? ", " : "", quoted(choice.runners_up[i].config).c_str(),
            static_cast<double>(choice.runners_up[i].median_us));
@@ -154,8 +160,8 @@ void print_text(const KernelChoice& choice) {
   else
     printf("    median       not measured\n");
   for (int i = 0; i < choice.runner_up_count; ++i)
-    printf("    %s   %.4g us  %s\n", i ? "          " : "runners-up", static_cast<double>(choice.runners_up[i].median_us),
-           choice.runners_up[i].config);
+    printf("    %s   %.4g us  %s\n", i ? "          " : "runners-up",
+           static_cast<double>(choice.runners_up[i].median_us), choice.runners_up[i].config);
 }
 
 }  // namespace

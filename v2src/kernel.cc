@@ -24,7 +24,8 @@ void* ArgumentList::reserve(size_t size, size_t alignment) noexcept {
 
 // Triton passes a host descriptor as the tensor map, then every size as i32, then every stride as i64, in elements and
 // with the innermost one.
-void ArgumentList::descriptor(int rank, void* data, DType dtype, const int64_t* sizes, const int64_t* strides) noexcept {
+void ArgumentList::descriptor(int rank, void* data, DType dtype, const int64_t* sizes,
+                              const int64_t* strides) noexcept {
   const int index = descriptors_++;
   void* const map = reserve(sizeof(TensorMap), alignof(TensorMap));
   for (int i = 0; i < rank; ++i) value(static_cast<int32_t>(sizes[i]));
@@ -46,7 +47,8 @@ void ArgumentList::descriptor(int rank, void* data, DType dtype, const int64_t* 
     const int from = rank - 1 - i;
     request.sizes[i] = static_cast<uint64_t>(sizes[from]);
     request.box[i] = layout.block[from];
-    // No access follows the stride of a dimension of size 1, but the driver wants it to be a multiple of 16 all the same.
+    // No access follows the stride of a dimension of size 1, but the driver wants it to be a multiple of 16 all the
+    // same.
     if (i > 0) request.strides[i - 1] = sizes[from] == 1 ? 16 : static_cast<uint64_t>(strides[from]) * bytes_of(dtype);
   }
   if (const int status = driver_.encode_tensor_map(static_cast<TensorMap*>(map), request))

@@ -1,11 +1,11 @@
 // From a kernel's arguments to one launch: each argument's bytes as the compiled kernel takes them.
 #pragma once
 
+#include <aotriton/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-
-#include <aotriton/types.h>
 
 #include "device.h"
 #include "image.h"

@@ -18,7 +18,8 @@ class Line {
   template <class... Values>
   void add(const char* format, Values... values) {
     const int wanted = snprintf(line_ + used_, size_ - used_, format, values...);
-    if (wanted > 0) used_ += static_cast<size_t>(wanted) < size_ - used_ ? static_cast<size_t>(wanted) : size_ - used_ - 1;
+    if (wanted > 0)
+      used_ += static_cast<size_t>(wanted) < size_ - used_ ? static_cast<size_t>(wanted) : size_ - used_ - 1;
   }
   void add(const char* text) { add("%s", text); }
 
@@ -86,10 +87,14 @@ KernelChoice explain(const Selection& selection) noexcept {
 
 const char* provenance_name(Provenance provenance) noexcept {
   switch (provenance) {
-    case Provenance::measured: return "measured";
-    case Provenance::borrowed: return "borrowed";
-    case Provenance::predicted: return "predicted";
-    case Provenance::imported: return "imported";
+    case Provenance::measured:
+      return "measured";
+    case Provenance::borrowed:
+      return "borrowed";
+    case Provenance::predicted:
+      return "predicted";
+    case Provenance::imported:
+      return "imported";
   }
   return "unknown";
 }

@@ -1,11 +1,12 @@
-// Lookup tables: from a functional and its tuning keys to the image that won there. Generated code is data of these types.
+// Lookup tables: from a functional and its tuning keys to the image that won there. Generated code is data of these
+// types.
 #pragma once
+
+#include <aotriton/explain.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include <aotriton/explain.h>
 
 #include "image.h"
 
@@ -34,7 +35,7 @@ struct Lut {
   std::span<const std::span<const int32_t>> bins;  // representatives, one span for each tuning key
   std::span<const uint8_t> index;                  // entry of each cell, row-major over the keys
   std::span<const Entry> entries;
-  std::span<const Evidence> evidence;              // one for each cell
+  std::span<const Evidence> evidence;  // one for each cell
 
   // First bin whose representative is not smaller; the last bin is open-ended.
   static constexpr size_t bin_of(std::span<const int32_t> representatives, int64_t value) {

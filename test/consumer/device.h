@@ -7,7 +7,7 @@
 
 class Device {
  public:
-  // Opens the driver and makes the first device's primary context current. False, with the reason in why(), without one.
+  // Makes the first device's primary context current. False, with the reason in why(), where there is no device.
   bool open();
   const char* why() const { return why_; }
 

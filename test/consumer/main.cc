@@ -26,8 +26,9 @@ std::vector<double> random_values(std::mt19937_64& random, size_t count, double 
   return values;
 }
 
-// The largest ratio of error to allowed error, in total and in the worst row. What is allowed follows from what an ordinary
-// low-precision implementation gets: twice its error, half a unit roundoff, and float32 rounding of the sums. NaN is infinite.
+// The largest ratio of error to allowed error, in total and in the worst row. What is allowed follows from what an
+// ordinary low-precision implementation gets: twice its error, half a unit roundoff, and float32 rounding of the sums.
+// NaN is infinite.
 double badness(const std::vector<double>& result, const std::vector<double>& truth, const std::vector<double>& ordinary,
                const std::vector<double>& bound, double unit) {
   const size_t rows = bound.size(), width = result.size() / rows;
@@ -69,14 +70,19 @@ Score run(Device& device, const Problem& problem, std::mt19937_64& random) {
   const size_t q_rows = static_cast<size_t>(problem.batch * problem.heads_q * problem.seqlen_q);
   const size_t d = static_cast<size_t>(problem.head_dim);
   const size_t k_size = static_cast<size_t>(problem.batch * problem.heads_k * problem.seqlen_k) * d;
-  const auto q = random_values(random, q_rows * d, problem.spread, dtype), dout = random_values(random, q_rows * d, 1, dtype);
+  const auto q = random_values(random, q_rows * d, problem.spread, dtype),
+             dout = random_values(random, q_rows * d, 1, dtype);
   const auto k = random_values(random, k_size, 1, dtype), v = random_values(random, k_size, 1, dtype);
 
   Tensor<4> tensors[kNames];
   void* buffers[kNames];
   for (int name = 0; name < kNames; ++name) {
     const Layout& layout = problem.layouts[name];
-    const std::vector<double>* input = name == kQ ? &q : name == kK ? &k : name == kV ? &v : name == kDout ? &dout : nullptr;
+    const std::vector<double>* input = name == kQ      ? &q
+                                       : name == kK    ? &k
+                                       : name == kV    ? &v
+                                       : name == kDout ? &dout
+                                                       : nullptr;
     const std::vector<double> poison(name == kDk || name == kDv ? k_size : q_rows * d, NAN);
     buffers[name] = device.upload(scatter(layout, input ? *input : poison, dtype, input ? kNaN : kBackground));
     tensors[name].data = static_cast<uint16_t*>(buffers[name]) + layout.offset;
@@ -85,14 +91,28 @@ Score run(Device& device, const Problem& problem, std::mt19937_64& random) {
     std::copy_n(layout.strides, 4, tensors[name].strides);
   }
   const int64_t heads = problem.heads_q, rows = problem.seqlen_q;
-  Tensor<3> logsumexp{device.allocate(q_rows * 4), DType::float32, {problem.batch, heads, rows}, {heads * rows, rows, 1}};
+  Tensor<3> logsumexp{
+      device.allocate(q_rows * 4), DType::float32, {problem.batch, heads, rows}, {heads * rows, rows, 1}};
   device.fill(logsumexp.data, q_rows * 4, 0xff);  // NaN
 
-  attn_fwd_params forward{.q = tensors[kQ], .k = tensors[kK], .v = tensors[kV], .out = tensors[kOut],
-                          .logsumexp = logsumexp, .sm_scale = problem.sm_scale, .causal = problem.causal};
-  attn_bwd_params backward{.q = tensors[kQ], .k = tensors[kK], .v = tensors[kV], .out = tensors[kOut],
-                           .dout = tensors[kDout], .logsumexp = logsumexp, .dq = tensors[kDq], .dk = tensors[kDk],
-                           .dv = tensors[kDv], .sm_scale = problem.sm_scale, .causal = problem.causal};
+  attn_fwd_params forward{.q = tensors[kQ],
+                          .k = tensors[kK],
+                          .v = tensors[kV],
+                          .out = tensors[kOut],
+                          .logsumexp = logsumexp,
+                          .sm_scale = problem.sm_scale,
+                          .causal = problem.causal};
+  attn_bwd_params backward{.q = tensors[kQ],
+                           .k = tensors[kK],
+                           .v = tensors[kV],
+                           .out = tensors[kOut],
+                           .dout = tensors[kDout],
+                           .logsumexp = logsumexp,
+                           .dq = tensors[kDq],
+                           .dk = tensors[kDk],
+                           .dv = tensors[kDv],
+                           .sm_scale = problem.sm_scale,
+                           .causal = problem.causal};
   Error error = attn_fwd(forward, Stream{});
   if (error != Error::success) std::exit(explain_failure(problem.text().c_str(), error));
   error = attn_bwd_workspace_size(backward, &backward.workspace_size);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 namespace {
@@ -17,8 +18,9 @@ Layout random_layout(std::mt19937_64& random, int64_t b, int64_t h, int64_t s, i
   int64_t* strides = layout.strides;
   const int64_t padding = pick(random, 1, 9);
   switch (pick(random, 0, 4)) {
-    case 0: break;  // [batch, heads, seqlen, head_dim] in memory
-    case 1:  // [batch, seqlen, heads, head_dim]
+    case 0:
+      break;  // [batch, heads, seqlen, head_dim] in memory
+    case 1:   // [batch, seqlen, heads, head_dim]
       strides[0] = s * h * d, strides[1] = d, strides[2] = h * d;
       break;
     case 2:  // rows with padding: mostly no multiple of 16 bytes
@@ -112,7 +114,8 @@ static void visit(const Layout& layout, Visit&& element) {
         for (int64_t d = 0; d < layout.sizes[3]; ++d) element(layout.at(b, h, s, d));
 }
 
-std::vector<uint16_t> scatter(const Layout& layout, const std::vector<double>& values, DType dtype, uint16_t background) {
+std::vector<uint16_t> scatter(const Layout& layout, const std::vector<double>& values, DType dtype,
+                              uint16_t background) {
   std::vector<uint16_t> buffer(layout.length, background);
   size_t next = 0;
   visit(layout, [&](size_t place) { buffer[place] = encode(values[next++], dtype); });

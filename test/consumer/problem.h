@@ -15,7 +15,7 @@ double decode(uint16_t bits, DType dtype);
 uint16_t encode(double value, DType dtype);
 double unit_roundoff(DType dtype);
 
-// A [batch, heads, seqlen, head_dim] tensor inside a buffer that is larger: strides may leave gaps, and a guard surrounds it.
+// A [batch, heads, seqlen, head_dim] tensor inside a larger buffer: strides may leave gaps, and a guard surrounds it.
 struct Layout {
   int64_t sizes[4];
   int64_t strides[4];
@@ -42,8 +42,9 @@ enum Name { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNames };
 
 Problem random_problem(std::mt19937_64& random);
 
-// Dense values of tensor `name`, [batch, heads, seqlen, head_dim] in this order, and back.
-std::vector<uint16_t> scatter(const Layout& layout, const std::vector<double>& values, DType dtype, uint16_t background);
+// From dense values, [batch, heads, seqlen, head_dim] in this order, to the buffer and back.
+std::vector<uint16_t> scatter(const Layout& layout, const std::vector<double>& values, DType dtype,
+                              uint16_t background);
 std::vector<double> gather(const Layout& layout, const std::vector<uint16_t>& buffer, DType dtype);
 
 // Elements outside the tensor that are no longer `background`.

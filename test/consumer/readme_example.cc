@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-// out = softmax(q k^T / 8) v, causal; device memory, bfloat16, laid out as [batch 2, heads 16, seqlen 1024, head_dim 64].
+// out = softmax(q k^T / 8) v, causal; bfloat16 in device memory: batch 2, heads 16, seqlen 1024, head_dim 64.
 bool attention(void* q, void* k, void* v, void* out, void* stream) {
   using namespace aotriton::v2;
   auto tensor = [](void* data) {

@@ -28,7 +28,9 @@ inline Recording& start(const char* vendor) {
 
 inline Tensor<4> tensor(uintptr_t address, int64_t batch, int64_t heads, int64_t seqlen, int64_t head_dim,
                         DType dtype = DType::bfloat16) {
-  return {pointer(address), dtype, {batch, heads, seqlen, head_dim},
+  return {pointer(address),
+          dtype,
+          {batch, heads, seqlen, head_dim},
           {heads * seqlen * head_dim, seqlen * head_dim, head_dim, 1}};
 }
 

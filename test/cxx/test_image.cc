@@ -173,7 +173,7 @@ TEST("a candidate that does not fit the call is invalid_argument, naming what di
   };
   for (const auto& [spoil, message] : cases) {
     Recording& recording = start("cuda");
-      Small c("attn_fwd");
+    Small c("attn_fwd");
     attn_fwd_params p = fwd_call();
     spoil(c, p);
     CHECK_EQ(flash::launch_attn_fwd(c, p, {}), Error::invalid_argument);

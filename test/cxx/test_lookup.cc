@@ -79,7 +79,8 @@ TEST("waves counts tiles of 128 rows against multiprocessors, rounded up") {
 }
 
 TEST("every head dim from 8 to 256 is padded to the next of 32, 64, 128, 256") {
-  for (int32_t d = 8; d <= 256; d += 8) CHECK_EQ(flash::padded_head_dim(d), d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256);
+  for (int32_t d = 8; d <= 256; d += 8)
+    CHECK_EQ(flash::padded_head_dim(d), d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256);
 }
 
 TEST("explain says which bin, image and evidence a call has, on both sides of every edge") {
@@ -162,9 +163,10 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
   format_line(explained({}).kernels[0], line, sizeof line);
   CHECK_EQ(count(log, "\n"), 2);
   CHECK_CONTAINS(log, std::string("aotriton: ") + line + "\n");
-  CHECK_CONTAINS(log, "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
-                      "max_seqlen_k=70<=512 waves=1<=1 -> attn_fwd_sm_90_aligned0 BLOCK_M=64 BLOCK_N=32 num_warps=4 "
-                      "num_stages=2, borrowed (T=bf16)\n");
+  CHECK_CONTAINS(log,
+                 "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
+                 "max_seqlen_k=70<=512 waves=1<=1 -> attn_fwd_sm_90_aligned0 BLOCK_M=64 BLOCK_N=32 num_warps=4 "
+                 "num_stages=2, borrowed (T=bf16)\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;

@@ -56,9 +56,10 @@ class Problem:
     layout: str = "bhsd"
 
     def __str__(self) -> str:
+        heads, lengths = f"h{self.heads_q}:{self.heads_k}", f"s{self.seqlen_q}x{self.seqlen_k}"
+        mask = "causal" if self.causal else "full"
         return (
-            f"b{self.batch}-h{self.heads_q}:{self.heads_k}-s{self.seqlen_q}x{self.seqlen_k}-d{self.head_dim}-{self.dtype}"
-            f"{'-causal' if self.causal else ''}-spread{self.spread:g}-{self.layout}"
+            f"b{self.batch}-{heads}-{lengths}-d{self.head_dim}-{self.dtype}-{mask}-spread{self.spread:g}-{self.layout}"
         )
 
 

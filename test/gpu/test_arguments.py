@@ -133,6 +133,23 @@ def test_wrong_backward_calls_name_their_argument(what: str) -> None:
     refused(pyaotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
 
 
+@pytest.mark.parametrize("name", ["q", "out", "logsumexp"])
+def test_tensors_of_the_host_are_refused(name: str) -> None:
+    """A tensor in host memory never reaches the GPU: ValueError names it."""
+    arguments = forward_arguments()
+    arguments[name] = arguments[name].cpu()
+    with pytest.raises(ValueError, match=f"^{name} is not on a GPU"):
+        pyaotriton.attn_fwd(**arguments)
+
+
+def test_tensors_of_another_rank_are_refused() -> None:
+    """A tensor without its batch dimension is a ValueError that names it."""
+    arguments = forward_arguments()
+    arguments["k"] = arguments["k"][0]
+    with pytest.raises(ValueError, match=r"^k "):
+        pyaotriton.attn_fwd(**arguments)
+
+
 def test_the_calls_are_right_without_the_mistake() -> None:
     """The arguments that the wrong calls start from are accepted, so that each fails for its own reason."""
     pyaotriton.attn_fwd(**forward_arguments())

@@ -8,8 +8,9 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76, kMultiprocessorCount = 16;  // CUdevice_attribute
-constexpr int kMaxDynamicSharedSize = 8;         // CUfunction_attribute
+constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76,
+              kMultiprocessorCount = 16;                  // CUdevice_attribute
+constexpr int kMaxDynamicSharedSize = 8;                  // CUfunction_attribute
 constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
 constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
 
@@ -27,9 +28,9 @@ struct {
   int (*get_function)(void**, void*, const char*);
   int (*set_attribute)(void*, int, int);
   int (*is_capturing)(void*, int*);
-  int (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes, const uint64_t* strides,
-                      const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle, int promotion,
-                      int fill);
+  int (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes,
+                      const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
+                      int swizzle, int promotion, int fill);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   int (*error_name)(int, const char**);
   int (*error_string)(int, const char**);

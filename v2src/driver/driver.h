@@ -1,10 +1,10 @@
 // One table of functions for both vendors' drivers, which are opened at run time: no SDK is needed to build.
 #pragma once
 
+#include <aotriton/types.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <aotriton/types.h>
 
 namespace aotriton::v2::inline abi1 {
 

@@ -1,4 +1,5 @@
-// The driver table over libamdhip64.so, ROCm 6 and later. Declarations follow hip_runtime_api.h; enumerations travel as int.
+// The driver table over libamdhip64.so, ROCm 6 and later. Declarations follow hip_runtime_api.h; enumerations travel as
+// int.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -59,7 +60,8 @@ int properties(DeviceProperties* properties) {
   int status = hip.get_device(&device);
   if (!status) status = hip.properties(&found, device);
   found.arch[strcspn(found.arch, ":")] = '\0';  // "gfx942:sramecc+:xnack-"
-  snprintf(properties->arch, sizeof properties->arch, "%.*s", static_cast<int>(sizeof properties->arch) - 1, found.arch);
+  snprintf(properties->arch, sizeof properties->arch, "%.*s", static_cast<int>(sizeof properties->arch) - 1,
+           found.arch);
   properties->multiprocessors = found.multiprocessors;
   return status;
 }

@@ -22,7 +22,7 @@ struct RecordedLaunch {
   const void* context;  // current at the launch
   const void* stream;
   std::string entry;
-  std::string head;    // of the binary that the function is from
+  std::string head;  // of the binary that the function is from
   uint32_t grid[3];
   uint32_t threads, shared;
   uint32_t max_shared;  // that the function was given; 0 where none

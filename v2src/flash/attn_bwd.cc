@@ -10,10 +10,10 @@ namespace flash {
 
 Error check_attn_bwd(const attn_bwd_params& params, Data data, Problem* problem) noexcept {
   const Operand operands[] = {
-      {"q", params.q, Side::query, Access::read},     {"k", params.k, Side::key, Access::read},
-      {"v", params.v, Side::key, Access::read},       {"out", params.out, Side::query, Access::read},
+      {"q", params.q, Side::query, Access::read},       {"k", params.k, Side::key, Access::read},
+      {"v", params.v, Side::key, Access::read},         {"out", params.out, Side::query, Access::read},
       {"dout", params.dout, Side::query, Access::read}, {"dq", params.dq, Side::query, Access::write},
-      {"dk", params.dk, Side::key, Access::write},    {"dv", params.dv, Side::key, Access::write}};
+      {"dk", params.dk, Side::key, Access::write},      {"dv", params.dv, Side::key, Access::write}};
   const RowOperand rows[] = {{"logsumexp", params.logsumexp}};
   return check_problem("attn_bwd", operands, rows, params.sm_scale, params.causal, data, problem);
 }
@@ -31,7 +31,8 @@ Error workspace_bytes(const Problem& problem, size_t* bytes) {
 Error check_workspace(const attn_bwd_params& params, const Problem& problem) {
   size_t needed;
   AOTRITON_TRY(workspace_bytes(problem, &needed));
-  if (!params.workspace) return fail(Error::workspace_too_small, "attn_bwd: workspace is null, %zu bytes are needed", needed);
+  if (!params.workspace)
+    return fail(Error::workspace_too_small, "attn_bwd: workspace is null, %zu bytes are needed", needed);
   if (params.workspace_size < needed)
     return fail(Error::workspace_too_small, "attn_bwd: workspace has %zu bytes, %zu are needed", params.workspace_size,
                 needed);
@@ -84,8 +85,7 @@ Error attn_bwd(const attn_bwd_params& params, Stream stream) noexcept {
   });
 }
 
-Error explain(const attn_bwd_params& params, const char* arch, int multiprocessors,
-              Explanation* explanation) noexcept {
+Error explain(const attn_bwd_params& params, const char* arch, int multiprocessors, Explanation* explanation) noexcept {
   if (!explanation) return fail(Error::null_pointer, "explain: explanation is null");
   *explanation = {};
   Problem problem;

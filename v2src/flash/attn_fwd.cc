@@ -33,8 +33,7 @@ Error attn_fwd(const attn_fwd_params& params, Stream stream) noexcept {
   });
 }
 
-Error explain(const attn_fwd_params& params, const char* arch, int multiprocessors,
-              Explanation* explanation) noexcept {
+Error explain(const attn_fwd_params& params, const char* arch, int multiprocessors, Explanation* explanation) noexcept {
   if (!explanation) return fail(Error::null_pointer, "explain: explanation is null");
   *explanation = {};
   Problem problem;

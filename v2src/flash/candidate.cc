@@ -74,9 +74,9 @@ Error launch_attn_bwd_dk_dv(Candidate& candidate, const Tensor<4>& q, const Tens
                             const Tensor<4>& dout, const Tensor<3>& logsumexp, const Tensor<3>& delta,
                             const Tensor<4>& dk, const Tensor<4>& dv, float sm_scale, bool causal,
                             Stream stream) noexcept {
-  const Operand operands[] = {{"q", q, Side::query, Access::read},       {"k", k, Side::key, Access::read},
-                              {"v", v, Side::key, Access::read},         {"dout", dout, Side::query, Access::read},
-                              {"dk", dk, Side::key, Access::write},      {"dv", dv, Side::key, Access::write}};
+  const Operand operands[] = {{"q", q, Side::query, Access::read},  {"k", k, Side::key, Access::read},
+                              {"v", v, Side::key, Access::read},    {"dout", dout, Side::query, Access::read},
+                              {"dk", dk, Side::key, Access::write}, {"dv", dv, Side::key, Access::write}};
   const RowOperand rows[] = {{"logsumexp", logsumexp}, {"delta", delta}};
   Problem problem;
   AOTRITON_TRY(check_problem("attn_bwd_dk_dv", operands, rows, sm_scale, causal, Data::checked, &problem));

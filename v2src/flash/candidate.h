@@ -1,18 +1,18 @@
-// Launches of one kernel with an image that is not in the archive, for the tuner. They take the road of dispatch: the same
-// checks, arguments, grid and launch; only the selection is the caller's.
+// Launches of one kernel with an image that is not in the archive, for the tuner. They take the road of dispatch: the
+// same checks, arguments, grid and launch; only the selection is the caller's.
 #pragma once
 
-#include <cstdint>
-
 #include <aotriton/flash.h>
+
+#include <cstdint>
 
 #include "archs.h"
 #include "lut.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
-// An image and the functional that it was compiled for. An image that is too small for the head dim, or of another dtype,
-// arch, causal or addressing than the tensors allow, is refused with invalid_argument.
+// An image and the functional that it was compiled for. An image that is too small for the head dim, or of another
+// dtype, arch, causal or addressing than the tensors allow, is refused with invalid_argument.
 struct Candidate {
   const char* kernel = nullptr;
   const char* arch = nullptr;

@@ -19,7 +19,7 @@ struct AttnFwd {
   static const KernelInfo& info() { return attn_fwd_info; }
 
   const Problem& problem;
-  const Tensor<4>& q, &k, &v, &out;
+  const Tensor<4>&q, &k, &v, &out;
   const Tensor<3>& logsumexp;
 
   Addressing addressing(Addressing aligned) const {
@@ -36,11 +36,17 @@ struct AttnFwd {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnFwdArguments arguments() const {
-    return {.Q = q, .K = k, .V = v, .Out = out, .L = logsumexp,
+    return {.Q = q,
+            .K = k,
+            .V = v,
+            .Out = out,
+            .L = logsumexp,
             .store_lse = logsumexp.data != nullptr,
             .sm_scale = problem.sm_scale,
-            .num_heads_q = problem.heads_q, .num_heads_k = problem.heads_k,
-            .max_seqlen_q = problem.seqlen_q, .max_seqlen_k = problem.seqlen_k,
+            .num_heads_q = problem.heads_q,
+            .num_heads_k = problem.heads_k,
+            .max_seqlen_q = problem.seqlen_q,
+            .max_seqlen_k = problem.seqlen_k,
             .head_dim = problem.head_dim};
   }
 };
@@ -51,7 +57,7 @@ struct AttnBwdPreprocess {
   static const KernelInfo& info() { return attn_bwd_preprocess_info; }
 
   const Problem& problem;
-  const Tensor<4>& out, &dout;
+  const Tensor<4>&out, &dout;
   const Tensor<3>& delta;
 
   Addressing addressing(Addressing aligned) const { return usable_addressing(aligned, {&out, &dout}, {&delta}); }
@@ -63,8 +69,12 @@ struct AttnBwdPreprocess {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnBwdPreprocessArguments arguments() const {
-    return {.Out = out, .DO = dout, .Delta = delta,
-            .num_heads_q = problem.heads_q, .max_seqlen_q = problem.seqlen_q, .head_dim = problem.head_dim};
+    return {.Out = out,
+            .DO = dout,
+            .Delta = delta,
+            .num_heads_q = problem.heads_q,
+            .max_seqlen_q = problem.seqlen_q,
+            .head_dim = problem.head_dim};
   }
 };
 
@@ -74,8 +84,8 @@ struct AttnBwdDkDv {
   static const KernelInfo& info() { return attn_bwd_dk_dv_info; }
 
   const Problem& problem;
-  const Tensor<4>& q, &k, &v, &dout, &dk, &dv;
-  const Tensor<3>& logsumexp, &delta;
+  const Tensor<4>&q, &k, &v, &dout, &dk, &dv;
+  const Tensor<3>&logsumexp, &delta;
 
   Addressing addressing(Addressing aligned) const {
     return usable_addressing(aligned, {&q, &k, &v, &dout, &dk, &dv}, {&logsumexp, &delta});
@@ -91,10 +101,19 @@ struct AttnBwdDkDv {
     return {ceil_div(problem.seqlen_k, psels.BLOCK_N), problem.heads_k, problem.batch};
   }
   AttnBwdDkDvArguments arguments() const {
-    return {.Q = q, .K = k, .V = v, .DO = dout, .DK = dk, .DV = dv, .L = logsumexp, .Delta = delta,
+    return {.Q = q,
+            .K = k,
+            .V = v,
+            .DO = dout,
+            .DK = dk,
+            .DV = dv,
+            .L = logsumexp,
+            .Delta = delta,
             .sm_scale = problem.sm_scale,
-            .num_heads_q = problem.heads_q, .num_heads_k = problem.heads_k,
-            .max_seqlen_q = problem.seqlen_q, .max_seqlen_k = problem.seqlen_k,
+            .num_heads_q = problem.heads_q,
+            .num_heads_k = problem.heads_k,
+            .max_seqlen_q = problem.seqlen_q,
+            .max_seqlen_k = problem.seqlen_k,
             .head_dim = problem.head_dim};
   }
 };
@@ -105,8 +124,8 @@ struct AttnBwdDq {
   static const KernelInfo& info() { return attn_bwd_dq_info; }
 
   const Problem& problem;
-  const Tensor<4>& q, &k, &v, &dout, &dq;
-  const Tensor<3>& logsumexp, &delta;
+  const Tensor<4>&q, &k, &v, &dout, &dq;
+  const Tensor<3>&logsumexp, &delta;
 
   Addressing addressing(Addressing aligned) const {
     return usable_addressing(aligned, {&q, &k, &v, &dout, &dq}, {&logsumexp, &delta});
@@ -122,10 +141,18 @@ struct AttnBwdDq {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnBwdDqArguments arguments() const {
-    return {.Q = q, .K = k, .V = v, .DO = dout, .DQ = dq, .L = logsumexp, .Delta = delta,
+    return {.Q = q,
+            .K = k,
+            .V = v,
+            .DO = dout,
+            .DQ = dq,
+            .L = logsumexp,
+            .Delta = delta,
             .sm_scale = problem.sm_scale,
-            .num_heads_q = problem.heads_q, .num_heads_k = problem.heads_k,
-            .max_seqlen_q = problem.seqlen_q, .max_seqlen_k = problem.seqlen_k,
+            .num_heads_q = problem.heads_q,
+            .num_heads_k = problem.heads_k,
+            .max_seqlen_q = problem.seqlen_q,
+            .max_seqlen_k = problem.seqlen_k,
             .head_dim = problem.head_dim};
   }
 };

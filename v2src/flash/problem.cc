@@ -40,8 +40,8 @@ Error check_sizes(const char* op, const Operand& operand, const Operand& q, cons
     const Operand& like = i == 0 || i == 3 ? q : of_side;
     const int64_t size = operand.tensor.sizes[i], wanted = like.tensor.sizes[i];
     if (size <= 0)
-      return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must be positive", op, operand.name,
-                  kDims[i], size);
+      return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must be positive", op, operand.name, kDims[i],
+                  size);
     if (size != wanted)
       return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", %s has %" PRId64, op, operand.name, kDims[i], size,
                   like.name, wanted);
@@ -55,8 +55,8 @@ Error check_layout(const char* op, const Operand& operand, DType dtype, Data dat
     return fail(Error::invalid_dtype, "%s: %s has dtype %s, which must be float16 or bfloat16", op, operand.name,
                 dtype_name(tensor.dtype));
   if (tensor.dtype != dtype)
-    return fail(Error::invalid_dtype, "%s: %s has dtype %s, others have %s", op, operand.name,
-                dtype_name(tensor.dtype), dtype_name(dtype));
+    return fail(Error::invalid_dtype, "%s: %s has dtype %s, others have %s", op, operand.name, dtype_name(tensor.dtype),
+                dtype_name(dtype));
   if (tensor.strides[3] != 1)
     return fail(Error::invalid_stride, "%s: %s has head_dim stride %" PRId64 ", which must be 1", op, operand.name,
                 tensor.strides[3]);
@@ -85,8 +85,8 @@ Error check_rows(const char* op, const RowOperand& operand, const Problem& probl
                 dtype_name(tensor.dtype));
   for (int i = 0; i < 3; ++i)
     if (tensor.sizes[i] != wanted.sizes[i])
-      return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must be %" PRId64, op, operand.name,
-                  kDims[i], tensor.sizes[i], wanted.sizes[i]);
+      return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must be %" PRId64, op, operand.name, kDims[i],
+                  tensor.sizes[i], wanted.sizes[i]);
   for (int i = 0; i < 3; ++i)
     if (tensor.strides[i] != wanted.strides[i] && tensor.sizes[i] > 1)
       return fail(Error::invalid_stride, "%s: %s has %s stride %" PRId64 ", but must be contiguous", op, operand.name,

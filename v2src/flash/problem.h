@@ -1,11 +1,11 @@
 // From an attention call's parameters to its checked sizes, and to the way in which kernels may reach its tensors.
 #pragma once
 
+#include <aotriton/types.h>
+
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-
-#include <aotriton/types.h>
 
 #include "archs.h"
 

@@ -1,10 +1,10 @@
 // From sizes alone to an explanation: the call that contiguous tensors of these sizes would make.
 #pragma once
 
-#include <cstdint>
-
 #include <aotriton/explain.h>
 #include <aotriton/types.h>
+
+#include <cstdint>
 
 namespace aotriton::v2::inline abi1::flash {
 

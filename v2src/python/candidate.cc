@@ -1,10 +1,10 @@
 #include "python/candidate.h"
 
+#include <iterator>
 #include <sstream>
-#include <utility>
 
-#include "lookup.h"
 #include "load.h"
+#include "lut.h"
 
 namespace py = pybind11;
 
@@ -48,7 +48,8 @@ void read_descriptors(const std::string& name, const py::list& rows, Image* imag
     DescriptorLayout& layout = image->descriptors[i];
     layout.rank = py::cast<uint8_t>(row["rank"]);
     layout.swizzle = py::cast<uint8_t>(row["swizzle"]);
-    if (block.size() != layout.rank || block.size() > std::size(layout.block)) wrong(name, "has a descriptor of a wrong rank");
+    if (block.size() != layout.rank || block.size() > std::size(layout.block))
+      wrong(name, "has a descriptor of a wrong rank");
     for (size_t dim = 0; dim < block.size(); ++dim) layout.block[dim] = py::cast<uint16_t>(block[dim]);
   }
 }
@@ -65,10 +66,12 @@ Candidate::Candidate(const std::string& kernel, const py::bytes& binary, const p
   const KernelInfo* info = flash::find_kernel(kernel.c_str());
   if (!info) wrong(name_, "there is no kernel " + kernel);
   if (binary_.empty()) wrong(name_, "the binary is empty");
-  if (psels.size() != info->psels.size()) wrong(name_, kernel + " takes " + std::to_string(info->psels.size()) + " psels");
+  if (psels.size() != info->psels.size())
+    wrong(name_, kernel + " takes " + std::to_string(info->psels.size()) + " psels");
   for (size_t i = 0; i < info->psels.size(); ++i) {
     const auto found = psels.find(info->psels[i]);
-    if (found == psels.end() || found->second <= 0) wrong(name_, std::string("psel ") + info->psels[i] + " must be given, and positive");
+    if (found == psels.end() || found->second <= 0)
+      wrong(name_, std::string("psel ") + info->psels[i] + " must be given, and positive");
     candidate_.psels[i] = found->second;
   }
   candidate_.kernel = kernel_.c_str();

@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "device.h"
 #include "flash/request.h"
 #include "load.h"
@@ -42,13 +44,17 @@ Stream stream_of(uintptr_t handle) { return {reinterpret_cast<void*>(handle)}; }
 using Object = const py::object&;
 
 attn_fwd_params fwd_params(Object q, Object k, Object v, Object out, Object logsumexp, float sm_scale, bool causal) {
-  return {tensor_of<4>(q, "q"),     tensor_of<4>(k, "k"),
-          tensor_of<4>(v, "v"),     tensor_of<4>(out, "out"),
-          tensor_of<3>(logsumexp, "logsumexp"), sm_scale, causal};
+  return {tensor_of<4>(q, "q"),
+          tensor_of<4>(k, "k"),
+          tensor_of<4>(v, "v"),
+          tensor_of<4>(out, "out"),
+          tensor_of<3>(logsumexp, "logsumexp"),
+          sm_scale,
+          causal};
 }
 
-attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk,
-                           Object dv, float sm_scale, bool causal) {
+attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq,
+                           Object dk, Object dv, float sm_scale, bool causal) {
   return {tensor_of<4>(q, "q"),
           tensor_of<4>(k, "k"),
           tensor_of<4>(v, "v"),
@@ -119,14 +125,16 @@ void bind_operators(py::module_& m) {
       py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("logsumexp") = py::none(), py::kw_only(),
       py::arg("sm_scale"), py::arg("causal") = false, py::arg("stream") = 0,
       "Writes softmax(sm_scale * q k^T) v to out, and its log-sum-exp to logsumexp where that is given.\n\n"
-      "q, out: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], float16 or bfloat16 with\n"
+      "q, out: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], float16 or bfloat16 "
+      "with\n"
       "a contiguous last dimension; logsumexp: [batch, heads, seqlen_q] float32, contiguous. Returns without waiting.");
   m.def(
       "attn_bwd_workspace_size",
       [](Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk, Object dv,
          float sm_scale, bool causal) {
         size_t bytes = 0;
-        raise_if(attn_bwd_workspace_size(bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal), &bytes));
+        raise_if(
+            attn_bwd_workspace_size(bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal), &bytes));
         return bytes;
       },
       py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
@@ -138,19 +146,21 @@ void bind_operators(py::module_& m) {
          Object workspace, float sm_scale, bool causal, uintptr_t stream) {
         attn_bwd_params params = bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal);
         const View bytes = view_of(workspace, "workspace");
-        if (bytes.rank != 1 || bytes.element_size != 1) throw py::value_error("workspace must be a 1-D tensor of bytes");
+        if (bytes.rank != 1 || bytes.element_size != 1)
+          throw py::value_error("workspace must be a 1-D tensor of bytes");
         params.workspace = bytes.data;
         params.workspace_size = static_cast<size_t>(bytes.sizes[0]);
         run([&] { return attn_bwd(params, stream_of(stream)); });
       },
       py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
-      py::arg("dk"), py::arg("dv"), py::arg("workspace"), py::kw_only(), py::arg("sm_scale"),
-      py::arg("causal") = false, py::arg("stream") = 0,
-      "Writes the gradients of attn_fwd to dq, dk and dv. workspace: 1-D tensor of attn_bwd_workspace_size bytes, 256-byte\n"
+      py::arg("dk"), py::arg("dv"), py::arg("workspace"), py::kw_only(), py::arg("sm_scale"), py::arg("causal") = false,
+      py::arg("stream") = 0,
+      "Writes the gradients of attn_fwd to dq, dk and dv. workspace: 1-D tensor of attn_bwd_workspace_size bytes, "
+      "256-byte\n"
       "aligned. Returns without waiting.");
   m.def("explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"), py::arg("batch"),
-        py::arg("heads"), py::arg("seqlen_q"), py::arg("seqlen_k"), py::arg("head_dim"), py::arg("heads_k") = py::none(),
-        py::arg("causal") = false, py::arg("multiprocessors") = 0,
+        py::arg("heads"), py::arg("seqlen_q"), py::arg("seqlen_k"), py::arg("head_dim"),
+        py::arg("heads_k") = py::none(), py::arg("causal") = false, py::arg("multiprocessors") = 0,
         "The kernels that a call on contiguous tensors runs on arch, and why: one dict for each. Needs no GPU.");
 }
 
@@ -200,8 +210,8 @@ void bind_candidates(py::module_& m) {
                                      tensor_of<4>(dout, "dout"), tensor_of<4>(dk, "dk"), tensor_of<4>(dv, "dv")};
         const Tensor<3> lse = tensor_of<3>(logsumexp, "logsumexp"), rows = tensor_of<3>(delta, "delta");
         run([&] {
-          return flash::launch_attn_bwd_dk_dv(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse, rows,
-                                              tensors[4], tensors[5], sm_scale, causal, stream_of(stream));
+          return flash::launch_attn_bwd_dk_dv(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse,
+                                              rows, tensors[4], tensors[5], sm_scale, causal, stream_of(stream));
         });
       },
       py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
@@ -229,8 +239,9 @@ void bind_candidates(py::module_& m) {
 
 PYBIND11_MODULE(pyaotriton, m) {
   using namespace aotriton::v2::python;
-  m.doc() = "Attention kernels, tuned ahead of time. Tensors are objects with data_ptr(), shape, stride() and dtype as\n"
-            "torch's, or with __dlpack__; streams are integer handles, 0 being the default stream.";
+  m.doc() =
+      "Attention kernels, tuned ahead of time. Tensors are objects with data_ptr(), shape, stride() and dtype as\n"
+      "torch's, or with __dlpack__; streams are integer handles, 0 being the default stream.";
   error_type = PyErr_NewExceptionWithDoc("pyaotriton.AotritonError",
                                          "What the library refused or failed to do; `code` is the error's name.",
                                          PyExc_RuntimeError, nullptr);

@@ -1,9 +1,8 @@
 // From a Python tensor to a Tensor of the public headers.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <aotriton/types.h>
+#include <pybind11/pybind11.h>
 
 namespace aotriton::v2::python {
 

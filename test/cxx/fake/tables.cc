@@ -46,17 +46,19 @@ constexpr std::span<const Evidence> kRowEvidence_gfx942 = std::span(kEvidence_gf
 #define BYTES(text) reinterpret_cast<const unsigned char*>(text), sizeof text, sizeof text
 
 // Images of kernel K on arch A: without descriptors (plain) and, where D lists them, with.
-#define IMAGES(K, A, THREADS, COUNT, D0, D1)                                                                          \
-  Image K##_##A##_plain0 = {#K "_" #A "_plain0", #K, BYTES(#A " plain0 " #K), 40000, 0, THREADS, 0, {}};              \
-  Image K##_##A##_plain1 = {#K "_" #A "_plain1", #K, BYTES(#A " plain1 " #K), 60000, 0, THREADS * 2, 0, {}};          \
-  Image K##_##A##_aligned0 = {#K "_" #A "_aligned0", #K, BYTES(#A " aligned0 " #K), 40000, 0, THREADS, COUNT, D0};    \
+#define IMAGES(K, A, THREADS, COUNT, D0, D1)                                                                           \
+  Image K##_##A##_plain0 = {#K "_" #A "_plain0", #K, BYTES(#A " plain0 " #K), 40000, 0, THREADS, 0, {}};               \
+  Image K##_##A##_plain1 = {#K "_" #A "_plain1", #K, BYTES(#A " plain1 " #K), 60000, 0, THREADS * 2, 0, {}};           \
+  Image K##_##A##_aligned0 = {#K "_" #A "_aligned0", #K, BYTES(#A " aligned0 " #K), 40000, 0, THREADS, COUNT, D0};     \
   Image K##_##A##_aligned1 = {#K "_" #A "_aligned1", #K, BYTES(#A " aligned1 " #K), 60000, 0, THREADS * 2, COUNT, D1}; \
   Image* const K##_##A##_images[] = {&K##_##A##_plain0, &K##_##A##_plain1, &K##_##A##_aligned0, &K##_##A##_aligned1}
 
 #define TILE(ROWS) {4, 3, {1, 1, ROWS, 64}}
 #define QKVO(M, N) TILE(M), TILE(N), TILE(N), TILE(M)
 #define LIST(...) {__VA_ARGS__}
-#define NONE {}
+#define NONE \
+  {          \
+  }
 
 IMAGES(attn_fwd, sm_90, 128, 4, LIST(QKVO(64, 32)), LIST(QKVO(128, 64)));
 IMAGES(attn_fwd, gfx942, 256, 0, NONE, NONE);
@@ -67,9 +69,9 @@ IMAGES(attn_bwd_dk_dv, gfx942, 256, 0, NONE, NONE);
 IMAGES(attn_bwd_dq, sm_90, 128, 5, LIST(QKVO(64, 32), TILE(64)), LIST(QKVO(128, 64), TILE(128)));
 IMAGES(attn_bwd_dq, gfx942, 256, 0, NONE, NONE);
 
-#define ENTRIES(K, A, WAY)                                                                                      \
-  constexpr Entry K##_##A##_##WAY[] = {                                                                         \
-      {&K##_##A##_##WAY##0, {64, 32}, "BLOCK_M=64 BLOCK_N=32", "num_warps=4 num_stages=2"},                     \
+#define ENTRIES(K, A, WAY)                                                                  \
+  constexpr Entry K##_##A##_##WAY[] = {                                                     \
+      {&K##_##A##_##WAY##0, {64, 32}, "BLOCK_M=64 BLOCK_N=32", "num_warps=4 num_stages=2"}, \
       {&K##_##A##_##WAY##1, {128, 64}, "BLOCK_M=128 BLOCK_N=64", "num_warps=8 num_stages=3"}}
 
 struct Row {
@@ -78,12 +80,14 @@ struct Row {
 };
 
 // Two rows: the functional with general addressing, and with that of aligned tensors.
-#define ROW(K, A, NUMBER, ALIGNED_NUMBER, ALIGNED, TEXT)                                                         \
-  {NUMBER, {TEXT " ADDRESSING=general", kBins, kIndex, K##_##A##_plain, kEvidence_##A}},                        \
-  {NUMBER + ALIGNED_NUMBER, {TEXT " ADDRESSING=" ALIGNED, kBins, kIndex, K##_##A##_aligned, kEvidence_##A}}
-#define ROW_OF_ROWS(K, A, NUMBER, ALIGNED_NUMBER, ALIGNED, TEXT)                                                 \
-  {NUMBER, {TEXT " ADDRESSING=general", kRowBins, kRowIndex, K##_##A##_plain, kRowEvidence_##A}},               \
-  {NUMBER + ALIGNED_NUMBER, {TEXT " ADDRESSING=" ALIGNED, kRowBins, kRowIndex, K##_##A##_aligned, kRowEvidence_##A}}
+#define ROW(K, A, NUMBER, ALIGNED_NUMBER, ALIGNED, TEXT)                                                      \
+  {NUMBER, {TEXT " ADDRESSING=general", kBins, kIndex, K##_##A##_plain, kEvidence_##A}}, {                    \
+    NUMBER + ALIGNED_NUMBER, { TEXT " ADDRESSING=" ALIGNED, kBins, kIndex, K##_##A##_aligned, kEvidence_##A } \
+  }
+#define ROW_OF_ROWS(K, A, NUMBER, ALIGNED_NUMBER, ALIGNED, TEXT)                                                       \
+  {NUMBER, {TEXT " ADDRESSING=general", kRowBins, kRowIndex, K##_##A##_plain, kRowEvidence_##A}}, {                    \
+    NUMBER + ALIGNED_NUMBER, { TEXT " ADDRESSING=" ALIGNED, kRowBins, kRowIndex, K##_##A##_aligned, kRowEvidence_##A } \
+  }
 
 template <size_t Count, size_t Rows>
 constexpr std::array<const Lut*, Count> by_number(const Row (&rows)[Rows]) {
@@ -92,22 +96,20 @@ constexpr std::array<const Lut*, Count> by_number(const Row (&rows)[Rows]) {
   return luts;
 }
 
-#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                    \
-  ENTRIES(K, A, plain);                                                                         \
-  ENTRIES(K, A, aligned);                                                                       \
-  constexpr Row K##_##A##_rows[] = {                                                            \
-      ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),             \
-      ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),            \
-      ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),             \
-      ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False")};          \
+#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                                         \
+  ENTRIES(K, A, plain);                                                                                              \
+  ENTRIES(K, A, aligned);                                                                                            \
+  constexpr Row K##_##A##_rows[] = {ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),    \
+                                    ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),   \
+                                    ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),    \
+                                    ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False")}; \
   constexpr std::array<const Lut*, 48> K##_##A##_luts = by_number<48>(K##_##A##_rows)
-#define TABLE_OF_ROWS(K, A, ALIGNED_NUMBER, ALIGNED)                                            \
-  ENTRIES(K, A, plain);                                                                         \
-  ENTRIES(K, A, aligned);                                                                       \
-  constexpr Row K##_##A##_rows[] = {                                                            \
-      ROW_OF_ROWS(K, A, 3, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64"),                  \
-      ROW_OF_ROWS(K, A, 15, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64"),                 \
-      ROW_OF_ROWS(K, A, 18, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128")};               \
+#define TABLE_OF_ROWS(K, A, ALIGNED_NUMBER, ALIGNED)                                                            \
+  ENTRIES(K, A, plain);                                                                                         \
+  ENTRIES(K, A, aligned);                                                                                       \
+  constexpr Row K##_##A##_rows[] = {ROW_OF_ROWS(K, A, 3, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64"),    \
+                                    ROW_OF_ROWS(K, A, 15, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64"),   \
+                                    ROW_OF_ROWS(K, A, 18, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128")}; \
   constexpr std::array<const Lut*, 24> K##_##A##_luts = by_number<24>(K##_##A##_rows)
 
 TABLE(attn_fwd, sm_90, 2, "descriptor");
@@ -119,7 +121,7 @@ TABLE(attn_bwd_dk_dv, gfx942, 1, "offset32");
 TABLE(attn_bwd_dq, sm_90, 2, "descriptor");
 TABLE(attn_bwd_dq, gfx942, 1, "offset32");
 
-#define KERNEL_TABLES(K)                                                      \
+#define KERNEL_TABLES(K)                                                                \
   constexpr KernelTable K##_tables[] = {{"gfx942", K##_gfx942_luts, K##_gfx942_images}, \
                                         {"sm_90", K##_sm_90_luts, K##_sm_90_images}}
 
@@ -153,7 +155,8 @@ void strides(ArgumentList& list, std::initializer_list<const Tensor<4>*> tensors
 // The sizes that come last in all kernels but preprocess.
 template <class Arguments>
 void sizes(ArgumentList& list, const Arguments& a) {
-  for (const int32_t size : {a.num_heads_q, a.num_heads_k, a.max_seqlen_q, a.max_seqlen_k, a.head_dim}) list.value(size);
+  for (const int32_t size : {a.num_heads_q, a.num_heads_k, a.max_seqlen_q, a.max_seqlen_k, a.head_dim})
+    list.value(size);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Which kernel a call gets, and why: answered from the built-in tables, without a GPU.
 #pragma once
 
-#include <cstdint>
-
 #include <aotriton/types.h>
+
+#include <cstdint>
 
 namespace aotriton::v2::inline abi1 {
 

@@ -1,18 +1,18 @@
 // Attention, forward and backward.
 #pragma once
 
-#include <cstddef>
-
 #include <aotriton/explain.h>
 #include <aotriton/types.h>
+
+#include <cstddef>
 
 namespace aotriton::v2::inline abi1 {
 
 // out = softmax(sm_scale * q k^T) v, and optionally logsumexp = log(sum(exp(sm_scale * q k^T))).
-// q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of heads_k.
-// float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last dimension.
-// logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned; not written where data is null.
-// causal: query i sees keys 0..i; needs seqlen_q == seqlen_k. sm_scale: finite, not negative.
+// q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
+// heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
+// dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned; not written where data is
+// null. causal: query i sees keys 0..i; needs seqlen_q == seqlen_k. sm_scale: finite, not negative.
 struct attn_fwd_params {
   Tensor<4> q, k, v, out;
   Tensor<3> logsumexp;

@@ -1,0 +1,78 @@
+// Stands in for libcuda.so.1: exports the entry points that driver/cuda.cc uses, with the signatures of cuda.h, and
+// writes down each call. Two contexts, of devices 0 and 1, which are an sm_90 with 132 multiprocessors.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+std::string calls;
+void* stack[8] = {reinterpret_cast<void*>(0x100)};
+int depth = 0;
+
+template <class... Values>
+int note(const char* format, Values... values) {
+  char text[256];
+  snprintf(text, sizeof text, format, values...);
+  calls += text;
+  return 0;
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int fake_cuda_devices = 1;
+
+const char* fake_cuda_calls() {
+  static std::string seen;
+  seen.swap(calls);
+  calls.clear();
+  return seen.c_str();
+}
+
+int cuInit(unsigned flags) { return note("init %u;", flags); }
+int cuDeviceGetCount(int* count) { return *count = fake_cuda_devices, 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 16 ? 132 : attribute == 75 ? 9 : attribute == 76 ? 0 : -1;
+  return note("attribute %d of %d;", attribute, device);
+}
+int cuStreamGetCtx(void* stream, void** context) {
+  *context = reinterpret_cast<void*>(0x101);
+  return note("context of %p;", stream);
+}
+int cuCtxGetCurrent(void** context) { return *context = stack[depth], 0; }
+int cuCtxPushCurrent_v2(void* context) { return stack[++depth] = context, note("push %p;", context); }
+int cuCtxPopCurrent_v2(void** context) { return *context = stack[depth--], note("pop;"); }
+int cuCtxGetDevice(int* device) { return *device = stack[depth] == reinterpret_cast<void*>(0x101), 0; }
+int cuModuleLoadData(void** module, const void* image) {
+  *module = reinterpret_cast<void*>(0x200);
+  return note("load %s;", static_cast<const char*>(image));
+}
+int cuModuleUnload(void* module) { return note("unload %p;", module); }
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  *function = reinterpret_cast<void*>(0x300);
+  return note("function %p %s;", module, name);
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  return note("set %p %d %d;", function, attribute, value);
+}
+int cuStreamIsCapturing(void* stream, int* status) { return *status = stream == reinterpret_cast<void*>(0x999), 0; }
+int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
+                           int interleave, int swizzle, int promotion, int fill) {
+  *static_cast<uint64_t*>(map) = 1;
+  return note("encode %d %u %p %lu,%lu %lu %u,%u %u,%u %d %d %d %d;", type, rank, address, sizes[0], sizes[1],
+              strides[0], box[0], box[1], element_strides[0], element_strides[1], interleave, swizzle, promotion, fill);
+}
+int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** arguments, void** extra) {
+  return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p;", function, x, y, z, bx, by, bz, shared, stream,
+              *static_cast<int*>(arguments[0]), static_cast<void*>(extra));
+}
+int cuGetErrorName(int status, const char** name) { return status == 2 ? (*name = "CUDA_ERROR_OUT_OF_MEMORY", 0) : 1; }
+int cuGetErrorString(int status, const char** text) { return status == 2 ? (*text = "out of memory", 0) : 1; }
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,130 @@
+// The driver tables over the vendors' libraries. Runs with LD_LIBRARY_PATH at the stand-ins made of lib*.cc.
+#include <dlfcn.h>
+
+#include "check.h"
+#include "driver/driver.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+// A symbol of the stand-in, which open_cuda or open_hip has loaded.
+void* of_library(const char* library, const char* name) {
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+  void* const symbol = handle ? dlsym(handle, name) : nullptr;
+  CHECK(symbol);
+  return symbol;
+}
+
+std::string calls(const char* library, const char* name) {
+  return reinterpret_cast<const char* (*)()>(of_library(library, name))();
+}
+std::string cuda_calls() { return calls("libcuda.so.1", "fake_cuda_calls"); }
+std::string hip_calls() { return calls("libamdhip64.so", "fake_hip_calls"); }
+
+// What is the same for both: modules, capture and launch.
+void check_common(const Driver& driver, std::string (*calls)(), int argument) {
+  void *module = nullptr, *function = nullptr;
+  CHECK_EQ(driver.load_module(&module, "binary"), 0);
+  CHECK_EQ(driver.get_function(&function, module, "entry"), 0);
+  CHECK_EQ(driver.unload_module(module), 0);
+  CHECK_EQ(calls(), "load binary;function 0x200 entry;unload 0x200;");
+
+  bool capturing = false;
+  CHECK_EQ(driver.is_capturing(pointer(0x999), &capturing), 0);
+  CHECK(capturing);
+  CHECK_EQ(driver.is_capturing(nullptr, &capturing), 0);
+  CHECK(!capturing);
+
+  void* arguments[] = {&argument};
+  const uint16_t sizes[] = {sizeof argument};
+  CHECK_EQ(driver.launch({pointer(0x300), {1, 2, 3}, 256, 4096, pointer(0x55), arguments, sizes, 1}), 0);
+  CHECK_EQ(calls(), "launch 0x300 1,2,3 256,1,1 4096 0x55 " + std::to_string(argument) + " (nil);");
+}
+
+}  // namespace
+
+TEST("CUDA is chosen where both vendors have a device, HIP where CUDA has none, none where neither has") {
+  CHECK_EQ(driver()->vendor, std::string("cuda"));
+  replace_driver(nullptr);
+  *static_cast<int*>(of_library("libcuda.so.1", "fake_cuda_devices")) = 0;
+  CHECK_EQ(driver()->vendor, std::string("hip"));
+  replace_driver(nullptr);
+  *static_cast<int*>(of_library("libamdhip64.so", "fake_hip_devices")) = 0;
+  CHECK(!driver());
+  CHECK_EQ(last_error_message(),
+           std::string("no GPU driver: libcuda.so.1 has no device; libamdhip64.so has no device"));
+  *static_cast<int*>(of_library("libcuda.so.1", "fake_cuda_devices")) = 1;
+  *static_cast<int*>(of_library("libamdhip64.so", "fake_hip_devices")) = 2;
+}
+
+TEST("the CUDA table calls libcuda.so.1 with the arguments in its order") {
+  char why[200];
+  const Driver& cuda = *open_cuda(why, sizeof why);
+  static_cast<void>(cuda_calls());
+
+  void *of_stream, *current;
+  CHECK_EQ(cuda.contexts(nullptr, &of_stream, &current), 0);
+  CHECK(of_stream == current && current == pointer(0x100));
+  CHECK_EQ(cuda.contexts(pointer(0x55), &of_stream, &current), 0);
+  CHECK(of_stream == pointer(0x101) && current == pointer(0x100));
+  CHECK_EQ(cuda_calls(), "context of 0x55;");
+
+  DeviceProperties properties;
+  CHECK_EQ(cuda.enter(of_stream), 0);
+  CHECK_EQ(cuda.properties(&properties), 0);
+  CHECK_EQ(cuda.leave(current), 0);
+  CHECK_EQ(properties.arch, std::string("sm_90"));
+  CHECK_EQ(properties.multiprocessors, 132);
+  CHECK_EQ(cuda_calls(), "push 0x101;attribute 75 of 1;attribute 76 of 1;attribute 16 of 1;pop;");
+
+  CHECK_EQ(cuda.set_max_shared(pointer(0x300), 100000), 0);
+  CHECK_EQ(cuda_calls(), "set 0x300 8 100000;");
+
+  TensorMap map;
+  TensorMapRequest request = {DType::bfloat16, 4, pointer(0x4000), {64, 9, 2, 1}, {128, 1152, 2304}, {32, 16, 1, 1}, 2};
+  for (const auto& [dtype, type] : {std::pair(DType::float16, 6), {DType::float32, 7}, {DType::bfloat16, 9}}) {
+    request.dtype = dtype;
+    CHECK_EQ(cuda.encode_tensor_map(&map, request), 0);
+    CHECK_EQ(map.opaque[0], 1u);
+    CHECK_EQ(cuda_calls(), "encode " + std::to_string(type) + " 4 0x4000 64,9 128 32,16 1,1 0 2 2 0;");
+  }
+  check_common(cuda, cuda_calls, 77);
+
+  char text[100];
+  cuda.describe_error(2, text, sizeof text);
+  CHECK_EQ(text, std::string("CUDA_ERROR_OUT_OF_MEMORY, 2 (out of memory)"));
+  cuda.describe_error(12345, text, sizeof text);
+  CHECK_EQ(text, std::string("unknown error, 12345 (no description)"));
+}
+
+TEST("the HIP table calls libamdhip64.so with the arguments in its order, and strips the features off the arch") {
+  char why[200];
+  const Driver& hip = *open_hip(why, sizeof why);
+  static_cast<void>(hip_calls());
+
+  void *of_stream, *current;
+  CHECK_EQ(hip.contexts(nullptr, &of_stream, &current), 0);
+  CHECK(of_stream && of_stream == current);
+  CHECK_EQ(hip.contexts(pointer(0x55), &of_stream, &current), 0);
+  CHECK(of_stream != current);
+  CHECK_EQ(hip_calls(), "device of 0x55;");
+
+  DeviceProperties properties;
+  CHECK_EQ(hip.enter(of_stream), 0);
+  CHECK_EQ(hip.properties(&properties), 0);
+  CHECK_EQ(hip.leave(current), 0);
+  CHECK_EQ(properties.arch, std::string("gfx942"));
+  CHECK_EQ(properties.multiprocessors, 304);
+  CHECK_EQ(hip_calls(), "device 1;properties of 1;device 0;");
+
+  CHECK_EQ(hip.set_max_shared(pointer(0x300), 65536), 0);
+  CHECK(!hip.encode_tensor_map);
+  check_common(hip, hip_calls, 78);
+
+  char text[100];
+  hip.describe_error(2, text, sizeof text);
+  CHECK_EQ(text, std::string("hipErrorOutOfMemory, 2 (out of memory)"));
+}

@@ -1,0 +1,155 @@
+"""The static model of gfx942: what it prefers, and the winners that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules import flash
+from aotriton.rules.binning import bin_text
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.tune import predict as module
+from aotriton.tune.predict import Candidate, candidates_of, decide, estimate, is_short, predict, rank, resident_programs
+
+LIMIT = 64 * 1024
+
+
+def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | bool) -> Functional:
+    description = flash.kernel(kernel)
+    values = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"} | choices
+    return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
+
+
+def candidate(registers: int, shared: int = 16384, spills: int = 0, stack: int = 0, **config: int) -> Candidate:
+    known = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1, "waves_per_eu": 1}
+    return Candidate(known | config, registers, shared, spills, stack)
+
+
+def long_cells(one: Functional) -> list[tuple[int, ...]]:
+    return [cell for cell in one.kernel.cells() if not is_short(one, cell)]
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "warps", "programs"),
+    [
+        (128, 0, 4, 4),  # 4 waves a SIMD
+        (129, 0, 4, 3),  # 136 after rounding up
+        (40, 0, 4, 8),  # never more than 8 waves
+        (512, 0, 4, 1),
+        (128, 0, 8, 2),
+        (64, 16384, 4, 4),  # local memory holds 4
+        (64, 65536, 4, 1),
+        (512, 0, 8, 1),  # 8 waves of which 4 run at a time still make one program
+    ],
+)
+def test_residency_is_what_the_hardware_allows(registers: int, shared: int, warps: int, programs: int) -> None:
+    """Registers in steps of 8, 8 waves a SIMD and 64 KiB of local memory each bound the resident programs."""
+    assert resident_programs(candidate(registers, shared, num_warps=warps), LIMIT) == programs
+
+
+@given(st.integers(16, 500), st.integers(0, 12), st.sampled_from(list(flash.ATTN_FWD.cells())))
+def test_more_registers_are_never_faster(registers: int, more: int, cell: tuple[int, ...]) -> None:
+    """Of two images that differ in registers only, the model never finds the larger one faster."""
+    one = functional()
+    fewer, larger = candidate(registers), candidate(registers + more)
+    assert estimate(one, cell, fewer) <= estimate(one, cell, larger)
+
+
+@given(st.lists(st.tuples(st.integers(32, 512), st.integers(0, 50), st.integers(0, 3)), min_size=1, max_size=6))
+def test_no_spilling_candidate_wins_where_another_does_not_spill(images: list[tuple[int, int, int]]) -> None:
+    """Whatever the estimates: no spills before spilled scalars, those before spills to memory, fewer bytes first."""
+    candidates = [
+        candidate(registers, spills=spills, stack=64 * stack if spills else 0) for registers, spills, stack in images
+    ]
+    one = functional()
+    best = rank(one, long_cells(one), candidates)[0]
+    assert (best.spill_class, best.stack) == min((c.spill_class, c.stack) for c in candidates)
+
+
+def test_published_tile_wins_a_close_call() -> None:
+    """On long sequences of aligned tensors a published tile wins although the model finds it somewhat slower."""
+    tall, flat = candidate(362, 32768, BLOCK_M=128, BLOCK_N=64), candidate(215, 16384, BLOCK_M=64, BLOCK_N=64)
+    one = functional()
+    cell = long_cells(one)[-1]
+    assert 1.0 < estimate(one, cell, tall) / estimate(one, cell, flat) < 1 / module.PRIOR
+    assert rank(one, long_cells(one), [flat, tall])[0] is tall
+    general = functional(ADDRESSING="general")
+    assert rank(general, long_cells(general), [flat, tall])[0] is flat
+
+
+def test_short_sequences_get_small_tiles() -> None:
+    """Where the sequence fits in a tile of 64 rows, one of 128 does work that is thrown away."""
+    one = functional(head_dim=64)
+    short = [cell for cell in one.kernel.cells() if is_short(one, cell)]
+    tall, flat = candidate(240, 16384, BLOCK_M=128, BLOCK_N=64), candidate(168, 8192, BLOCK_M=64, BLOCK_N=64)
+    assert rank(one, short, [tall, flat])[0] is flat
+
+
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in flash.KERNELS])
+def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
+    """decide covers each cell once, with at most two images, no measured time, and tells of the spills."""
+    one = functional(kernel)
+    found = [(spec, Candidate.of(spec, metadata(spec))) for spec in candidates_of(one)]
+    winners = decide(one, found)
+    assert sorted(w.bin for w in winners) == sorted(bin_text(one.kernel.tuning_keys, c) for c in one.kernel.cells())
+    assert {(w.provenance, w.median_us, w.runners_up) for w in winners} == {("predicted", 0.0, ())}
+    assert len({w.image for w in winners}) <= 2
+    assert all(w.source == "static model of tune/predict.py, no spills" for w in winners)
+
+
+def test_known_spills_are_told() -> None:
+    """A winner that spills, because all do, says how much."""
+    one = functional("attn_bwd_dq", 256, ADDRESSING="general")
+    found = [(spec, Candidate.of(spec, metadata(spec) | {"spills": 9, "stack": 36})) for spec in candidates_of(one)]
+    assert {w.source for w in decide(one, found)} == {"static model of tune/predict.py, 36 bytes spilled to memory"}
+
+
+def metadata(spec: ImageSpec) -> dict[str, int]:
+    rows = dict(spec.psels)["BLOCK_M"]
+    return {"registers": 100 + rows, "shared": 128 * rows, "spills": 0, "stack": 0}
+
+
+def compiler(refused: frozenset[int] = frozenset()):  # type: ignore[no-untyped-def]
+    """A stand-in for compile_images that fails the specs whose BLOCK_M is in ``refused``, and answers in reverse."""
+
+    def compile_images(
+        specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
+    ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
+        for spec in reversed(list(specs)):
+            if dict(spec.psels)["BLOCK_M"] in refused:
+                yield spec, CompileFailure(spec.name, "no registers left")
+            else:
+                yield spec, CompiledImage(spec.name, metadata(spec), store.path / spec.name)
+
+    return compile_images
+
+
+def test_winners_reach_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """predict writes what it returns, for the kernels asked for only, and never picks an image that did not compile."""
+    monkeypatch.setattr(module, "compile_images", compiler(frozenset({64})))
+    wanted = [functional("attn_fwd"), functional("attn_fwd", CAUSAL=True), functional("attn_bwd_dq")]
+    with TuningDatabase(tmp_path / "db.sqlite3") as database:
+        returned = predict(database, [flash.ATTN_FWD], wanted, ImageStore(tmp_path / "store"), 1)
+        assert database.winners() == sorted(returned, key=lambda w: (w.arch, w.kernel, w.functional, w.bin))
+    assert {w.kernel for w in returned} == {"attn_fwd"}
+    assert len(returned) == 2 * len(list(flash.ATTN_FWD.cells()))
+    assert {w.psels["BLOCK_M"] for w in returned} == {128}
+
+
+def test_nothing_to_choose_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A functional of which no candidate compiles is an error that names it; so is an arch without a model."""
+    monkeypatch.setattr(module, "compile_images", compiler(frozenset({16, 32, 64, 128})))
+    with TuningDatabase(tmp_path / "db.sqlite3") as database:
+        store = ImageStore(tmp_path / "store")
+        with pytest.raises(RuntimeError, match=r"attn_fwd T=bf16 BLOCK_DMODEL=128 .* gfx942: no candidate"):
+            predict(database, flash.KERNELS, [functional()], store)
+        with pytest.raises(ValueError, match="the static model describes gfx942, not sm_90"):
+            predict(database, flash.KERNELS, flash.ATTN_FWD.functionals("sm_90"), store)
+        assert database.winners() == []
