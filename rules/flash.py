@@ -109,7 +109,7 @@ ATTN_BWD_DK_DV = KernelDescription(
     },
     copts={
         "cuda": {"num_warps": (4, 8), "num_stages": (2, 3)},
-        # More than one wave for each SIMD would spill, or fits anyway. Eight warps for head dim 256, general addressing.
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
         "hip": {"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
@@ -139,7 +139,7 @@ ATTN_BWD_DQ = KernelDescription(
     },
     copts={
         "cuda": {"num_warps": (4, 8), "num_stages": (2, 3)},
-        # More than one wave for each SIMD would spill, or fits anyway. Eight warps for head dim 256, general addressing.
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
         "hip": {"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),

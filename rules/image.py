@@ -46,7 +46,7 @@ def _closure(module: str) -> set[str]:
         found.add(name)
         for node in ast.walk(ast.parse((KERNEL_SOURCES / f"{name}.py").read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("aotriton.tritonsrc"):
-                package, _, tail = node.module.partition("aotriton.tritonsrc")
+                tail = node.module.removeprefix("aotriton.tritonsrc")
                 waiting += [tail[1:]] if tail else [alias.name for alias in node.names]
     return found
 

@@ -1,4 +1,4 @@
-"""What a kernel description is: ordered arguments, choices, performance parameters and tuning keys of one Triton kernel."""
+"""What a kernel description is: ordered arguments, choices, psels, copts and tuning keys of one Triton kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Stride:
-    """Distance in elements between neighbours along ``dim`` of ``tensor``. The last dimension has none: it is contiguous."""
+    """Distance in elements along ``dim`` of ``tensor``. The last dimension has none: it is contiguous."""
 
     tensor: str
     dim: str
@@ -41,7 +41,7 @@ class Stride:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value; ``dtype`` is a Triton type. ``multiple_of`` is a divisor that the host code guarantees."""
+    """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees."""
 
     name: str
     dtype: str
@@ -178,5 +178,3 @@ def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functio
     if text not in spelled:
         raise ValueError(f"{kernel.name} {arch}: {text!r} is not a functional of this kernel")
     return spelled[text]
-
-

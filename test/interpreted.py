@@ -50,7 +50,11 @@ class DType:
         return stored.astype(np.float64)
 
 
-DTYPES = {"fp16": DType("float16", np.float16), "bf16": DType("bfloat16", np.uint16), "fp32": DType("float32", np.float32)}
+DTYPES = {
+    "fp16": DType("float16", np.float16),
+    "bf16": DType("bfloat16", np.uint16),
+    "fp32": DType("float32", np.float32),
+}
 
 
 class View:
@@ -150,7 +154,9 @@ def launch(
 
     for name, view in views.items():
         kept = ~view.owned() if name in outputs else slice(None)
-        assert np.array_equal(view.memory[kept], before[name][kept]), f"{kernel} wrote outside of its results, at {name}"
+        assert np.array_equal(view.memory[kept], before[name][kept]), (
+            f"{kernel} wrote outside of its results, at {name}"
+        )
     return {name: views[name].dtype.decode(views[name].array) for name in outputs}
 
 

@@ -1,4 +1,4 @@
-"""Backward, gradients of keys and values: one program turns all queries of a key tile into BLOCK_N rows of DK and DV."""
+"""Backward, gradients of keys and values: all queries of a key tile to BLOCK_N rows of DK and DV."""
 
 import triton
 import triton.language as tl
@@ -88,7 +88,8 @@ def attn_bwd_dk_dv(
             p = tl.exp2(tl.dot(k, q.T) * scale - (lse * 1.4426950408889634)[None, :])
             if CAUSAL:
                 visible = keys[:, None] <= (row + tl.arange(0, BLOCK_M))[None, :]
-                if BLOCK_DMODEL == 256:  # the branch would hide from the compiler that p is an operand, and cost registers
+                # At 256 a branch would hide from the compiler that p is an operand, and cost registers.
+                if BLOCK_DMODEL == 256:  # noqa: SIM114 (one test is a constexpr)
                     p = tl.where(visible, p, 0.0)
                 elif row < full:
                     p = tl.where(visible, p, 0.0)

@@ -24,7 +24,10 @@ def attn_bwd_preprocess(
     BLOCK_DMODEL: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
-    """Grid (cdiv(max_seqlen_q, BLOCK_M), num_heads_q, batch). Delta is contiguous [batch, num_heads_q, max_seqlen_q]."""
+    """Grid (cdiv(max_seqlen_q, BLOCK_M), num_heads_q, batch).
+
+    Delta is contiguous [batch, num_heads_q, max_seqlen_q].
+    """
     # Each element is read once, straight to registers: a descriptor would gain nothing.
     POINTERS: tl.constexpr = "general" if ADDRESSING == "descriptor" else ADDRESSING
     row = tl.program_id(0) * BLOCK_M

@@ -51,7 +51,7 @@ def attn_fwd(
     head_k = head // (num_heads_q // num_heads_k)
     q_row = tile * BLOCK_M
 
-    # Key tiles before `full` need no mask. One loop with a branch: two loops are no faster on an H100, and longer to read.
+    # Key tiles before `full` need no mask. One loop with a branch: two loops are no faster on an H100.
     if CAUSAL:
         full = q_row // BLOCK_N * BLOCK_N
         last = tl.minimum(q_row + BLOCK_M, max_seqlen_k)

@@ -47,7 +47,7 @@ def store_tile(
     COLUMNS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
-    """Writes [ROWS, COLUMNS] ``values``, converted to the tensor's type, from row ``row`` on; those outside are dropped."""
+    """Writes [ROWS, COLUMNS] ``values`` in the tensor's type from row ``row`` on; those outside are dropped."""
     if ADDRESSING == "descriptor":
         tensor.store([batch, head, row, 0], values.to(tensor.dtype).reshape(1, 1, ROWS, COLUMNS))
     else:
@@ -69,7 +69,10 @@ def load_pair(first, second, row, seqlen, ROWS: tl.constexpr, ADDRESSING: tl.con
     """[ROWS] elements of each of two vectors, from ``row`` on; those beyond seqlen are zero."""
     if ADDRESSING == "offset32":
         rows = row + tl.arange(0, ROWS)
-        return tl.load(first + rows, mask=rows < seqlen, other=0.0), tl.load(second + rows, mask=rows < seqlen, other=0.0)
+        return (
+            tl.load(first + rows, mask=rows < seqlen, other=0.0),
+            tl.load(second + rows, mask=rows < seqlen, other=0.0),
+        )
     else:
         # One load with an element for each of 256 threads: the compiler takes a load with fewer elements than threads
         # to be free, and makes every thread load each column it holds. Surplus copies are dropped in registers.

@@ -226,5 +226,7 @@ def predict(
         decided = decide(functional, sorted(found[place], key=lambda pair: pair[0].config))
         database.put_winners(decided)
         winners += decided
-        print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images, {decided[-1].source}", flush=True)
+        print(
+            f"{' '.join(place)}: {len({winner.image for winner in decided})} images, {decided[-1].source}", flush=True
+        )
     return winners

@@ -18,7 +18,7 @@ from aotriton.tune.progress import Progress
 from aotriton.tune.space import space
 from aotriton.tune.worker import Device, GpuWorker, Request, TimedOut, WorkerError
 
-# Bytes a thread. So few are outside the loop or hidden in it: backward dk_dv of head dim 256 on an H100 is a third faster
+# Bytes a thread. So few cost little: on an H100 the backward dk_dv of head dim 256 is a third faster
 # with a tile that spills 24 bytes than with the best that spills none.
 FEW_SPILLS = 64
 LEAST_SPILLING = 4  # candidates that are measured where every one spills more
