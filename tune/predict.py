@@ -1,4 +1,4 @@
-"""gfx942 winners without a GPU: from what the compiler says of every candidate to the likely fastest, by a static model.
+"""gfx942 winners without a GPU: from what the compiler says of each candidate to the likely fastest, by a static model.
 
 The model counts, for one compute unit of an MI300X, the cycles that one pass of a kernel's loop takes from each part of
 the unit, and those that one program alone would take. Enough resident programs hide the second behind the first:
@@ -60,7 +60,7 @@ WORK = {
     "attn_bwd_dq": Work(3, 14, 3, 3),
 }
 
-# BLOCK_M x BLOCK_N by head dim, as published in tuned settings of Triton attention kernels on MI300X for long sequences.
+# BLOCK_M x BLOCK_N by head dim, as published in tuned settings of Triton attention kernels on MI300X, long sequences.
 # Those kernels are not these, but they were measured.
 PUBLISHED = {
     ("attn_fwd", 64): (128, 64),
