@@ -40,6 +40,7 @@ add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR
 set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
 
 file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
+list(APPEND python_tests "${PROJECT_SOURCE_DIR}/test/gpu")  # skipped, with the reason, where there is no GPU
 foreach(source IN LISTS python_tests)
   get_filename_component(name "${source}" NAME_WE)
   add_test(NAME py.${name} COMMAND "${AOTRITON_HOST_PYTHON}" -m pytest -q -rs -p no:cacheprovider "${source}"
