@@ -26,6 +26,7 @@ from aotriton.rules.database import TuningDatabase, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import parse_functional
 from aotriton.rules.target import TARGETS
+from aotriton.tune.predict import Candidate
 
 IN_TREE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 DATABASE = Path(os.environ.get("AOTRITON_DATABASE") or IN_TREE)  # what the build was generated from
@@ -184,3 +185,20 @@ def test_a_measured_image_compiles_to_the_same_bits_and_they_ship(
         assert image.metadata["sha256"] == checksums[spec.name], f"{spec.name} is not what was measured"
         packed = zlib.compress(image.binary, 9)
         assert packed in archive or image.binary in archive, f"{spec.name} is not in the archive bit by bit"
+
+
+def test_predicted_images_spill_no_more_than_their_winner_admits() -> None:
+    """What the static model knew of an image's spills is what the compiler says of the image that ships."""
+    coverage = given("AOTRITON_COVERAGE")
+    admitted: dict[ImageSpec, str] = {}
+    with TuningDatabase(DATABASE, readonly=True) as database:
+        for kernel in flash.KERNELS:
+            for functional in covered(kernel, "gfx942", coverage):
+                for winner in database.winners("gfx942", kernel.name):
+                    if winner.functional == str(functional) and winner.provenance == "predicted":
+                        spec = ImageSpec.of(functional, winner.psels, winner.copts)
+                        admitted[spec] = winner.source
+    assert admitted, f"{DATABASE} has no predicted winner in this build's coverage"
+    for spec, image in compile_images(list(admitted), ImageStore(os.environ.get("AOTRITON_IMAGE_STORE") or None), None):
+        assert isinstance(image, CompiledImage), image
+        assert admitted[spec].endswith(Candidate.of(spec, image.metadata).spill_text), spec.name

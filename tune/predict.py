@@ -96,6 +96,12 @@ class Candidate:
         """0: no spills; 1: only scalars, to lanes of vector registers; 2: to memory."""
         return 2 if self.stack else 1 if self.spills else 0
 
+    @property
+    def spill_text(self) -> str:
+        """What a winner's ``source`` says of its spills."""
+        texts = ("no spills", f"{self.spills} scalars spilled to registers", f"{self.stack} bytes spilled to memory")
+        return texts[self.spill_class]
+
 
 def resident_programs(candidate: Candidate, shared_limit: int) -> int:
     """Programs that a compute unit holds at once; at least 1, even of an image that does not fit."""
@@ -162,7 +168,6 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
         cells = [cell for cell in functional.kernel.cells() if is_short(functional, cell) == short]
         best = rank(functional, cells, [candidate for _, candidate in found])[0]
         spec = next(spec for spec, candidate in found if candidate is best)
-        spills = ("no spills", f"{best.spills} scalars spilled to registers", f"{best.stack} bytes spilled to memory")
         for cell in cells:
             winners.append(
                 Winner(
@@ -174,7 +179,7 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
                     psels=dict(spec.psels),
                     copts=dict(spec.copts),
                     provenance="predicted",
-                    source=f"static model of tune/predict.py, {spills[best.spill_class]}",
+                    source=f"static model of tune/predict.py, {best.spill_text}",
                 )
             )
     return winners
