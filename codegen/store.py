@@ -49,7 +49,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 class ImageStore:
-    """Files ``<name>.cubin`` or ``<name>.hsaco`` beside ``<name>.json``, content-addressed: an entry never changes.
+    """Files ``<name>.cubin`` or ``<name>.hsaco`` beside ``<name>.json``, content-addressed.
 
     An entry exists once its json does; json and binary appear by rename, so no reader sees half a file.
     """
@@ -59,21 +59,28 @@ class ImageStore:
         self.path = Path(given).expanduser().resolve()
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def get(self, name: str) -> CompiledImage | None:
-        """The image called ``name``, or None where it is absent or its files do not match their checksum."""
+    def get(self, name: str, sha256: str | None = None) -> CompiledImage | None:
+        """The image called ``name``; None where it is absent, does not match its checksum, or has not this one."""
         try:
             metadata = json.loads((self.path / f"{name}.json").read_text())
             binary = self.path / metadata["file"]
             if metadata["name"] != name or hashlib.sha256(binary.read_bytes()).hexdigest() != metadata["sha256"]:
                 return None
+            if sha256 not in (None, metadata["sha256"]):
+                return None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return CompiledImage(name, metadata, binary)
 
-    def put(self, name: str, suffix: str, binary: bytes, metadata: Mapping[str, Any]) -> CompiledImage:
-        """Stores an image and returns it; where another process stored it first, returns that one."""
+    def put(
+        self, name: str, suffix: str, binary: bytes, metadata: Mapping[str, Any], sha256: str | None = None
+    ) -> CompiledImage:
+        """Stores an image and returns it; where another process stored it first, returns that one.
+
+        With ``sha256``, one that has another checksum makes way.
+        """
         with self._lock():
-            if stored := self.get(name):
+            if stored := self.get(name, sha256):
                 return stored
             path = self.path / f"{name}.{suffix}"
             entry = {"name": name, "file": path.name, "sha256": hashlib.sha256(binary).hexdigest(), **metadata}

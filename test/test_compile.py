@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules import flash
@@ -294,3 +295,20 @@ def test_stale_list_is_refused(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert listed["packs"][0]["images"][0]["name"] in err
     assert "run cmake again" in err
+
+
+def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image with another checksum than the wanted one is compiled again, and in the end given as it is."""
+    monkeypatch.setattr(pool, "TRIES", 3)
+    one = spec()
+    ((_, usual),) = compile_images([one], ImageStore(tmp_path / "usual"), 1)
+    assert isinstance(usual, CompiledImage)
+    ((_, wanted),) = compile_images([one], ImageStore(tmp_path), 1, checksums={one.name: usual.metadata["sha256"]})
+    assert isinstance(wanted, CompiledImage)
+    assert wanted.binary == usual.binary
+    begun: list[str] = []
+    begin = pool._Worker.begin
+    monkeypatch.setattr(pool._Worker, "begin", lambda self, *request: (begun.append(request[0]), begin(self, *request)))
+    ((_, other),) = compile_images([one], ImageStore(tmp_path), 1, checksums={one.name: "another"})
+    assert isinstance(other, CompiledImage)
+    assert begun == [one.name] * 3

@@ -16,6 +16,7 @@ import importlib.metadata
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from aotriton.codegen.compile import CompileFailure, ImageStore, compile_images
 from aotriton.rules import flash
@@ -205,8 +206,8 @@ def _tune(options: argparse.Namespace, started: float) -> int:
     gpus = options.gpus or (visible_gpus() if options.launcher == parser().get_default("launcher") else ["0"])
     if not gpus:
         return _fail("no GPU here. --dry-run lists the problems, --compile-only fills the image store", 2)
-    with TuningDatabase(options.database):
-        pass  # before anything is started: the database's faults are told at once
+    with TuningDatabase(options.database) as database:
+        checksums = database.checksums()  # all timings of an image are of one binary  # before anything is started: the database's faults are told at once
     deadline = started + (options.time_budget or float("inf"))
     progress = Progress(deadline)
     workers = [GpuWorker(options.launcher, gpu) for gpu in gpus]
@@ -219,6 +220,7 @@ def _tune(options: argparse.Namespace, started: float) -> int:
         progress.note(f"{len(gpus)} x {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
         plan = Plan(
             database=options.database,
+            compile_images=partial(compile_images, checksums=checksums),
             store=ImageStore(),
             launcher=options.launcher,
             jobs=options.jobs,
