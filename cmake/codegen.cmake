@@ -44,13 +44,15 @@ if(AOTRITON_IMAGE_SOURCES)
   if(AOTRITON_IMAGE_STORE)
     set(store_arguments --store "${AOTRITON_IMAGE_STORE}")
   endif()
+  file(GLOB compile_inputs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/codegen/*.py"
+       "${PROJECT_SOURCE_DIR}/codegen/template/images.cc.j2")
   # One command for all images: its workers import Triton once, and the store answers for every image it has seen.
   # It leaves unchanged files alone, so the C++ compiler runs only for what differs.
   add_custom_command(
     OUTPUT ${AOTRITON_IMAGE_SOURCES} ${AOTRITON_IMAGE_BINARIES}
     COMMAND ${run_python} -m aotriton.codegen.compile --list "${AOTRITON_GENERATED_DIR}/images.json"
             --out "${AOTRITON_GENERATED_DIR}" --compress ${compression} ${store_arguments}
-    DEPENDS "${AOTRITON_GENERATED_DIR}/images.json"
+    DEPENDS "${AOTRITON_GENERATED_DIR}/images.json" ${compile_inputs}
     COMMENT "Compiling images"
     USES_TERMINAL VERBATIM)
   # .incbin is invisible to dependency scanning.

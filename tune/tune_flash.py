@@ -206,8 +206,9 @@ def _tune(options: argparse.Namespace, started: float) -> int:
     gpus = options.gpus or (visible_gpus() if options.launcher == parser().get_default("launcher") else ["0"])
     if not gpus:
         return _fail("no GPU here. --dry-run lists the problems, --compile-only fills the image store", 2)
+    # Before anything is started: the database's faults are told at once.
     with TuningDatabase(options.database) as database:
-        checksums = database.checksums()  # all timings of an image are of one binary  # before anything is started: the database's faults are told at once
+        checksums = database.checksums()  # all timings of an image are of one binary
     deadline = started + (options.time_budget or float("inf"))
     progress = Progress(deadline)
     workers = [GpuWorker(options.launcher, gpu) for gpu in gpus]
