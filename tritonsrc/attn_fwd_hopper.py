@@ -1,0 +1,337 @@
+"""Attention forward for Hopper: a producer warp and two or three consumer warpgroups turn Q, K and V into Out and L.
+
+A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see, taken
+BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i, counted from
+the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only, step n values only, and both
+lie in the same one of STAGES slots. A consumer:
+
+    step 0       S = Q K0                                P0 = softmax(S)
+    step 1       S = Q K1 | Out += P0 V0   S is ready:   P1 = softmax(S)   Out is ready: rescale it
+    ...
+    step n                  Out += P(n-1) V(n-1)         Out / row sum → shared memory → global memory
+
+Who waits for whom. Each arrow is an mbarrier: its tail arrives, its head waits. (phases count uses of the slot)
+
+    producer warp                                   consumer warpgroup c
+    ─────────────                                   ────────────────────
+    load Q, rows of c     ── q_full[c]   bytes ──▶  first S of a tile
+                          ◀─ q_empty[c]  1 ───────  done with Q (with Out's staging too if it is in the same place)
+    load K(i), V(i-1)     ── full[slot]  bytes ──▶  S and Out of step i
+                          ◀─ empty[slot] CONSUMERS  both products of step i are done
+
+Consumers never wait for each other; they drift apart, so that one's softmax runs beside the other's products. Tensor
+memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
+
+Tuned: BLOCK_N, CONSUMERS, STAGES, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+# A hidden score. Finite, as a row may see nothing of its first key tile: what such a tile adds is multiplied by zero at
+# the next. SMALLEST_SCALE keeps the scaled difference from any real score far below what exp2 rounds to zero.
+HIDDEN = gl.constexpr(-1.0e30)
+SMALLEST_SCALE = gl.constexpr(1.0e-20)
+LOG2_E = gl.constexpr(1.4426950408889634)
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+@gluon.jit
+def mask(s, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
+    """Hide the scores of keys that a query row must not see. `row`, `key`: what s[0, 0] belongs to."""
+    columns = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
+    if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
+        rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+        s = gl.where(columns <= rows, s, HIDDEN)
+    else:
+        s = gl.where(columns < max_seqlen_k, s, HIDDEN)
+    return s
+
+
+@gluon.jit
+def tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr):
+    """Number of tiles that this program works on: see `tile_of_round`."""
+    total = gl.cdiv(max_seqlen_q, BLOCK_M) * num_heads_q * batch
+    programs = gl.num_programs(0)
+    place = gl.program_id(0)
+    rounds = total // programs
+    if CAUSAL and rounds % 2 == 1:
+        place = programs - 1 - place
+    if place < total - rounds * programs:
+        rounds += 1
+    return rounds
+
+
+@gluon.jit
+def tile_of_round(
+    round, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, HEADS: gl.constexpr,
+):  # fmt: skip
+    """First row, batch, head and number of key tiles of this program's tile in the given round.
+
+    Causal tiles are taken heaviest first, HEADS heads at a time so that their K and V stay in the L2 cache, and every
+    second round runs through the programs backwards: who had the heaviest of a round gets the lightest of the next.
+    """
+    programs = gl.num_programs(0)
+    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    place = gl.program_id(0)
+    if CAUSAL:
+        if round % 2 == 1:
+            place = programs - 1 - place
+        tile = round * programs + place
+        first_head = tile // (blocks * HEADS) * HEADS
+        heads = gl.minimum(num_heads_q * batch - first_head, HEADS)
+        tile -= first_head * blocks
+        row = (blocks - 1 - tile // heads) * BLOCK_M
+        head = first_head + tile % heads
+        keys = gl.minimum(row + BLOCK_M, max_seqlen_k)
+    else:
+        tile = round * programs + place
+        head = tile // blocks
+        row = (tile - head * blocks) * BLOCK_M
+        keys = max_seqlen_k
+    return row, head // num_heads_q, head % num_heads_q, gl.cdiv(keys, BLOCK_N)
+
+
+@gluon.jit
+def producer(
+    Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr, HEADS: gl.constexpr,
+):  # fmt: skip
+    BLOCK_M: gl.constexpr = CONSUMERS * 64
+    BLOCK_N: gl.constexpr = K.block_shape[2]
+    Q_BYTES: gl.constexpr = Q.block_type.nbytes
+    KV_BYTES: gl.constexpr = K.block_type.nbytes
+    step = 0
+    for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
+        row, b, head, tiles = tile_of_round(
+            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, BLOCK_M, BLOCK_N, CAUSAL, HEADS
+        )
+        head_k = head // (num_heads_q // num_heads_k)
+        for c in gl.static_range(CONSUMERS):
+            if PERSISTENT:
+                mbarrier.wait(q_empty.index(c), (round & 1) ^ 1)
+            mbarrier.expect(q_full.index(c), Q_BYTES)
+            tma.async_copy_global_to_shared(Q, [b, head, row + c * 64, 0], q_full.index(c), q_slots.index(c))
+        key = tiles * BLOCK_N
+        for i in range(tiles + 1):
+            slot = step % STAGES
+            ready = full.index(slot)
+            has_k = i < tiles
+            has_v = i > 0
+            mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, 2 * KV_BYTES, pred=has_k & has_v)
+            mbarrier.expect(ready, KV_BYTES, pred=not (has_k & has_v))
+            tma.async_copy_global_to_shared(K, [b, head_k, key - BLOCK_N, 0], ready, k_slots.index(slot), pred=has_k)
+            tma.async_copy_global_to_shared(V, [b, head_k, key, 0], ready, v_slots.index(slot), pred=has_v)
+            key -= BLOCK_N
+            step += 1
+
+
+@gluon.jit
+def softmax(s, row_max, row_sum, scale):
+    """P, the new row maximum (unscaled) and sum, and the factor for what was summed before."""
+    new_max = gl.maximum(row_max, gl.max(s, 1))
+    scaled_max = new_max * scale
+    correction = gl.exp2(row_max * scale - scaled_max)
+    p = gl.exp2(s * scale - gl.expand_dims(scaled_max, 1))
+    return p, new_max, row_sum * correction + gl.sum(p, 1), correction
+
+
+@gluon.jit
+def consumer(
+    Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
+    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr,
+    HEADS: gl.constexpr, OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
+):  # fmt: skip
+    """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
+    BLOCK_M: gl.constexpr = CONSUMERS * 64
+    BLOCK_N: gl.constexpr = k_slots.shape[3]
+    BLOCK_DMODEL: gl.constexpr = k_slots.shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DMODEL, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, 2)
+    dtype: gl.constexpr = q_slots.dtype
+
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
+    step = 0
+    for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
+        row, b, head, tiles = tile_of_round(
+            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, BLOCK_M, BLOCK_N, CAUSAL, HEADS
+        )
+        row += C * 64
+
+        # Step 0
+        mbarrier.wait(q_full.index(C), round & 1)
+        q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
+        if Q_IN_REGISTERS:
+            q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+            if PERSISTENT and not OUT_IN_Q:
+                mbarrier.arrive(q_empty.index(C))
+        slot = step % STAGES
+        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+        k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+        s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(0, deps=[s])
+        mbarrier.arrive(empty.index(slot))
+        step += 1
+        key = (tiles - 1) * BLOCK_N
+        if CAUSAL or key + BLOCK_N > max_seqlen_k:
+            s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+        row_max = gl.max(s, 1)
+        p = gl.exp2(s * scale - gl.expand_dims(row_max * scale, 1))
+        row_sum = gl.sum(p, 1)
+        p = gl.convert_layout(p.to(dtype), P_LAYOUT)
+        out = gl.zeros([64, BLOCK_DMODEL], gl.float32, OUT_LAYOUT)
+        if EARLY_WAIT:
+            mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
+
+        # Steps 1 to tiles - 1, in two loops where the diagonal may cross more than one key tile: with mask, and without
+        i = 1
+        for UNMASKED in gl.static_range(0 if CAUSAL and BLOCK_M > BLOCK_N else 1, 2):
+            if UNMASKED:
+                stop = tiles
+            else:
+                stop = gl.maximum(tiles - row // BLOCK_N, 1)
+            for i in range(i, stop):
+                slot = step % STAGES
+                if not EARLY_WAIT:
+                    mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+                k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+                v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+                s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+                out_next = warpgroup_mma(p, v, out, is_async=True)
+                s = warpgroup_mma_wait(1, deps=[s])
+                if not UNMASKED:
+                    s = mask(s, row, (tiles - 1 - i) * BLOCK_N, max_seqlen_k, CAUSAL, S_LAYOUT)
+                p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
+                p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
+                step += 1
+                if EARLY_WAIT:  # for the next step, here: it keeps the compiler from waiting for `out` above the softmax
+                    mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
+                out = warpgroup_mma_wait(0, deps=[out_next])
+                mbarrier.arrive(empty.index(slot))
+                out = out * gl.expand_dims(gl.convert_layout(correction, gl.SliceLayout(1, OUT_LAYOUT)), 1)
+                p = p_next
+            i = stop
+
+        # Step `tiles`
+        if PERSISTENT and not OUT_IN_Q and not Q_IN_REGISTERS:
+            mbarrier.arrive(q_empty.index(C))
+        slot = step % STAGES
+        if not EARLY_WAIT:
+            mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+        v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+        out = warpgroup_mma(p, v, out, is_async=True)
+        out = warpgroup_mma_wait(0, deps=[out])
+        mbarrier.arrive(empty.index(slot))
+        step += 1
+
+        if store_lse != 0:
+            rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
+            first = (b * num_heads_q + head).to(gl.int64) * max_seqlen_q
+            lse = (row_max * scale + gl.log2(row_sum)) * LN_2
+            gl.store(L + first + rows, lse, mask=rows < max_seqlen_q)
+        out = out * gl.expand_dims(gl.convert_layout(1.0 / row_sum, gl.SliceLayout(1, OUT_LAYOUT)), 1)
+        tma.store_wait(0)
+        out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(Out, [b, head, row, 0], out_slots.index(C))
+        if PERSISTENT and OUT_IN_Q:
+            tma.store_wait(0)
+            mbarrier.arrive(q_empty.index(C))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attn_fwd_hopper(
+    Q,
+    K,
+    V,
+    Out,
+    L,
+    store_lse,
+    sm_scale,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    head_dim,
+    batch,
+    BLOCK_N: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    PERSISTENT: gl.constexpr,
+    HEADS: gl.constexpr,
+    OUT_IN_Q: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr,
+    EARLY_WAIT: gl.constexpr,
+):
+    """Grid (tiles,) with tiles = cdiv(max_seqlen_q, 64 * CONSUMERS) * num_heads_q * batch; if PERSISTENT, any number of
+    programs up to that, best one for each multiprocessor. `sm_scale` must not be negative.
+
+    Q, K, V, Out: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, 64, BLOCK_DMODEL] (Q, Out) and
+    [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch,
+    num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
+    """
+    REGISTERS: gl.constexpr = 240 if CONSUMERS == 2 else 160
+    PRODUCER_REGISTERS: gl.constexpr = 24 if CONSUMERS == 2 else 32
+    q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Q.layout)
+    k_slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
+    v_slots = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], V.layout)
+    if OUT_IN_Q:
+        out_slots = q_slots
+    else:
+        out_slots = gl.allocate_shared_memory(Out.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Out.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+        mbarrier.init(q_empty.index(c), count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=CONSUMERS)
+
+    # Exponentials are taken to base 2.
+    scale = gl.maximum(sm_scale * LOG2_E, SMALLEST_SCALE)
+    # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
+    if CONSUMERS == 2:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS)),
+        ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        2, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
