@@ -22,7 +22,7 @@ Who waits for whom. Each arrow is an mbarrier: its tail arrives, its head waits.
 Consumers never wait for each other; they drift apart, so that one's softmax runs beside the other's products. Tensor
 memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 
-Tuned: BLOCK_N, CONSUMERS, STAGES, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
+Tuned: BLOCK_N, CONSUMERS, STAGES, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
 """
 
 from triton.experimental import gluon
@@ -71,12 +71,12 @@ def tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M: gl.constexpr, CA
 
 @gluon.jit
 def tile_of_round(
-    round, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, HEADS: gl.constexpr,
+    round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """First row, batch, head and number of key tiles of this program's tile in the given round.
+    """First row, head (of all heads of the batch) and number of key tiles of this program's tile in the given round.
 
-    Causal tiles are taken heaviest first, HEADS heads at a time so that their K and V stay in the L2 cache, and every
+    Causal tiles are taken heaviest first, `group` heads at a time so that their K and V stay in the L2 cache, and every
     second round runs through the programs backwards: who had the heaviest of a round gets the lightest of the next.
     """
     programs = gl.num_programs(0)
@@ -86,8 +86,8 @@ def tile_of_round(
         if round % 2 == 1:
             place = programs - 1 - place
         tile = round * programs + place
-        first_head = tile // (blocks * HEADS) * HEADS
-        heads = gl.minimum(num_heads_q * batch - first_head, HEADS)
+        first_head = tile // (blocks * group) * group
+        heads = gl.minimum(num_heads_q * batch - first_head, group)
         tile -= first_head * blocks
         row = (blocks - 1 - tile // heads) * BLOCK_M
         head = first_head + tile % heads
@@ -97,14 +97,14 @@ def tile_of_round(
         head = tile // blocks
         row = (tile - head * blocks) * BLOCK_M
         keys = max_seqlen_k
-    return row, head // num_heads_q, head % num_heads_q, gl.cdiv(keys, BLOCK_N)
+    return row, head, gl.cdiv(keys, BLOCK_N)
 
 
 @gluon.jit
 def producer(
     Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
-    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr, HEADS: gl.constexpr,
+    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
+    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = K.block_shape[2]
@@ -112,15 +112,16 @@ def producer(
     KV_BYTES: gl.constexpr = K.block_type.nbytes
     step = 0
     for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
-        row, b, head, tiles = tile_of_round(
-            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, BLOCK_M, BLOCK_N, CAUSAL, HEADS
+        row, head, tiles = tile_of_round(
+            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group, BLOCK_M, BLOCK_N, CAUSAL
         )
-        head_k = head // (num_heads_q // num_heads_k)
+        b = head // num_heads_q
+        head_k = (head - b * num_heads_q) // (num_heads_q // num_heads_k)
         for c in gl.static_range(CONSUMERS):
             if PERSISTENT:
                 mbarrier.wait(q_empty.index(c), (round & 1) ^ 1)
             mbarrier.expect(q_full.index(c), Q_BYTES)
-            tma.async_copy_global_to_shared(Q, [b, head, row + c * 64, 0], q_full.index(c), q_slots.index(c))
+            tma.async_copy_global_to_shared(Q, [b, head - b * num_heads_q, row + c * 64, 0], q_full.index(c), q_slots.index(c))
         key = tiles * BLOCK_N
         for i in range(tiles + 1):
             slot = step % STAGES
@@ -149,9 +150,9 @@ def softmax(s, row_max, row_sum, scale):
 @gluon.jit
 def consumer(
     Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
     C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr,
-    HEADS: gl.constexpr, OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
+    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
     BLOCK_M: gl.constexpr = CONSUMERS * 64
@@ -165,8 +166,8 @@ def consumer(
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
     for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
-        row, b, head, tiles = tile_of_round(
-            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, BLOCK_M, BLOCK_N, CAUSAL, HEADS
+        row, head, tiles = tile_of_round(
+            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group, BLOCK_M, BLOCK_N, CAUSAL
         )
         row += C * 64
 
@@ -185,6 +186,10 @@ def consumer(
         mbarrier.arrive(empty.index(slot))
         step += 1
         key = (tiles - 1) * BLOCK_N
+        if not CAUSAL:  # or the comparisons, the same for every tile, take registers all the time
+            key = gl.inline_asm_elementwise(
+                "mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1
+            )
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
             s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
         row_max = gl.max(s, 1)
@@ -196,13 +201,13 @@ def consumer(
             mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
 
         # Steps 1 to tiles - 1, in two loops where the diagonal may cross more than one key tile: with mask, and without
-        i = 1
+        last = step + tiles - 1
         for UNMASKED in gl.static_range(0 if CAUSAL and BLOCK_M > BLOCK_N else 1, 2):
             if UNMASKED:
-                stop = tiles
+                stop = last
             else:
-                stop = gl.maximum(tiles - row // BLOCK_N, 1)
-            for i in range(i, stop):
+                stop = gl.maximum(last - row // BLOCK_N, step)
+            for step in range(step, stop):
                 slot = step % STAGES
                 if not EARLY_WAIT:
                     mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -212,17 +217,16 @@ def consumer(
                 out_next = warpgroup_mma(p, v, out, is_async=True)
                 s = warpgroup_mma_wait(1, deps=[s])
                 if not UNMASKED:
-                    s = mask(s, row, (tiles - 1 - i) * BLOCK_N, max_seqlen_k, CAUSAL, S_LAYOUT)
+                    s = mask(s, row, (last - 1 - step) * BLOCK_N, max_seqlen_k, CAUSAL, S_LAYOUT)
                 p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
                 p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
-                step += 1
                 if EARLY_WAIT:  # for the next step, here: it keeps the compiler from waiting for `out` above the softmax
-                    mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
+                    mbarrier.wait(full.index((step + 1) % STAGES), ((step + 1) // STAGES) & 1)
                 out = warpgroup_mma_wait(0, deps=[out_next])
                 mbarrier.arrive(empty.index(slot))
                 out = out * gl.expand_dims(gl.convert_layout(correction, gl.SliceLayout(1, OUT_LAYOUT)), 1)
                 p = p_next
-            i = stop
+            step = stop
 
         # Step `tiles`
         if PERSISTENT and not OUT_IN_Q and not Q_IN_REGISTERS:
@@ -238,14 +242,15 @@ def consumer(
 
         if store_lse != 0:
             rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-            first = (b * num_heads_q + head).to(gl.int64) * max_seqlen_q
+            first = head.to(gl.int64) * max_seqlen_q
             lse = (row_max * scale + gl.log2(row_sum)) * LN_2
             gl.store(L + first + rows, lse, mask=rows < max_seqlen_q)
         out = out * gl.expand_dims(gl.convert_layout(1.0 / row_sum, gl.SliceLayout(1, OUT_LAYOUT)), 1)
         tma.store_wait(0)
         out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(Out, [b, head, row, 0], out_slots.index(C))
+        b = head // num_heads_q
+        tma.async_copy_shared_to_global(Out, [b, head - b * num_heads_q, row, 0], out_slots.index(C))
         if PERSISTENT and OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
@@ -267,13 +272,13 @@ def attn_fwd_hopper(
     max_seqlen_k,
     head_dim,
     batch,
+    group,
     BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
     PERSISTENT: gl.constexpr,
-    HEADS: gl.constexpr,
     OUT_IN_Q: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
@@ -285,8 +290,8 @@ def attn_fwd_hopper(
     [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch,
     num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
     """
-    REGISTERS: gl.constexpr = 240 if CONSUMERS == 2 else 160
-    PRODUCER_REGISTERS: gl.constexpr = 24 if CONSUMERS == 2 else 32
+    REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 240
+    PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 24
     q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Q.layout)
     k_slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
     v_slots = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], V.layout)
@@ -308,30 +313,39 @@ def attn_fwd_hopper(
     # Exponentials are taken to base 2.
     scale = gl.maximum(sm_scale * LOG2_E, SMALLEST_SCALE)
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
-    if CONSUMERS == 2:
+    if CONSUMERS == 1:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
-                        CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS)),
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
+                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
+        ], [1], [PRODUCER_REGISTERS])  # fmt: skip
+    elif CONSUMERS == 2:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
+                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
-                        2, CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
+                        2, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
-                        CONSUMERS, STAGES, CAUSAL, PERSISTENT, HEADS)),
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
+                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

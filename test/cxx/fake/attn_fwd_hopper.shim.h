@@ -51,6 +51,7 @@ struct AttnFwdHopperArguments {
   int32_t max_seqlen_k;
   int32_t head_dim;
   int32_t batch;
+  int32_t group;
 
   void collect(ArgumentList& list) const noexcept;
 };

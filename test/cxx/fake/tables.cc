@@ -213,6 +213,7 @@ void AttnFwdHopperArguments::collect(ArgumentList& list) const noexcept {
   list.value(sm_scale);
   sizes(list, *this);
   list.value(batch);
+  list.value(group);
 }
 
 void AttnBwdPreprocessArguments::collect(ArgumentList& list) const noexcept {
