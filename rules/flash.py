@@ -75,24 +75,23 @@ ATTN_FWD_HOPPER = KernelDescription(
         Scalar("sm_scale", "fp32"),
         *SIZES,
         Scalar("batch", "i32"),
-        Scalar("group", "i32"),
         *map(Constexpr, ("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL")),
-        *map(Constexpr, ("PERSISTENT", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT")),
+        *map(Constexpr, ("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT")),
     ),
     choices=(T, HEAD_DIM, CAUSAL, Choice("ADDRESSING", "feature", ("descriptor",))),
     psels={
         "cuda": {
             "BLOCK_N": (32, 64, 128),
             "CONSUMERS": (1, 2, 3),
-            "STAGES": (2, 3, 4, 6),
-            "PERSISTENT": (0, 1),
+            "STAGES": (2, 3, 4, 5, 6),
+            "GROUP_ROUNDS": (2, 4, 16),
             "OUT_IN_Q": (0, 1),
             "Q_IN_REGISTERS": (0, 1),
             "EARLY_WAIT": (0, 1),
         },
     },
-    # Four warps are the first consumer; the compiler adds the others. maxnreg times all warps is the register file, of
-    # which the consumers take over what the producer does not need.
+    # Four warps are the first consumer; the compiler adds the others. maxnreg is what each warp begins with: of that the
+    # consumers take over what the producer does not need.
     copts={"cuda": {"num_warps": (4,), "maxnreg": (128, 168)}},
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="q",

@@ -22,7 +22,7 @@ Who waits for whom. Each arrow is an mbarrier: its tail arrives, its head waits.
 Consumers never wait for each other; they drift apart, so that one's softmax runs beside the other's products. Tensor
 memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 
-Tuned: BLOCK_N, CONSUMERS, STAGES, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
+Tuned: BLOCK_N, CONSUMERS, STAGES, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
 """
 
 from triton.experimental import gluon
@@ -35,10 +35,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-# A hidden score. Finite, as a row may see nothing of its first key tile: what such a tile adds is multiplied by zero at
-# the next. SMALLEST_SCALE keeps the scaled difference from any real score far below what exp2 rounds to zero.
-HIDDEN = gl.constexpr(-1.0e30)
-SMALLEST_SCALE = gl.constexpr(1.0e-20)
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
 
@@ -49,91 +45,115 @@ def mask(s, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
     columns = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
     if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
         rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-        s = gl.where(columns <= rows, s, HIDDEN)
+        s = gl.where(columns <= rows, s, float("-inf"))
     else:
-        s = gl.where(columns < max_seqlen_k, s, HIDDEN)
+        s = gl.where(columns < max_seqlen_k, s, float("-inf"))
     return s
 
 
 @gluon.jit
-def tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr):
-    """Number of tiles that this program works on: see `tile_of_round`."""
-    total = gl.cdiv(max_seqlen_q, BLOCK_M) * num_heads_q * batch
-    programs = gl.num_programs(0)
-    place = gl.program_id(0)
-    rounds = total // programs
-    if CAUSAL and rounds % 2 == 1:
-        place = programs - 1 - place
-    if place < total - rounds * programs:
-        rounds += 1
-    return rounds
+def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
+    """How many heads, of `blocks` tiles each, the programs work on together: see `tile_at`."""
+    if CAUSAL and GROUP_ROUNDS > 0:
+        heads = gl.minimum(gl.maximum(GROUP_ROUNDS * gl.num_programs(0) // blocks, 1), heads)
+    return heads
 
 
 @gluon.jit
-def tile_of_round(
-    round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr,
-):  # fmt: skip
-    """First row, head (of all heads of the batch) and number of key tiles of this program's tile in the given round.
+def tiles_for_program(tiles):
+    """How many of so many tiles are this program's: one in every round, but the last round may be short."""
+    programs = gl.num_programs(0)
+    rounds = tiles // programs
+    place = gl.program_id(0)
+    if rounds % 2 == 1:
+        place = programs - 1 - place
+    return rounds + (place < tiles - rounds * programs).to(gl.int32)
 
-    Causal tiles are taken heaviest first, `group` heads at a time so that their K and V stay in the L2 cache, and every
-    second round runs through the programs backwards: who had the heaviest of a round gets the lightest of the next.
+
+@gluon.jit
+def tile_count(heads, max_seqlen_q, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
+    """Number of tiles that this program works on: see `tile_at`."""
+    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
+    groups = heads // group
+    return groups * tiles_for_program(group * blocks) + tiles_for_program((heads - groups * group) * blocks)
+
+
+@gluon.jit
+def tile_at(
+    i, heads, max_seqlen_q, max_seqlen_k,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
+):  # fmt: skip
+    """First row, head (of all heads of the batch) and number of key tiles of this program's tile i.
+
+    Tiles are dealt out in rounds, one to each program, head by head. Every second round goes through the programs
+    backwards, so that causal, where tiles differ, all programs have about the same to do. That is more exact with
+    GROUP_ROUNDS (0 or even): then heads form groups of about so many rounds, and the tiles of a group are sorted, the
+    longest first; but the group's keys and values should fit in the L2 cache.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
+    rounds = gl.maximum(tiles_for_program(group * blocks), 1)
+    g = gl.minimum(i // rounds, heads // group)
+    round = i - g * rounds
     place = gl.program_id(0)
-    if CAUSAL:
-        if round % 2 == 1:
-            place = programs - 1 - place
-        tile = round * programs + place
-        first_head = tile // (blocks * group) * group
-        heads = gl.minimum(num_heads_q * batch - first_head, group)
-        tile -= first_head * blocks
-        row = (blocks - 1 - tile // heads) * BLOCK_M
-        head = first_head + tile % heads
-        keys = gl.minimum(row + BLOCK_M, max_seqlen_k)
+    if round % 2 == 1:
+        place = programs - 1 - place
+    tile = round * programs + place
+    if CAUSAL and GROUP_ROUNDS > 0:
+        group_now = gl.minimum(heads - g * group, group)
+        block = tile // group_now
+        head = g * group + tile % group_now
     else:
-        tile = round * programs + place
         head = tile // blocks
-        row = (tile - head * blocks) * BLOCK_M
+        block = tile % blocks
+    if CAUSAL:
+        block = blocks - 1 - block
+        keys = gl.minimum((block + 1) * BLOCK_M, max_seqlen_k)
+    else:
         keys = max_seqlen_k
-    return row, head, gl.cdiv(keys, BLOCK_N)
+    return block * BLOCK_M, head, gl.cdiv(keys, BLOCK_N)
 
 
 @gluon.jit
 def producer(
     Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
-    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr,
+    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = K.block_shape[2]
-    Q_BYTES: gl.constexpr = Q.block_type.nbytes
     KV_BYTES: gl.constexpr = K.block_type.nbytes
+    heads = num_heads_q * batch
     step = 0
-    for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
-        row, head, tiles = tile_of_round(
-            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group, BLOCK_M, BLOCK_N, CAUSAL
-        )
+    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
         b = head // num_heads_q
-        head_k = (head - b * num_heads_q) // (num_heads_q // num_heads_k)
+        head -= b * num_heads_q
+        head_k = head // (num_heads_q // num_heads_k)
+
+        # Step 0. The keys come first: their slot is free before Q's place is.
+        last = (tiles - 1) * BLOCK_N
+        slot = step % STAGES
+        mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), KV_BYTES)
+        tma.async_copy_global_to_shared(K, [b, head_k, last, 0], full.index(slot), k_slots.index(slot))
         for c in gl.static_range(CONSUMERS):
-            if PERSISTENT:
-                mbarrier.wait(q_empty.index(c), (round & 1) ^ 1)
-            mbarrier.expect(q_full.index(c), Q_BYTES)
-            tma.async_copy_global_to_shared(Q, [b, head - b * num_heads_q, row + c * 64, 0], q_full.index(c), q_slots.index(c))
-        key = tiles * BLOCK_N
-        for i in range(tiles + 1):
+            mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
+            mbarrier.expect(q_full.index(c), Q.block_type.nbytes)
+            tma.async_copy_global_to_shared(Q, [b, head, row + c * 64, 0], q_full.index(c), q_slots.index(c))
+        step += 1
+
+        for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
             slot = step % STAGES
             ready = full.index(slot)
-            has_k = i < tiles
-            has_v = i > 0
+            has_k = key > 0
             mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-            mbarrier.expect(ready, 2 * KV_BYTES, pred=has_k & has_v)
-            mbarrier.expect(ready, KV_BYTES, pred=not (has_k & has_v))
+            mbarrier.expect(ready, 2 * KV_BYTES, pred=has_k)
+            mbarrier.expect(ready, KV_BYTES, pred=not has_k)
             tma.async_copy_global_to_shared(K, [b, head_k, key - BLOCK_N, 0], ready, k_slots.index(slot), pred=has_k)
-            tma.async_copy_global_to_shared(V, [b, head_k, key, 0], ready, v_slots.index(slot), pred=has_v)
-            key -= BLOCK_N
+            tma.async_copy_global_to_shared(V, [b, head_k, key, 0], ready, v_slots.index(slot))
             step += 1
 
 
@@ -150,8 +170,8 @@ def softmax(s, row_max, row_sum, scale):
 @gluon.jit
 def consumer(
     Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, PERSISTENT: gl.constexpr,
+    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
     OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
@@ -165,18 +185,23 @@ def consumer(
 
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
-    for round in range(tiles_of_program(num_heads_q, max_seqlen_q, batch, BLOCK_M, CAUSAL)):
-        row, head, tiles = tile_of_round(
-            round, num_heads_q, max_seqlen_q, max_seqlen_k, batch, group, BLOCK_M, BLOCK_N, CAUSAL
-        )
+    heads = num_heads_q * batch
+    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
         row += C * 64
 
-        # Step 0
-        mbarrier.wait(q_full.index(C), round & 1)
+        if CAUSAL and BLOCK_M > BLOCK_N:  # key tiles that only later consumers see
+            for _ in range((row + 63) // BLOCK_N + 1, tiles):
+                mbarrier.arrive(empty.index(step % STAGES))
+                step += 1
+            tiles = gl.minimum(tiles, (row + 63) // BLOCK_N + 1)
+
+        # Step 0, the only one that needs a mask
+        mbarrier.wait(q_full.index(C), i & 1)
         q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
         if Q_IN_REGISTERS:
             q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
-            if PERSISTENT and not OUT_IN_Q:
+            if not OUT_IN_Q:
                 mbarrier.arrive(q_empty.index(C))
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -200,36 +225,29 @@ def consumer(
         if EARLY_WAIT:
             mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
 
-        # Steps 1 to tiles - 1, in two loops where the diagonal may cross more than one key tile: with mask, and without
+        # Steps 1 to tiles - 1
         last = step + tiles - 1
-        for UNMASKED in gl.static_range(0 if CAUSAL and BLOCK_M > BLOCK_N else 1, 2):
-            if UNMASKED:
-                stop = last
-            else:
-                stop = gl.maximum(last - row // BLOCK_N, step)
-            for step in range(step, stop):
-                slot = step % STAGES
-                if not EARLY_WAIT:
-                    mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-                k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
-                v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
-                s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
-                out_next = warpgroup_mma(p, v, out, is_async=True)
-                s = warpgroup_mma_wait(1, deps=[s])
-                if not UNMASKED:
-                    s = mask(s, row, (last - 1 - step) * BLOCK_N, max_seqlen_k, CAUSAL, S_LAYOUT)
-                p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
-                p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
-                if EARLY_WAIT:  # for the next step, here: it keeps the compiler from waiting for `out` above the softmax
-                    mbarrier.wait(full.index((step + 1) % STAGES), ((step + 1) // STAGES) & 1)
-                out = warpgroup_mma_wait(0, deps=[out_next])
-                mbarrier.arrive(empty.index(slot))
-                out = out * gl.expand_dims(gl.convert_layout(correction, gl.SliceLayout(1, OUT_LAYOUT)), 1)
-                p = p_next
-            step = stop
+        for step in range(step, last):
+            slot = step % STAGES
+            if not EARLY_WAIT:
+                mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+            k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+            v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+            s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+            out_next = warpgroup_mma(p, v, out, is_async=True)
+            s = warpgroup_mma_wait(1, deps=[s])
+            p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
+            p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
+            if EARLY_WAIT:  # for the next step, here: it keeps the compiler from waiting for `out` above the softmax
+                mbarrier.wait(full.index((step + 1) % STAGES), ((step + 1) // STAGES) & 1)
+            out = warpgroup_mma_wait(0, deps=[out_next])
+            mbarrier.arrive(empty.index(slot))
+            out = out * gl.expand_dims(gl.convert_layout(correction, gl.SliceLayout(1, OUT_LAYOUT)), 1)
+            p = p_next
+        step = last
 
         # Step `tiles`
-        if PERSISTENT and not OUT_IN_Q and not Q_IN_REGISTERS:
+        if not OUT_IN_Q and not Q_IN_REGISTERS:
             mbarrier.arrive(q_empty.index(C))
         slot = step % STAGES
         if not EARLY_WAIT:
@@ -251,7 +269,7 @@ def consumer(
         fence_async_shared()
         b = head // num_heads_q
         tma.async_copy_shared_to_global(Out, [b, head - b * num_heads_q, row, 0], out_slots.index(C))
-        if PERSISTENT and OUT_IN_Q:
+        if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
     tma.store_wait(0)
@@ -272,19 +290,18 @@ def attn_fwd_hopper(
     max_seqlen_k,
     head_dim,
     batch,
-    group,
     BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
-    PERSISTENT: gl.constexpr,
+    GROUP_ROUNDS: gl.constexpr,
     OUT_IN_Q: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
 ):
-    """Grid (tiles,) with tiles = cdiv(max_seqlen_q, 64 * CONSUMERS) * num_heads_q * batch; if PERSISTENT, any number of
-    programs up to that, best one for each multiprocessor. `sm_scale` must not be negative.
+    """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q, 64 * CONSUMERS) *
+    num_heads_q * batch. `sm_scale` must not be negative.
 
     Q, K, V, Out: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, 64, BLOCK_DMODEL] (Q, Out) and
     [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch,
@@ -310,42 +327,42 @@ def attn_fwd_hopper(
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=CONSUMERS)
 
-    # Exponentials are taken to base 2.
-    scale = gl.maximum(sm_scale * LOG2_E, SMALLEST_SCALE)
+    # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
+    scale = gl.maximum(sm_scale * LOG2_E, 1e-30)
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
     if CONSUMERS == 1:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
-                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     elif CONSUMERS == 2:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
-                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        0, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        1, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch, group,
-                        2, CONSUMERS, STAGES, CAUSAL, PERSISTENT, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, group,
-                        CONSUMERS, STAGES, CAUSAL, PERSISTENT)),
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

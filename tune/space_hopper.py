@@ -9,7 +9,6 @@ from aotriton.tune.restriction import ELEMENT, Config, Restriction
 
 ROWS = 64  # of one consumer, a warp group of 128 threads
 THREADS = 128
-MAXNREG = {1: 128, 2: 168, 3: 128}  # by consumers: what gives all warps, 8, 12 or 16 with padding, the register file
 REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the producer has given up its own
 OTHER_REGISTERS = 24  # addresses, row sums, barriers
 MOST_ROWS = 512  # of K in all stages: more bring nothing
@@ -20,7 +19,7 @@ def _idle_consumer(functional: Functional, keys: Mapping[str, int], config: Conf
 
 
 def _lone_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return config["CONSUMERS"] == 1 and (keys["waves"] > 1 < -(-keys["max_seqlen_q"] // ROWS) or config["PERSISTENT"] > 0)
+    return config["CONSUMERS"] == 1 and keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS
 
 
 def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -31,22 +30,30 @@ def _narrow(functional: Functional, keys: Mapping[str, int], config: Config) -> 
     return config["BLOCK_N"] < ROWS and _head_dim(functional) < 256
 
 
-def _stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+def _too_many_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     steps = -(-keys["max_seqlen_k"] // config["BLOCK_N"]) + 1  # step i takes key tile i and value tile i - 1
-    fewest = min(256 if _head_dim(functional) < 256 else 96, 2 * keys["max_seqlen_k"])  # fewer stall the products
-    return config["STAGES"] > max(steps, 2) or not fewest <= config["STAGES"] * config["BLOCK_N"] <= MOST_ROWS
+    return config["STAGES"] > max(steps, 2) or config["STAGES"] * config["BLOCK_N"] > MOST_ROWS
+
+
+def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    more = {**config, "STAGES": config["STAGES"] + 1}
+    possible = more["STAGES"] in functional.kernel.psels["cuda"]["STAGES"]
+    return possible and not any(rule(functional, keys, more) for rule in (_too_many_stages, _too_much_shared))
 
 
 def _other_registers(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return config["maxnreg"] != MAXNREG[config["CONSUMERS"]]
+    # 8, 12 or 16 warps with padding. The products of head dim 256 do not compile for 128 registers.
+    fitting = 168 if config["CONSUMERS"] == 2 or _head_dim(functional) == 256 else 128
+    return config["maxnreg"] != fitting
 
 
 def _one_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return not config["PERSISTENT"] and not config["OUT_IN_Q"]
+    return keys["waves"] == 1 and not config["OUT_IN_Q"]
 
 
-def _nothing_to_persist_for(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return config["PERSISTENT"] > 0 and keys["waves"] == 1
+def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    several = functional["CAUSAL"] and keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
+    return config["GROUP_ROUNDS"] > 2 and not several
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -68,14 +75,16 @@ def _head_dim(functional: Functional) -> int:
 
 RESTRICTIONS = (
     Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
-    # More consumers share each tile of K and V. One alone makes more programs, and two of those fit on a multiprocessor.
+    # More consumers share each tile of K and V. One alone makes more tiles, for a GPU that has programs to spare.
     Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
     Restriction("wider key tiles fit as well", _narrow),
-    Restriction("the stages hold too few rows of K and V, or too many", _stages),
-    Restriction("maxnreg is that of another number of consumers", _other_registers),
+    Restriction("more stages than the loop fills", _too_many_stages),
+    # An idle stage costs nothing but shared memory, which nothing else asks for.
+    Restriction("one more stage fits", _too_few_stages),
+    Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("a program with one tile has Q's memory free for Out", _one_tile),
-    Restriction("one wave of tiles has nothing to persist for", _nothing_to_persist_for),
+    Restriction("GROUP_ROUNDS orders causal tiles of several rounds", _one_order),
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),

@@ -50,7 +50,7 @@ std::string line_of(const KernelChoice& choice) {
 
 }  // namespace
 
-TEST("the hopper backend takes one tile of 64 rows a consumer in each program") {
+TEST("the hopper backend takes tiles of 64 rows for each consumer") {
   Recording& recording = start("cuda");
   const attn_fwd_params p = fwd_call(kSmall);
   CHECK_EQ(attn_fwd(p, {}), Error::success);
@@ -60,7 +60,7 @@ TEST("the hopper backend takes one tile of 64 rows a consumer in each program") 
   hopper(launch, p, kSmall, 32);
 }
 
-TEST("persistent programs are as many as multiprocessors, but not more than tiles") {
+TEST("its programs are as many as multiprocessors, but not more than tiles") {
   for (const int multiprocessors : {132, 1000}) {
     Recording& recording = start("cuda");
     recording.devices[kContext].multiprocessors = multiprocessors;
@@ -90,10 +90,10 @@ TEST("what the hopper backend does not serve, or is slower at, falls to the port
 }
 
 TEST("more tiles than 32 bits count fall to the portable backend") {
-  attn_fwd_params p = fwd_call({.batch = 1, .heads = 1 << 10, .heads_k = 1, .seqlen_q = 1 << 28, .head_dim = 256});
+  attn_fwd_params p = fwd_call({.batch = 1, .heads = 1 << 9, .heads_k = 1, .seqlen_q = 1 << 28, .head_dim = 256});
   p.logsumexp = {};
   CHECK_EQ(entry_of(p), "attn_fwd");
-  p.q.sizes[1] = p.out.sizes[1] = 1 << 9;
+  p.q.sizes[1] = p.out.sizes[1] = 1 << 7;
   CHECK_EQ(entry_of(p), "attn_fwd_hopper");
 }
 
@@ -131,7 +131,7 @@ TEST("a candidate of either kernel of attn_fwd is launched, whatever the tables 
                                 .T = DType::bfloat16,
                                 .BLOCK_DMODEL = 64,
                                 .ADDRESSING = Addressing::descriptor,
-                                .psels = {32, 2, 1}};
+                                .psels = {32, 2}};
   const unsigned char binary[] = "an image of the hopper kernel";
   Image& image = candidate.image;
   image.name = "made_up";

@@ -1,4 +1,4 @@
-// The Hopper forward as a Kernel of dispatch.h: programs that take tiles of 64 rows for each consumer in turn.
+// The Hopper forward as a Kernel of dispatch.h: a program for each multiprocessor, which takes one tile after the other.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ struct AttnFwdHopper {
   const Tensor<4>&q, &k, &v, &out;
   const Tensor<3>& logsumexp;
 
-  // It counts tiles in 32 bits, and most of them where each has one consumer.
-  bool fits() const { return tiles(1) <= INT32_MAX; }
+  // It counts tiles in 32 bits, most of them where each has one consumer, and a round of programs beyond the last.
+  bool fits() const { return tiles(1) <= INT32_MAX / 2; }
 
   Addressing addressing(Addressing aligned) const {
     return usable_addressing(aligned, {&q, &k, &v, &out}, {&logsumexp});
@@ -32,8 +32,7 @@ struct AttnFwdHopper {
             waves(problem.batch, problem.heads_q, problem.seqlen_q, multiprocessors)};
   }
   Grid grid(const Psels& psels, int multiprocessors) const {
-    const int64_t all = tiles(psels.CONSUMERS);
-    return {psels.PERSISTENT ? std::min<int64_t>(all, multiprocessors) : all, 1, 1};
+    return {std::min<int64_t>(tiles(psels.CONSUMERS), multiprocessors), 1, 1};
   }
   AttnFwdHopperArguments arguments() const {
     return {.Q = q,
@@ -48,18 +47,10 @@ struct AttnFwdHopper {
             .max_seqlen_q = problem.seqlen_q,
             .max_seqlen_k = problem.seqlen_k,
             .head_dim = problem.head_dim,
-            .batch = problem.batch,
-            .group = group()};
+            .batch = problem.batch};
   }
 
  private:
-  // Heads whose causal tiles are under way together: as many as have their K and V in a third of an H100's L2 cache.
-  int32_t group() const {
-    constexpr int64_t kCacheBytes = 16 << 20;
-    const int64_t bytes = int64_t{problem.seqlen_k} * problem.head_dim * 4;
-    const int64_t heads = kCacheBytes / bytes * (problem.heads_q / problem.heads_k);
-    return static_cast<int32_t>(std::clamp<int64_t>(heads, 1, int64_t{problem.heads_q} * problem.batch));
-  }
   int64_t tiles(int consumers) const {
     return ceil_div(problem.seqlen_q, 64 * consumers) * problem.heads_q * problem.batch;
   }

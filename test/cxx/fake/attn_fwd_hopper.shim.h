@@ -23,10 +23,9 @@ struct AttnFwdHopperFunctional {
 struct AttnFwdHopperPsels {
   int32_t BLOCK_N;
   int32_t CONSUMERS;
-  int32_t PERSISTENT;
 
   explicit constexpr AttnFwdHopperPsels(const int32_t* psels)
-      : BLOCK_N(psels[0]), CONSUMERS(psels[1]), PERSISTENT(psels[2]) {}
+      : BLOCK_N(psels[0]), CONSUMERS(psels[1]) {}
 };
 
 // The runtime quantities that pick the bin: laid out as the array that Lut::cell takes.
@@ -51,7 +50,6 @@ struct AttnFwdHopperArguments {
   int32_t max_seqlen_k;
   int32_t head_dim;
   int32_t batch;
-  int32_t group;
 
   void collect(ArgumentList& list) const noexcept;
 };

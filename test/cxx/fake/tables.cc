@@ -126,12 +126,11 @@ TABLE(attn_bwd_dk_dv, gfx942, 1, "offset32");
 TABLE(attn_bwd_dq, sm_90, 2, "descriptor");
 TABLE(attn_bwd_dq, gfx942, 1, "offset32");
 
-// Two consumers, each program with one tile, or three that are persistent.
-constexpr const char* kHopperPsels[] = {"BLOCK_N", "CONSUMERS", "PERSISTENT"};
+constexpr const char* kHopperPsels[] = {"BLOCK_N", "CONSUMERS"};
 IMAGES(attn_fwd_hopper, sm_90, 384, 4, LIST(QKVO(64, 32)), LIST(QKVO(64, 128)));
 constexpr Entry attn_fwd_hopper_entries[] = {
-    {&attn_fwd_hopper_sm_90_aligned0, {32, 2, 0}, "BLOCK_N=32 CONSUMERS=2 PERSISTENT=0", "num_warps=4 maxnreg=168"},
-    {&attn_fwd_hopper_sm_90_aligned1, {128, 3, 1}, "BLOCK_N=128 CONSUMERS=3 PERSISTENT=1", "num_warps=4 maxnreg=128"}};
+    {&attn_fwd_hopper_sm_90_aligned0, {32, 2}, "BLOCK_N=32 CONSUMERS=2", "num_warps=4 maxnreg=168"},
+    {&attn_fwd_hopper_sm_90_aligned1, {128, 3}, "BLOCK_N=128 CONSUMERS=3", "num_warps=4 maxnreg=128"}};
 constexpr Lut kHopperLut = {"T=bf16 BLOCK_DMODEL=256 CAUSAL=False ADDRESSING=descriptor", kBins, kIndex,
                             attn_fwd_hopper_entries, kEvidence_sm_90};
 constexpr const Lut* attn_fwd_hopper_sm_90_luts[] = {&kHopperLut};
@@ -213,7 +212,6 @@ void AttnFwdHopperArguments::collect(ArgumentList& list) const noexcept {
   list.value(sm_scale);
   sizes(list, *this);
   list.value(batch);
-  list.value(group);
 }
 
 void AttnBwdPreprocessArguments::collect(ArgumentList& list) const noexcept {
