@@ -40,11 +40,16 @@ add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR
 set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
 
 file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
+list(APPEND python_tests "${PROJECT_SOURCE_DIR}/test/gpu")  # skipped, with the reason, where there is no GPU
 foreach(source IN LISTS python_tests)
   get_filename_component(name "${source}" NAME_WE)
   add_test(NAME py.${name} COMMAND "${AOTRITON_HOST_PYTHON}" -m pytest -q -rs -p no:cacheprovider "${source}"
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(py.${name} PROPERTIES
+    SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+  if(AOTRITON_IMAGE_STORE)
+    set_property(TEST py.${name} APPEND PROPERTY ENVIRONMENT "AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE}")
+  endif()
 endforeach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
@@ -20,9 +20,10 @@ from aotriton.rules.database import TuningDatabase, TuningDatabaseError, Winner,
 from aotriton.rules.kernel import KernelDescription
 
 
-def write(made: Plan, out: Path) -> list[str]:
+def write(made: Plan, out: Path, checksums: Mapping[str, str] | None = None) -> list[str]:
     """Writes the files of a build and removes those of the one before; returns the names of those that changed.
 
+    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with.
     ValueError where a functional has more images than an index can name; nothing is removed then.
     """
     output = Output(out)
@@ -57,7 +58,7 @@ def write(made: Plan, out: Path) -> list[str]:
         "sources.cmake",
         render("sources.cmake", sources=sources, image_sources=image_sources, image_binaries=image_binaries),
     )
-    output.write("images.json", _image_list(tables))
+    output.write("images.json", _image_list(tables, checksums or {}))
     output.finish()
     return output.written
 
@@ -91,14 +92,17 @@ def _backends_source(choices: Sequence[OperatorPlan]) -> str:
     return render("backends.cc", operator=operator, tables=tables)
 
 
-def _image_list(tables: Sequence[TablePlan]) -> str:
+def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> str:
     """What the compile step must make: for each kernel and arch, the request of every image."""
     packs = [
         {
             "family": table.kernel.family,
             "kernel": table.kernel.name,
             "arch": table.arch,
-            "images": [{"name": name, **request_of(spec)} for name, spec in table.images.items()],
+            "images": [
+                {"name": name, **request_of(spec)} | ({"measured_sha256": checksums[name]} if name in checksums else {})
+                for name, spec in table.images.items()
+            ],
         }
         for table in tables
     ]
@@ -107,8 +111,11 @@ def _image_list(tables: Sequence[TablePlan]) -> str:
 
 def read(
     database: Path, kernels: Sequence[KernelDescription], archs: Sequence[str]
-) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]]]:
-    """Every winner of these kernels and archs, and each cell's timings by config. TuningDatabaseError as it says."""
+) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str]]:
+    """Every winner of these kernels and archs, each cell's timings by config, and the checksums of measured images.
+
+    TuningDatabaseError as it says.
+    """
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
     with TuningDatabase(database, readonly=True) as opened:
@@ -122,7 +129,7 @@ def read(
                             outcomes, key=lambda o: o.id
                         )  # of two images of one config the newer counts
                     }
-    return winners, timings
+        return winners, timings, opened.checksums()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -137,9 +144,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         archs = sorted(set(options.arch))
         # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
-        rows = read(options.database, flash.KERNELS, archs) if options.coverage != "none" else ([], {})
-        made = plan(flash.OPERATORS, archs, options.coverage, *rows)
-        written = write(made, options.out)
+        winners, timings, checksums = (
+            read(options.database, flash.KERNELS, archs) if options.coverage != "none" else ([], {}, {})
+        )
+        made = plan(flash.OPERATORS, archs, options.coverage, winners, timings)
+        written = write(made, options.out, checksums)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -270,7 +270,10 @@ class TuningDatabase:
         spills: int | None = None,
         shared: int | None = None,
     ) -> int:
-        """Id of an image; added where it is new, its facts filled in where it had not compiled before."""
+        """Id of an image; added where it is new, its facts filled in where it had not compiled before.
+
+        TuningDatabaseError where the image is known by another checksum: timings of two binaries must not mix.
+        """
         with self._transaction():
             self._db.execute(
                 "INSERT INTO image (name, config, sha256, registers, spills, shared) VALUES (?, ?, ?, ?, ?, ?)"
@@ -278,7 +281,19 @@ class TuningDatabase:
                 " spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL",
                 (name, config, sha256, registers, spills, shared),
             )
+            known = self._value("SELECT sha256 FROM image WHERE name = ?", [name])
+            if sha256 and known != sha256:
+                raise TuningDatabaseError(
+                    f"{self.path}: {name} has checksum {known}, but was compiled to {sha256}: timings would mix"
+                )
             return int(str(self._value("SELECT id FROM image WHERE name = ?", [name])))
+
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 by image name, of every image that was measured."""
+        rows = self._db.execute(
+            "SELECT name, sha256 FROM image WHERE id IN (SELECT image FROM measurement WHERE status = 'ok')"
+        )
+        return {str(name): str(sha256) for name, sha256 in rows}
 
     def record(self, *measurements: Measurement) -> None:
         """Appends the measurements, all of them or none. When it returns they are on disk."""

@@ -60,7 +60,7 @@ DTYPES = {
 class View:
     """A strided array inside poisoned memory, with the part of torch's interface that the interpreter uses.
 
-    ``gap`` elements lie between rows; with a gap the rows of all heads alternate, as in a [batch, seqlen, heads, dim] tensor.
+    ``gap`` elements lie between rows; with a gap the rows of heads alternate, as in [batch, seqlen, heads, head_dim].
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, gap: int) -> None:

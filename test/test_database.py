@@ -138,6 +138,8 @@ def test_image_facts_are_filled_in_once_known(path: Path) -> None:
         first = database.image_id("a", "c")
         assert database.image_id("a", "c", "sha", 32, 0, 1024) == first
         assert database.image_id("a", "c") == first
+        with pytest.raises(TuningDatabaseError, match="a has checksum sha, but was compiled to other"):
+            database.image_id("a", "c", "other", 32, 0, 1024)
         assert database._db.execute("SELECT sha256, registers, shared FROM image").fetchone() == ("sha", 32, 1024)
 
 

@@ -188,7 +188,7 @@ def test_forward(launch: Any, case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_backward(launch: Any, case: Case) -> None:
-    """The three backward kernels, given what the forward pass wrote, write the gradients and nothing outside of them."""
+    """The three backward kernels, given what the forward pass wrote, write the gradients and nothing else."""
     inputs = make_inputs(case)
     exact, plain = attention(case, inputs, False), attention(case, inputs, True)
     forward = {"Out": plain["Out"], "DO": inputs["DO"]}

@@ -202,7 +202,7 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
         slow = spec(functional, 128, 8)
         opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
         opened.put_winners(rows)
-    winners, timings = read(path, [toy], ["gfx942", "sm_90"])
+    winners, timings, _ = read(path, [toy], ["gfx942", "sm_90"])
     assert winners == rows
     assert timings == {("sm_90", toy.name, f"{functional} {cell}"): {image.config: Timing(image.name, 7.0)}}
 

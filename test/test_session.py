@@ -21,7 +21,7 @@ from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import LEAST_SPILLING, Plan, TuningError, prune, tune
+from aotriton.tune.session import FEW_SPILLS, LEAST_SPILLING, Plan, TuningError, prune, tune
 from aotriton.tune.space import space
 from aotriton.tune.worker import GpuWorker
 
@@ -39,7 +39,7 @@ def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
     for spec in specs:
         values = dict(spec.psels + spec.copts)
         metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "shared": 1024}
-        metadata["spills"] = 160 if values.get("BLOCK_N") == 128 else 0
+        metadata["spills"] = 1600 if values.get("BLOCK_N") == 128 else 0
         metadata["shared"] = 1 << 20 if values.get("num_stages") == 4 else 1024
         yield spec, CompiledImage(spec.name, metadata, Path("none"))
 
@@ -278,19 +278,20 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
 
 
 def test_spilling_images_are_measured_only_where_all_spill() -> None:
-    """Then the four that spill least are; too much shared memory is never measured."""
+    """Then the four that spill least are; a few bytes count as none; too much shared memory is never measured."""
     specs = {spec.name: spec for spec in space(small()[0]).candidates}
     names = list(specs)
 
     def compiled(spills: int, shared: int = 1024) -> CompiledImage:
         return CompiledImage("", {"spills": spills, "shared": shared}, Path("none"))
 
-    every = {name: compiled(100 - index) for index, name in enumerate(names)}
+    every = {name: compiled(FEW_SPILLS + 100 - index) for index, name in enumerate(names)}
     every[names[-1]] = compiled(0, shared=1 << 20)
     kept = set(names) - set(prune(specs, every))
     assert kept == set(names[-1 - LEAST_SPILLING : -1])
-    every[names[0]] = compiled(0)
-    assert set(names) - set(prune(specs, every)) == {names[0]}
+    for none in (0, FEW_SPILLS):
+        every[names[0]] = compiled(none)
+        assert set(names) - set(prune(specs, every)) == {names[0]}
 
 
 def test_a_gluon_kernel_may_not_spill_at_all() -> None:

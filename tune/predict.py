@@ -1,4 +1,4 @@
-"""gfx942 winners without a GPU: from what the compiler says of every candidate to the likely fastest, by a static model.
+"""gfx942 winners without a GPU: from what the compiler says of each candidate to the likely fastest, by a static model.
 
 The model counts, for one compute unit of an MI300X, the cycles that one pass of a kernel's loop takes from each part of
 the unit, and those that one program alone would take. Enough resident programs hide the second behind the first:
@@ -60,7 +60,7 @@ WORK = {
     "attn_bwd_dq": Work(3, 14, 3, 3),
 }
 
-# BLOCK_M x BLOCK_N by head dim, as published in tuned settings of Triton attention kernels on MI300X for long sequences.
+# BLOCK_M x BLOCK_N by head dim, as published in tuned settings of Triton attention kernels on MI300X, long sequences.
 # Those kernels are not these, but they were measured.
 PUBLISHED = {
     ("attn_fwd", 64): (128, 64),
@@ -95,6 +95,12 @@ class Candidate:
     def spill_class(self) -> int:
         """0: no spills; 1: only scalars, to lanes of vector registers; 2: to memory."""
         return 2 if self.stack else 1 if self.spills else 0
+
+    @property
+    def spill_text(self) -> str:
+        """What a winner's ``source`` says of its spills."""
+        texts = ("no spills", f"{self.spills} scalars spilled to registers", f"{self.stack} bytes spilled to memory")
+        return texts[self.spill_class]
 
 
 def resident_programs(candidate: Candidate, shared_limit: int) -> int:
@@ -162,7 +168,6 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
         cells = [cell for cell in functional.kernel.cells() if is_short(functional, cell) == short]
         best = rank(functional, cells, [candidate for _, candidate in found])[0]
         spec = next(spec for spec, candidate in found if candidate is best)
-        spills = ("no spills", f"{best.spills} scalars spilled to registers", f"{best.stack} bytes spilled to memory")
         for cell in cells:
             winners.append(
                 Winner(
@@ -174,7 +179,7 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
                     psels=dict(spec.psels),
                     copts=dict(spec.copts),
                     provenance="predicted",
-                    source=f"static model of tune/predict.py, {spills[best.spill_class]}",
+                    source=f"static model of tune/predict.py, {best.spill_text}",
                 )
             )
     return winners
