@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from aotriton.rules.binning import MAX_SEQLEN_K, MAX_SEQLEN_Q, WAVES
-from aotriton.rules.kernel import Backend, Choice, Constexpr, KernelDescription, Operator, Scalar, Stride, Tensor, kernels_of
+from aotriton.rules.kernel import (
+    Backend,
+    Choice,
+    Constexpr,
+    KernelDescription,
+    Operator,
+    Scalar,
+    Stride,
+    Tensor,
+    kernels_of,
+)
 from aotriton.rules.target import ADDRESSING
 
 FAMILY = "flash"
@@ -81,7 +91,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     choices=(T, HEAD_DIM, CAUSAL, Choice("ADDRESSING", "feature", ("descriptor",))),
     psels={
         "cuda": {
-            "BLOCK_N": (32, 64, 128),
+            "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),
             "STAGES": (2, 3, 4, 5, 6),
             "GROUP_ROUNDS": (2, 4, 16),
@@ -90,7 +100,7 @@ ATTN_FWD_HOPPER = KernelDescription(
             "EARLY_WAIT": (0, 1),
         },
     },
-    # Four warps are the first consumer; the compiler adds the others. maxnreg is what each warp begins with: of that the
+    # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
     # consumers take over what the producer does not need.
     copts={"cuda": {"num_warps": (4,), "maxnreg": (128, 168)}},
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),

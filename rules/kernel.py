@@ -1,4 +1,4 @@
-"""What is described: kernels, by their arguments, choices, psels, copts and tuning keys; and operators, by their backends."""
+"""Descriptions: of a kernel by its arguments, choices, psels, copts and tuning keys, of an operator by its backends."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class KernelDescription:
         return Functional(self, arch, tuple(values[choice.name] for choice in self.choices))
 
     def like(self, functional: Functional) -> Functional | None:
-        """The functional with the same choices and arch as another kernel's; None where this kernel does not serve it."""
+        """The functional with the choices and arch of another kernel's; None where this kernel does not serve it."""
         given = functional.as_dict()
         values = tuple(given.get(choice.name) for choice in self.choices)
         return next((own for own in self.functionals(functional.arch) if own.values == values), None)
@@ -140,7 +140,7 @@ class KernelDescription:
         return product(*(key.representatives for key in self.tuning_keys))
 
     def cell_like(self, keys: Mapping[str, int]) -> tuple[int, ...]:
-        """The cell of these representatives, given by the name of their key; keys that the kernel lacks are left out."""
+        """The cell of these representatives, given by their keys' names; keys that the kernel lacks are left out."""
         return tuple(keys[key.name] for key in self.tuning_keys)
 
 
@@ -154,7 +154,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Operator:
-    """What a caller asks for. The first backend serves all of it; another one serves the cells where it measured faster.
+    """What a caller asks for. The first backend serves all of it; another one the cells where it measured faster.
 
     A cell is one of the ``lead``, the first backend's last kernel, which has every choice and tuning key of the others.
     """

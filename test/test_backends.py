@@ -34,7 +34,9 @@ def row(functional: Functional, cell: tuple[int, ...], median: float = 0.0, sour
     return Winner("sm_90", kernel.name, str(functional), bin, image, psels, copts, provenance, source, median)
 
 
-def chosen(operator: Operator, functional: Functional, cell: tuple[int, ...], *rows: Winner) -> tuple[int, tuple[float, ...]]:
+def chosen(
+    operator: Operator, functional: Functional, cell: tuple[int, ...], *rows: Winner
+) -> tuple[int, tuple[float, ...]]:
     """Backend and medians of one cell; (0, ()) where nothing was compared in the functional."""
     by_place = {(one.arch, one.kernel, f"{one.functional} {one.bin}"): one for one in rows}
     made = choose(operator, "sm_90", [functional], by_place)
@@ -84,7 +86,9 @@ def test_borrowed_cells_compare_their_lender() -> None:
     for lenders, expected in (((near, near), 1), ((far, far), 0), ((near, far), 0), ((far, near), 0)):
         borrowed = [row(f, empty, source=source) for f, source in zip((one, other), lenders, strict=True)]
         assert chosen(ATTN_FWD, one, empty, *measured, *borrowed)[0] == expected
-    assert chosen(ATTN_FWD, one, empty, *measured, row(one, empty, source=near), row(other, empty, source=far))[1][1] == 0
+    assert (
+        chosen(ATTN_FWD, one, empty, *measured, row(one, empty, source=near), row(other, empty, source=far))[1][1] == 0
+    )
 
 
 def test_the_kernels_of_a_backend_count_together() -> None:

@@ -162,7 +162,9 @@ def test_unknown_names_are_errors() -> None:
         flash.ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
     with pytest.raises(ValueError, match="kind must be 'type' or 'feature'"):
         Choice("X", "psel", (1,))
-    with pytest.raises(ValueError, match=r"attn_bwd: attn_fwd has a choice or a tuning key that attn_bwd_preprocess lacks"):
+    with pytest.raises(
+        ValueError, match=r"attn_bwd: attn_fwd has a choice or a tuning key that attn_bwd_preprocess lacks"
+    ):
         portable, other = Backend("portable", (flash.ATTN_BWD_PREPROCESS,)), Backend("other", (flash.ATTN_FWD,))
         Operator("attn_bwd", "flash", (portable, other))
 

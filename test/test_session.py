@@ -314,7 +314,9 @@ def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dic
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         winners = database.winners("sm_90", "attn_fwd_hopper")
     assert Counter(w.provenance for w in winners)["measured"] == 1
-    assert {w.source for w in winners if "T=fp16" in w.functional and w.bin == found[0].bin} == {"T=bf16 in the same bin"}
+    assert {w.source for w in winners if "T=fp16" in w.functional and w.bin == found[0].bin} == {
+        "T=bf16 in the same bin"
+    }
 
 
 def _children(pid: int) -> list[int]:

@@ -189,7 +189,9 @@ def test_the_fastest_backend_serves_each_measured_cell(cells: list[Shipped]) -> 
             if all(medians):
                 times[backend.name] = sum(medians)
         choices = explanations(cell)
-        assert {choice["backend"] for choice in choices} == {min(times, key=times.__getitem__, default="portable")}, times
+        assert {choice["backend"] for choice in choices} == {min(times, key=times.__getitem__, default="portable")}, (
+            times
+        )
         compared += bool(times)
     assert compared
 

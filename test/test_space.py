@@ -125,7 +125,9 @@ def test_the_hopper_forward_has_its_own_restrictions() -> None:
     assert "shared memory" in wide[config.format(128, 2, 4, 0, 0, 168)]
     assert "stage" in wide[config.format(64, 2, 2, 1, 0, 168)]
     assert "maxnreg" in wide[config.format(128, 2, 2, 0, 0, 128)]
-    short = [dict(s.psels) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates]
+    short = [
+        dict(s.psels) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates
+    ]
     assert {psels["CONSUMERS"] for psels in short} == {1}
     for head_dim, good in (
         (64, (128, 3, 4, 0, 0, 128)),

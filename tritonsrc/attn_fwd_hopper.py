@@ -1,28 +1,34 @@
-"""Attention forward for Hopper: a producer warp and two or three consumer warpgroups turn Q, K and V into Out and L.
+"""Attention forward for Hopper: a producer warp and one to three consumer warpgroups turn Q, K and V into Out and L.
 
 A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see, taken
 BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i, counted from
-the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only, step n values only, and both
-lie in the same one of STAGES slots. A consumer:
+the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only and step n values only. What a
+step needs lies in one of STAGES slots. A consumer:
 
-    step 0       S = Q K0                                P0 = softmax(S)
-    step 1       S = Q K1 | Out += P0 V0   S is ready:   P1 = softmax(S)   Out is ready: rescale it
+    step 0     S = Q K(0)                                  mask S         P(0) = softmax(S)
+    step 1     S = Q K(1),  Out += P(0) V(0)               wait for S     P(1) = softmax(S)   wait for Out, rescale it
     ...
-    step n                  Out += P(n-1) V(n-1)         Out / row sum → shared memory → global memory
+    step n                  Out += P(n-1) V(n-1)           wait for Out   Out / row sum → shared → global memory
 
-Who waits for whom. Each arrow is an mbarrier: its tail arrives, its head waits. (phases count uses of the slot)
+Only step 0 needs a mask: it holds the end of the keys, and, as 64 rows that start at a multiple of 64 cross the diagonal
+in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that only later consumers
+need; the first one it needs is its step 0.
 
-    producer warp                                   consumer warpgroup c
-    ─────────────                                   ────────────────────
-    load Q, rows of c     ── q_full[c]   bytes ──▶  first S of a tile
-                          ◀─ q_empty[c]  1 ───────  done with Q (with Out's staging too if it is in the same place)
-    load K(i), V(i-1)     ── full[slot]  bytes ──▶  S and Out of step i
-                          ◀─ empty[slot] CONSUMERS  both products of step i are done
+Who waits for whom. Each arrow is an mbarrier, from who arrives, with the count or the bytes of a phase, to who waits:
 
-Consumers never wait for each other; they drift apart, so that one's softmax runs beside the other's products. Tensor
-memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
+    producer warp                                           consumer warpgroup c
+    ─────────────                                           ────────────────────
+    loads Q, the 64 rows of c     ── q_full[c], bytes ───▶  step 0
+    loads the next tile's         ◀─── q_empty[c], 1 ─────  after the last S, or once Q is in registers, or, where Out
+                                                            is staged in Q's place, once Out has left it
+    loads K(i) and V(i-1)         ── full[slot], bytes ──▶  step i
+    loads step i + STAGES         ◀─ empty[slot], each c ─  after S and Out of step i
 
-Tuned: BLOCK_N, CONSUMERS, STAGES, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT.
+Consumers never wait for each other; they drift apart, so that the softmax of one runs beside the products of another.
+Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
+
+Tuned: CONSUMERS, BLOCK_N (64 or more), STAGES, GROUP_ROUNDS (`tile_at`), OUT_IN_Q (stage Out in Q's place, which leaves
+room for another stage), Q_IN_REGISTERS (frees Q's place early) and EARLY_WAIT.
 """
 
 from triton.experimental import gluon
@@ -190,13 +196,17 @@ def consumer(
         row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
         row += C * 64
 
-        if CAUSAL and BLOCK_M > BLOCK_N:  # key tiles that only later consumers see
-            for _ in range((row + 63) // BLOCK_N + 1, tiles):
-                mbarrier.arrive(empty.index(step % STAGES))
+        # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
+        if CAUSAL and BLOCK_M > BLOCK_N:
+            visible = gl.minimum((row + 63) // BLOCK_N + 1, tiles)
+            for _ in range(visible, tiles):
+                slot = step % STAGES
+                mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+                mbarrier.arrive(empty.index(slot))
                 step += 1
-            tiles = gl.minimum(tiles, (row + 63) // BLOCK_N + 1)
+            tiles = visible
 
-        # Step 0, the only one that needs a mask
+        # Step 0
         mbarrier.wait(q_full.index(C), i & 1)
         q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
         if Q_IN_REGISTERS:
@@ -211,10 +221,8 @@ def consumer(
         mbarrier.arrive(empty.index(slot))
         step += 1
         key = (tiles - 1) * BLOCK_N
-        if not CAUSAL:  # or the comparisons, the same for every tile, take registers all the time
-            key = gl.inline_asm_elementwise(
-                "mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1
-            )
+        if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
+            key = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1)
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
             s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
         row_max = gl.max(s, 1)

@@ -26,10 +26,6 @@ def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Co
     return config["BLOCK_N"] > max(keys["max_seqlen_k"], ROWS)
 
 
-def _narrow(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return config["BLOCK_N"] < ROWS and _head_dim(functional) < 256
-
-
 def _too_many_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     steps = -(-keys["max_seqlen_k"] // config["BLOCK_N"]) + 1  # step i takes key tile i and value tile i - 1
     return config["STAGES"] > max(steps, 2) or config["STAGES"] * config["BLOCK_N"] > MOST_ROWS
@@ -42,9 +38,7 @@ def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Con
 
 
 def _other_registers(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    # 8, 12 or 16 warps with padding. The products of head dim 256 do not compile for 128 registers.
-    fitting = 168 if config["CONSUMERS"] == 2 or _head_dim(functional) == 256 else 128
-    return config["maxnreg"] != fitting
+    return config["maxnreg"] != (128 if config["CONSUMERS"] == 3 else 168)  # for 16 warps with padding, or 8 and 12
 
 
 def _one_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -78,7 +72,6 @@ RESTRICTIONS = (
     # More consumers share each tile of K and V. One alone makes more tiles, for a GPU that has programs to spare.
     Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
-    Restriction("wider key tiles fit as well", _narrow),
     Restriction("more stages than the loop fills", _too_many_stages),
     # An idle stage costs nothing but shared memory, which nothing else asks for.
     Restriction("one more stage fits", _too_few_stages),

@@ -1,5 +1,5 @@
-// From an operator's call to its launches, in three steps: choose a backend and select its entries, prepare their images,
-// submit.
+// From an operator's call to its launches, in three steps: choose a backend and select its entries, prepare their
+// images, submit.
 //
 // A Kernel is one call of one Triton kernel: info(), addressing(ArchInfo::aligned), functional(Addressing),
 // keys(multiprocessors), grid(Psels, multiprocessors) and arguments(), with the types Functional and Psels that codegen
@@ -155,7 +155,8 @@ class Prepared {
 
 // Launches the kernels of the backend that serves the call; none where one of them can not be prepared.
 template <class... Backends>
-Error run_operator(const OperatorInfo& info, const Device& device, Stream stream, const Backends&... backends) noexcept {
+Error run_operator(const OperatorInfo& info, const Device& device, Stream stream,
+                   const Backends&... backends) noexcept {
   const auto body = [&]<class... Kernels>(const std::tuple<Kernels...>& backend, const Selection* selections) {
     std::array<Prepared, sizeof...(Kernels)> prepared;
     Error error = Error::success;

@@ -91,7 +91,8 @@ KernelChoice explain(const Selection& selection) noexcept {
       .backends = {},
   };
   for (size_t i = 0; i < selection.backend.info->backends.size(); ++i)
-    choice.backends[i] = {selection.backend.info->backends[i], selection.backend.times ? selection.backend.times[i] : 0};
+    choice.backends[i] = {selection.backend.info->backends[i],
+                          selection.backend.times ? selection.backend.times[i] : 0};
   for (size_t i = 0; i < selection.kernel->keys.size(); ++i) {
     const std::span<const int32_t> bins = selection.lut->bins[i];
     choice.keys[i] = {selection.kernel->keys[i], selection.keys[i], bins[Lut::bin_of(bins, selection.keys[i])]};

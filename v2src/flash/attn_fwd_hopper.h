@@ -1,4 +1,4 @@
-// The Hopper forward as a Kernel of dispatch.h: a program for each multiprocessor, which takes one tile after the other.
+// The Hopper forward as a Kernel of dispatch.h: each multiprocessor has one program, which takes tile after tile.
 #pragma once
 
 #include <algorithm>

@@ -24,8 +24,7 @@ struct AttnFwdHopperPsels {
   int32_t BLOCK_N;
   int32_t CONSUMERS;
 
-  explicit constexpr AttnFwdHopperPsels(const int32_t* psels)
-      : BLOCK_N(psels[0]), CONSUMERS(psels[1]) {}
+  explicit constexpr AttnFwdHopperPsels(const int32_t* psels) : BLOCK_N(psels[0]), CONSUMERS(psels[1]) {}
 };
 
 // The runtime quantities that pick the bin: laid out as the array that Lut::cell takes.

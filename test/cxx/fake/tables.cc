@@ -1,6 +1,6 @@
 // Stands in for the generated shims, tables and images, small and the same for every kernel: two entries, of which the
-// second wins where both seqlens are above 64 and the GPU is filled more than once. The hopper backend of attn_fwd serves
-// bf16 of head dim 256, and is faster where seqlen_q is above 64.
+// second wins where both seqlens are above 64 and the GPU is filled more than once. The hopper backend of attn_fwd
+// serves bf16 of head dim 256, and is faster where seqlen_q is above 64.
 #include <array>
 
 #include "attn_bwd_dk_dv.shim.h"
@@ -99,14 +99,14 @@ constexpr std::array<const Lut*, Count> by_number(const Row (&rows)[Rows]) {
   return luts;
 }
 
-#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                                         \
-  ENTRIES(K, A, plain);                                                                                              \
-  ENTRIES(K, A, aligned);                                                                                            \
-  constexpr Row K##_##A##_rows[] = {ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),    \
-                                    ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),   \
-                                    ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),    \
-                                    ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False"),  \
-                                    ROW(K, A, 42, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256 CAUSAL=False"),  \
+#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                                        \
+  ENTRIES(K, A, plain);                                                                                             \
+  ENTRIES(K, A, aligned);                                                                                           \
+  constexpr Row K##_##A##_rows[] = {ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),   \
+                                    ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),  \
+                                    ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),   \
+                                    ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False"), \
+                                    ROW(K, A, 42, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256 CAUSAL=False"), \
                                     ROW(K, A, 45, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256 CAUSAL=True")}; \
   constexpr std::array<const Lut*, 48> K##_##A##_luts = by_number<48>(K##_##A##_rows)
 #define TABLE_OF_ROWS(K, A, ALIGNED_NUMBER, ALIGNED)                                                            \
