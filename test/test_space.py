@@ -120,7 +120,7 @@ def test_the_hopper_forward_has_its_own_restrictions() -> None:
     """Consumers without rows, accumulators beyond their registers and idle stages are skipped; known good ones stay."""
     at = (8192, 8192, 8)
     wide = reasons(problem("attn_fwd_hopper", 128, at, ADDRESSING="descriptor"))
-    config = "BLOCK_N={} CONSUMERS={} STAGES={} GROUP_ROUNDS=2 OUT_IN_Q={} Q_IN_REGISTERS={} EARLY_WAIT=0"
+    config = "BLOCK_N={} CONSUMERS={} STAGES={} GROUP_ROUNDS=0 OUT_IN_Q={} Q_IN_REGISTERS={} EARLY_WAIT=0"
     config += " num_warps=4 maxnreg={}"
     assert "registers" in wide[config.format(128, 3, 2, 0, 0, 128)]
     assert "shared memory" in wide[config.format(128, 2, 4, 0, 0, 168)]

@@ -1,18 +1,18 @@
 """Attention forward for Hopper: a producer warp and one to three consumer warpgroups turn Q, K and V into Out and L.
 
-A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see, taken
-BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i, counted from
-the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only and step n values only. What a
-step needs lies in one of STAGES slots. A consumer:
+A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see,
+taken BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i,
+counted from the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only and step n values
+only. What a step needs lies in one of STAGES slots. A consumer:
 
     step 0     S = Q K(0)                                  mask S         P(0) = softmax(S)
     step 1     S = Q K(1),  Out += P(0) V(0)               wait for S     P(1) = softmax(S)   wait for Out, rescale it
     ...
     step n                  Out += P(n-1) V(n-1)           wait for Out   Out / row sum → shared → global memory
 
-Only step 0 needs a mask: it holds the end of the keys, and, as 64 rows that start at a multiple of 64 cross the diagonal
-in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that only later consumers
-need; the first one it needs is its step 0.
+Only step 0 needs a mask: it holds the end of the keys, and, as 64 rows that start at a multiple of 64 cross the
+diagonal in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that only later
+consumers need; the first one it needs is its step 0.
 
 Who waits for whom. Each arrow is an mbarrier, from who arrives, with the count or the bytes of a phase, to who waits:
 
@@ -234,8 +234,9 @@ def consumer(
             mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
 
         # Steps 1 to tiles - 1
+        first = step
         last = step + tiles - 1
-        for step in range(step, last):
+        for step in range(first, last):
             slot = step % STAGES
             if not EARLY_WAIT:
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -268,9 +269,9 @@ def consumer(
 
         if store_lse != 0:
             rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-            first = head.to(gl.int64) * max_seqlen_q
+            head_row = head.to(gl.int64) * max_seqlen_q
             lse = (row_max * scale + gl.log2(row_sum)) * LN_2
-            gl.store(L + first + rows, lse, mask=rows < max_seqlen_q)
+            gl.store(L + head_row + rows, lse, mask=rows < max_seqlen_q)
         out = out * gl.expand_dims(gl.convert_layout(1.0 / row_sum, gl.SliceLayout(1, OUT_LAYOUT)), 1)
         tma.store_wait(0)
         out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))

@@ -47,7 +47,7 @@ def _one_tile(functional: Functional, keys: Mapping[str, int], config: Config) -
 
 def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     several = functional["CAUSAL"] and keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
-    return config["GROUP_ROUNDS"] > 2 and not several
+    return config["GROUP_ROUNDS"] > 0 and not several
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
