@@ -53,6 +53,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     if triton.__version__ != TRITON_VERSION:
         raise RuntimeError(
@@ -65,8 +66,9 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     if list(place) != list(request["signature"]):
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
     compute = int(target.arch.removeprefix("sm_")) if target.vendor == "cuda" else target.arch
+    source = GluonASTSource if functional.kernel.gluon else ASTSource
     compiled = triton.compile(
-        ASTSource(
+        source(
             fn=function,
             signature=request["signature"],
             constexprs={place[name]: value for name, value in request["constexprs"].items()},

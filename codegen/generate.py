@@ -9,16 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
-from aotriton.codegen.plan import COVERAGES, CellKey, PlanError, TablePlan, Timing, plan
+from aotriton.codegen.backends import CellKey, OperatorPlan
+from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, render
 from aotriton.codegen.shim import shim
 from aotriton.rules import flash, target
+from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, Winner, latest_medians
 from aotriton.rules.kernel import KernelDescription
 
 
-def write(tables: Sequence[TablePlan], out: Path, checksums: Mapping[str, str] | None = None) -> list[str]:
+def write(made: Plan, out: Path, checksums: Mapping[str, str] | None = None) -> list[str]:
     """Writes the files of a build and removes those of the one before; returns the names of those that changed.
 
     ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with.
@@ -26,6 +28,7 @@ def write(tables: Sequence[TablePlan], out: Path, checksums: Mapping[str, str] |
     """
     output = Output(out)
     output.write("archs.h", render("archs.h", addressing=target.ADDRESSING, targets=target.TARGETS))
+    tables = made.tables
     kernels: dict[str, list[TablePlan]] = {}
     for table in tables:
         kernels.setdefault(table.kernel.name, []).append(table)
@@ -39,6 +42,12 @@ def write(tables: Sequence[TablePlan], out: Path, checksums: Mapping[str, str] |
         for table in of_archs:
             output.write(f"{name}.{table.arch}.lut.cc", _lut_source(table))
             sources.append(f"{name}.{table.arch}.lut.cc")
+    operators: dict[str, list[OperatorPlan]] = {}
+    for chosen in made.operators:
+        operators.setdefault(chosen.operator.name, []).append(chosen)
+    for name, choices in sorted(operators.items()):
+        output.write(f"{name}.backends.cc", _backends_source(choices))
+        sources.append(f"{name}.backends.cc")
     stems = [
         f"{table.kernel.name}.{table.arch}.images" for table in sorted(tables, key=lambda t: (t.kernel.name, t.arch))
     ]
@@ -66,6 +75,21 @@ def _lut_source(table: TablePlan) -> str:
         luts=[luts.lut(planned) for planned in table.functionals],
         places=[number if number in numbers else None for number in range(kernel.functional_count)],
     )
+
+
+def _backends_source(choices: Sequence[OperatorPlan]) -> str:
+    operator = choices[0].operator
+    keys = operator.lead.tuning_keys
+    tables = []
+    for chosen in choices:
+        luts = {
+            number: [(cell, bin_text(keys, cell.bin)) for cell in cells]
+            for number, cells in sorted(chosen.cells.items())
+        }
+        places = [number if number in luts else None for number in range(operator.lead.functional_count)]
+        if luts:
+            tables.append({"arch": chosen.arch, "luts": luts, "places": places})
+    return render("backends.cc", operator=operator, tables=tables)
 
 
 def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> str:
@@ -123,13 +147,13 @@ def main(arguments: list[str] | None = None) -> int:
         winners, timings, checksums = (
             read(options.database, flash.KERNELS, archs) if options.coverage != "none" else ([], {}, {})
         )
-        tables = plan(flash.KERNELS, archs, options.coverage, winners, timings)
-        written = write(tables, options.out, checksums)
+        made = plan(flash.OPERATORS, archs, options.coverage, winners, timings)
+        written = write(made, options.out, checksums)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    functionals = sum(len(table.functionals) for table in tables)
-    images = sum(len(table.images) for table in tables)
+    functionals = sum(len(table.functionals) for table in made.tables)
+    images = sum(len(table.images) for table in made.tables)
     print(f"{functionals} functionals, {images} images, {len(written)} files written")
     return 0
 

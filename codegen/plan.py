@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from aotriton.codegen.backends import CellKey, OperatorPlan, choose, lender
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription, Value
+from aotriton.rules.kernel import Functional, KernelDescription, Operator, Value, kernels_of
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -23,7 +24,7 @@ TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a func
 
 RUNNERS_UP = 3
 
-CellKey = tuple[str, str, str]  # arch, kernel, and the cell as "<functional> <bin>"
+UNREACHED = "the image of another bin: here another backend is faster"
 
 
 @dataclass(frozen=True)
@@ -70,37 +71,57 @@ class TablePlan:
         return dict(sorted(found.items()))
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A build: one table for each kernel and arch, one choice of backends for each operator and arch, by arch."""
+
+    tables: tuple[TablePlan, ...]
+    operators: tuple[OperatorPlan, ...]
+
+
 class PlanError(ValueError):
     """The database does not fill the coverage; the message lists every gap and the commands that would fill it."""
 
 
 def plan(
-    kernels: Sequence[KernelDescription],
+    operators: Sequence[Operator],
     archs: Sequence[str],
     coverage: str,
     winners: Iterable[Winner],
     timings: Mapping[CellKey, Mapping[str, Timing]],
-) -> tuple[TablePlan, ...]:
-    """One table for each kernel and arch, sorted by arch. ``timings`` maps a cell to its timed configs.
+) -> Plan:
+    """``timings`` maps a cell to its timed configs.
 
-    PlanError where a cell has no winner, or one whose psels or copts the kernel does not have.
+    PlanError where a cell of an operator's first backend has no winner, or where a needed winner has psels or copts
+    that its kernel does not have.
     """
-    rows = {(row.arch, row.kernel, row.functional, row.bin): row for row in winners}
+    rows = {(row.arch, row.kernel, f"{row.functional} {row.bin}"): row for row in winners}
+    always = {kernel.name for operator in operators for kernel in operator.backends[0].kernels}
     tables: list[TablePlan] = []
+    chosen: list[OperatorPlan] = []
     problems: list[str] = []
     missing: list[Missing] = []
     for arch in sorted(archs):
-        for kernel in kernels:
+        of_arch = [choose(one, arch, covered(one.lead, arch, coverage), rows) for one in operators]
+        chosen += of_arch
+        for kernel in kernels_of(operators):
             planned = []
             here = {
                 key: times for key, times in timings.items() if key[:2] == (arch, kernel.name) and coverage != "full"
             }
             configs = {config for times in here.values() for config in times}
+            reached: dict[int, set[tuple[int, ...]]] = {}
+            for one in of_arch:
+                for number, cells_reached in one.reached(kernel).items():
+                    reached.setdefault(number, set()).update(cells_reached)
             for functional in covered(kernel, arch, coverage):
+                wanted = list(kernel.cells())
+                if kernel.name not in always:
+                    wanted = [cell for cell in wanted if cell in reached.get(functional.godel_number, ())]
                 present: list[tuple[tuple[int, ...], Winner, ImageSpec]] = []
                 absent = []
-                for cell in kernel.cells():
-                    row = rows.get((arch, kernel.name, str(functional), bin_text(kernel.tuning_keys, cell)))
+                for cell in wanted:
+                    row = rows.get((arch, kernel.name, f"{functional} {bin_text(kernel.tuning_keys, cell)}"))
                     if row is None:
                         absent.append(cell)
                         continue
@@ -110,13 +131,14 @@ def plan(
                         problems.append(f"{where(functional)} {row.bin}: a winner of another time: {error}")
                 if absent:
                     missing.append(Missing(functional, tuple(absent)))
-                elif len(present) == len(list(kernel.cells())):
-                    planned.append(FunctionalPlan(functional, _cells(present, here, _named(functional, configs))))
+                elif wanted and len(present) == len(wanted):
+                    cells = _cells(present, here, _named(functional, configs))
+                    planned.append(FunctionalPlan(functional, _filled(kernel, cells)))
             tables.append(TablePlan(kernel, arch, tuple(planned)))
     if problems or missing:
         measured = {row.arch for row in rows.values() if row.provenance == "measured"}
         raise PlanError(report(problems, missing, measured))
-    return tuple(tables)
+    return Plan(tuple(tables), tuple(chosen))
 
 
 def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functional]:
@@ -127,6 +149,14 @@ def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functio
     if coverage != "small":
         return functionals
     return [f for f in functionals if all(f.get(name, value) == value for name, value in SMALL.items())]
+
+
+def _filled(kernel: KernelDescription, cells: Collection[Cell]) -> tuple[Cell, ...]:
+    """A cell for every bin: those that another backend serves get an image that is there anyway."""
+    by_bin = {cell.bin: cell for cell in cells}
+    filler = next(iter(cells))
+    other = replace(filler, provenance="borrowed", source=UNREACHED, median_us=0.0, runners_up=())
+    return tuple(by_bin.get(bin, replace(other, bin=bin)) for bin in kernel.cells())
 
 
 def _cells(
@@ -180,20 +210,13 @@ def _timed(
     Those of a measured cell must be as up to date with the kernel's source as its winner is.
     """
     if row.provenance == "borrowed":
-        times = timings.get((row.arch, row.kernel, _lender(row)), {})
+        times = timings.get((row.arch, row.kernel, lender(row)), {})
         return {config: timing for config, timing in times.items() if config in named}
     times = timings.get((row.arch, row.kernel, f"{row.functional} {row.bin}"), {})
     if not times:
         return {}
     current = own.name == row.image
     return {c: timing for c, timing in times.items() if c in named and (named[c][1] == timing.image) == current}
-
-
-def _lender(row: Winner) -> str:
-    """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
-    differs = dict(word.split("=", 1) for word in row.source.split() if "=" in word)
-    own = (word.split("=", 1) for word in f"{row.functional} {row.bin}".split())
-    return " ".join(f"{name}={differs.get(name, value)}" for name, value in own)
 
 
 def _acceptable(row: Winner, own: ImageSpec, times: Mapping[str, Timing]) -> dict[str, float]:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from aotriton.rules.binning import MAX_SEQLEN_K, MAX_SEQLEN_Q, WAVES
-from aotriton.rules.kernel import Choice, Constexpr, KernelDescription, Scalar, Stride, Tensor
+from aotriton.rules.kernel import (
+    Backend,
+    Choice,
+    Constexpr,
+    KernelDescription,
+    Operator,
+    Scalar,
+    Stride,
+    Tensor,
+    kernels_of,
+)
 from aotriton.rules.target import ADDRESSING
 
 FAMILY = "flash"
@@ -58,6 +68,45 @@ ATTN_FWD = KernelDescription(
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="q",
+)
+
+Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # of one consumer: what a warp group multiplies at once
+
+ATTN_FWD_HOPPER = KernelDescription(
+    name="attn_fwd_hopper",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_ROWS),
+        Tensor("K", 4, block=K_TILE),
+        Tensor("V", 4, block=K_TILE),
+        Tensor("Out", 4, block=Q_ROWS),
+        Tensor("L", 3, dtype="fp32"),
+        Scalar("store_lse", "i32"),
+        Scalar("sm_scale", "fp32"),
+        *SIZES,
+        Scalar("batch", "i32"),
+        *map(Constexpr, ("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL")),
+        *map(Constexpr, ("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT")),
+    ),
+    choices=(T, HEAD_DIM, CAUSAL, Choice("ADDRESSING", "feature", ("descriptor",))),
+    psels={
+        "cuda": {
+            "BLOCK_N": (64, 128),
+            "CONSUMERS": (1, 2, 3),
+            "STAGES": (2, 3, 4, 5, 6),
+            "GROUP_ROUNDS": (0, 2, 4),
+            "OUT_IN_Q": (0, 1),
+            "Q_IN_REGISTERS": (0, 1),
+            "EARLY_WAIT": (0, 1),
+        },
+    },
+    # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
+    # consumers take over what the producer does not need.
+    copts={"cuda": {"num_warps": (4,), "maxnreg": (128, 168)}},
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="q",
+    archs=("sm_90",),
+    gluon=True,
 )
 
 ATTN_BWD_PREPROCESS = KernelDescription(
@@ -146,7 +195,12 @@ ATTN_BWD_DQ = KernelDescription(
     tiled_axis="q",
 )
 
-KERNELS = (ATTN_FWD, ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)
+OPERATORS = (
+    Operator("attn_fwd", FAMILY, (Backend("portable", (ATTN_FWD,)), Backend("hopper", (ATTN_FWD_HOPPER,)))),
+    Operator("attn_bwd", FAMILY, (Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)),)),
+)
+
+KERNELS = kernels_of(OPERATORS)
 
 
 def kernel(name: str) -> KernelDescription:

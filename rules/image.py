@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -109,8 +109,9 @@ class ImageSpec:
             if isinstance(argument, Tensor):
                 dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
                 if addressing == "descriptor" and argument.block is not None:
-                    tile = ",".join(str(constexprs.get(str(side), side)) for side in argument.block)
-                    signature[name] = f"tensordesc<{dtype}[{tile}]>"
+                    tile = [int(constexprs.get(str(side), side)) for side in argument.block]
+                    layout = f",{_shared_layout(tile)}" if kernel.gluon else ""
+                    signature[name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
                     continue
                 signature[name] = f"*{dtype}"
                 attrs[name] = [["tt.divisibility", 16]] if aligned or argument.dtype != "T" else []
@@ -131,3 +132,11 @@ class ImageSpec:
             "attrs": {name: pairs for name, pairs in attrs.items() if pairs},
             "options": {**dict(self.copts), "enable_fp_fusion": True},
         }
+
+
+def _shared_layout(tile: Sequence[int]) -> str:
+    """How Gluon spells the layout in shared memory of a tile of fp16 or bf16, swizzled as widely as its rows allow."""
+    return (
+        f"NVMMASharedLayout(swizzle_byte_width={min(128, 2 * tile[-1])}, element_bitwidth=16, rank={len(tile)},"
+        " transposed=False, fp4_padded=False, cga_layout=[])"
+    )

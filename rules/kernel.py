@@ -1,14 +1,14 @@
-"""What a kernel description is: ordered arguments, choices, psels, copts and tuning keys of one Triton kernel."""
+"""Descriptions: of a kernel by its arguments, choices, psels, copts and tuning keys, of an operator by its backends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.target import Target, target
+from aotriton.rules.target import TARGETS, Target, target
 
 Value = str | int | bool
 
@@ -78,7 +78,7 @@ class KernelDescription:
     """One Triton kernel. ``name`` is also its module in tritonsrc/, the function in it and its host file in v2src/.
 
     ``psels`` and ``copts`` give, by vendor, the values that the tuner may pick for each performance parameter and each
-    compiler option.
+    compiler option. A kernel serves the values that its choices list, on ``archs``.
     """
 
     name: str
@@ -89,6 +89,8 @@ class KernelDescription:
     copts: Mapping[str, Mapping[str, tuple[int, ...]]]
     tuning_keys: tuple[TuningKey, ...]
     tiled_axis: str  # "q" or "k": whose rows and heads the grid walks, and the `waves` key counts
+    archs: tuple[str, ...] = tuple(row.arch for row in TARGETS)
+    gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory, and no register may spill
 
     def __post_init__(self) -> None:
         names = [argument.name for argument in self.arguments]
@@ -112,7 +114,9 @@ class KernelDescription:
         return prod(len(choice.values) for choice in self.choices)
 
     def functionals(self, arch: str) -> Iterator[Functional]:
-        """Every functional that ``arch`` has, by ascending godel number."""
+        """Every functional that the kernel serves on ``arch``, by ascending godel number."""
+        if arch not in self.archs:
+            return
         available = target(arch).addressing
         for values in product(*(choice.values for choice in self.choices)):
             functional = Functional(self, arch, values)
@@ -125,9 +129,55 @@ class KernelDescription:
             raise ValueError(f"{self.name}: choices are {[c.name for c in self.choices]}, got {sorted(values)}")
         return Functional(self, arch, tuple(values[choice.name] for choice in self.choices))
 
+    def like(self, functional: Functional) -> Functional | None:
+        """The functional with the choices and arch of another kernel's; None where this kernel does not serve it."""
+        given = functional.as_dict()
+        values = tuple(given.get(choice.name) for choice in self.choices)
+        return next((own for own in self.functionals(functional.arch) if own.values == values), None)
+
     def cells(self) -> Iterator[tuple[int, ...]]:
         """Every bin of a functional as a tuple of representatives, row-major over the tuning keys."""
         return product(*(key.representatives for key in self.tuning_keys))
+
+    def cell_like(self, keys: Mapping[str, int]) -> tuple[int, ...]:
+        """The cell of these representatives, given by their keys' names; keys that the kernel lacks are left out."""
+        return tuple(keys[key.name] for key in self.tuning_keys)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run an operator: kernels in launch order. It serves what each of them serves."""
+
+    name: str
+    kernels: tuple[KernelDescription, ...]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a caller asks for. The first backend serves all of it; another one the cells where it measured faster.
+
+    A cell is one of the ``lead``, the first backend's last kernel, which has every choice and tuning key of the others.
+    """
+
+    name: str
+    family: str
+    backends: tuple[Backend, ...]
+
+    def __post_init__(self) -> None:
+        choices, keys = {choice.name for choice in self.lead.choices}, set(self.lead.tuning_keys)
+        for kernel in (kernel for backend in self.backends for kernel in backend.kernels):
+            if not {choice.name for choice in kernel.choices} <= choices or not set(kernel.tuning_keys) <= keys:
+                raise ValueError(f"{self.name}: {kernel.name} has a choice or a tuning key that {self.lead.name} lacks")
+
+    @property
+    def lead(self) -> KernelDescription:
+        return self.backends[0].kernels[-1]
+
+
+def kernels_of(operators: Iterable[Operator]) -> tuple[KernelDescription, ...]:
+    """Every kernel of the operators, each once, in launch order."""
+    backends = (backend for operator in operators for backend in operator.backends)
+    return tuple({kernel.name: kernel for backend in backends for kernel in backend.kernels}.values())
 
 
 @dataclass(frozen=True)

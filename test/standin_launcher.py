@@ -21,8 +21,9 @@ from aotriton.tune.worker import Device, Request
 def time_of(config: str) -> float:
     """Microseconds that the stand-in says a config takes: the bigger the tile the better, and one tie at the top."""
     values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
-    tile = values["BLOCK_M"] * values.get("BLOCK_N", 1)
-    return round(1e6 / tile * (1 + 0.01 * values["num_stages"]) + 0.1 * values["num_warps"], 3)
+    tile = values.get("BLOCK_M", 64 * values.get("CONSUMERS", 1)) * values.get("BLOCK_N", 1)
+    stages = values.get("num_stages", values.get("STAGES", 0))
+    return round(1e6 / tile * (1 + 0.01 * stages) + 0.1 * values["num_warps"], 3)
 
 
 class StandinLauncher:

@@ -141,6 +141,20 @@ def test_descriptors_are_recorded(tmp_path: Path) -> None:
     assert {(descriptor["rank"], descriptor["swizzle"]) for descriptor in image.metadata["descriptors"]} == {(4, 3)}
 
 
+def test_a_gluon_kernel_compiles(tmp_path: Path) -> None:
+    """Its threads count every consumer and the producer with padding; its descriptors have 64 rows or BLOCK_N."""
+    kernel = flash.ATTN_FWD_HOPPER
+    functional = kernel.functional("sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
+    smallest = {name: values[0] for name, values in kernel.psels["cuda"].items()}
+    psels = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2}
+    ((_, image),) = compile_images(
+        [ImageSpec.of(functional, psels, {"num_warps": 4, "maxnreg": 168})], ImageStore(tmp_path), 1
+    )
+    assert isinstance(image, CompiledImage), image
+    assert (image.metadata["threads"], image.metadata["spills"], image.metadata["registers"]) == (12 * 32, 0, 168)
+    assert [row["block"][2] for row in image.metadata["descriptors"]] == [64, 128, 128, 64]
+
+
 def test_requests_make_equal_specs() -> None:
     """A spec survives being written as plain data and read back, name included."""
     for arch in ("sm_90", "gfx942"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from toy import database
+from toy import OPERATOR, database, with_fast
 
 from aotriton.codegen import pack
 from aotriton.codegen.generate import main, write
-from aotriton.codegen.plan import TablePlan, plan
+from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
 from aotriton.rules import flash, target
 from aotriton.rules.kernel import KernelDescription, Value
@@ -20,8 +22,12 @@ GOLDEN = Path(__file__).parent / "golden"
 COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", f"-I{ROOT}/v2src")
 
 
-def planned(kernel: KernelDescription) -> tuple[TablePlan, ...]:
-    return plan([kernel], ["sm_90", "gfx942"], "default", *database(kernel))
+def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"), backwards: bool = False) -> Plan:
+    winners, timings = database(kernel)
+    winners = with_fast(winners)
+    if backwards:
+        winners, timings = winners[::-1], dict(reversed(timings.items()))
+    return plan([OPERATOR], archs, "default", winners, timings)
 
 
 def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: bool) -> None:
@@ -50,10 +56,10 @@ def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: boo
 
 def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: bool) -> None:
     """Every generated file is, byte for byte, the one beside this test; `pytest --update-golden` accepts a change."""
-    tables = planned(toy)
+    made = planned(toy)
     out = GOLDEN if update_golden else tmp_path / "out"
-    write(tables, out)
-    packed(tables, out, tmp_path, compress=False)
+    write(made, out)
+    packed(made.tables, out, tmp_path, compress=False)
     if update_golden:
         return
     assert {path.name for path in out.iterdir()} == {path.name for path in GOLDEN.iterdir()}
@@ -63,24 +69,23 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
 
 def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> None:
     """Two runs over the same rows, in whatever order they come, give the same bytes, and the second touches no file."""
-    winners, timings = database(toy)
-    tables = planned(toy)
-    assert write(tables, tmp_path / "a")
-    packed(tables, tmp_path / "a", tmp_path, compress=True)
+    made = planned(toy)
+    assert write(made, tmp_path / "a")
+    packed(made.tables, tmp_path / "a", tmp_path, compress=True)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
-    shuffled = plan([toy], ["gfx942", "sm_90"], "default", winners[::-1], dict(reversed(timings.items())))
+    shuffled = planned(toy, ("gfx942", "sm_90"), backwards=True)
     assert write(shuffled, tmp_path / "a") == []
-    packed(shuffled, tmp_path / "a", tmp_path, compress=True)
+    packed(shuffled.tables, tmp_path / "a", tmp_path, compress=True)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
 
 
 def test_stale_files_go(toy: KernelDescription, tmp_path: Path) -> None:
     """Files of an arch that left the build are removed, packed images included; a stranger's file stays."""
-    tables = planned(toy)
-    write(tables, tmp_path / "out")
-    packed(tables, tmp_path / "out", tmp_path, compress=True)
+    made = planned(toy)
+    write(made, tmp_path / "out")
+    packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    write(tuple(table for table in tables if table.arch == "sm_90"), tmp_path / "out")
+    write(planned(toy, ["sm_90"]), tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "scale_rows.sm_90.images.bin" in names
     assert "notes.txt" in names
@@ -89,24 +94,24 @@ def test_stale_files_go(toy: KernelDescription, tmp_path: Path) -> None:
 
 def test_duplicate_output_is_refused(toy: KernelDescription, tmp_path: Path) -> None:
     """Two tables for one kernel and arch would write one file twice: an error that names the file."""
-    tables = planned(toy)
-    with pytest.raises(ValueError, match=r"scale_rows\.sm_90\.lut\.cc would be written twice"):
-        write((*tables, tables[-1]), tmp_path)
+    made = planned(toy)
+    with pytest.raises(ValueError, match=r"scale_rows\.gfx942\.lut\.cc would be written twice"):
+        write(replace(made, tables=(*made.tables, made.tables[0])), tmp_path)
 
 
 def test_generated_cxx_compiles(toy: KernelDescription, tmp_path: Path) -> None:
     """g++ -Wall -Wextra -Werror takes every generated source, packed images included, with the runtime's headers."""
-    tables = planned(toy)
-    write(tables, tmp_path / "out")
-    packed(tables, tmp_path / "out", tmp_path, compress=True)
+    made = planned(toy)
+    write(made, tmp_path / "out")
+    packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     sources = sorted((tmp_path / "out").glob("*.cc"))
-    assert len(sources) == 5
+    assert len(sources) == 11
     subprocess.run([*COMPILE, "-I.", "-fsyntax-only", *sources], check=True, cwd=tmp_path / "out")
 
 
 def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: Path) -> None:
     """A program that links the image files finds each image's bytes where the Image says; -I is all they need."""
-    tables = [table for table in planned(toy) if table.arch == "sm_90"]
+    tables = [table for table in planned(toy, ["sm_90"]).tables if table.kernel is toy]
     out = tmp_path / "out"
     out.mkdir()
     packed(tuple(tables), out, tmp_path, compress=False)

@@ -11,6 +11,7 @@ from conftest import ROOT
 
 from aotriton.rules import flash, image
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.target import target
 
 KERNEL = flash.ATTN_BWD_PREPROCESS
 
@@ -135,7 +136,7 @@ def test_wrong_names_are_refused() -> None:
 def test_requests_survive_json() -> None:
     """The request is plain data: it reads back from json as it was, for every functional of every kernel and arch."""
     for kernel in flash.KERNELS:
-        for arch, vendor in (("sm_90", "cuda"), ("gfx942", "hip")):
+        for arch, vendor in ((arch, target(arch).vendor) for arch in kernel.archs):
             psels = {name: values[0] for name, values in kernel.psels[vendor].items()}
             copts = {name: values[0] for name, values in kernel.copts[vendor].items()}
             for functional in kernel.functionals(arch):

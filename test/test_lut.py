@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_golden import COMPILE
-from toy import database, spec
+from toy import PORTABLE, database, spec
 
 from aotriton.codegen import cxx
 from aotriton.codegen.lut import lut
@@ -42,7 +42,7 @@ def test_bin_edges(edges: tuple[int, ...], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kernel", flash.KERNELS, ids=lambda kernel: kernel.name)
 def test_godel_numbers_are_bijective(kernel: KernelDescription) -> None:
-    """Over all archs, functionals and the numbers 0 .. functional_count - 1 map one to one, ascending on each arch."""
+    """Over its archs, functionals and the numbers 0 .. functional_count - 1 map one to one, ascending on each arch."""
     numbers: dict[str, int] = {}
     for arch in ("sm_90", "gfx942"):
         of_arch = {str(functional): functional.godel_number for functional in kernel.functionals(arch)}
@@ -54,7 +54,7 @@ def test_godel_numbers_are_bijective(kernel: KernelDescription) -> None:
 
 def test_too_many_images(toy: KernelDescription) -> None:
     """A functional with more images than a uint8_t can name is an error that says which and how many."""
-    (table,) = plan([toy], ["sm_90"], "full", database(toy)[0], {})
+    (table,) = plan([PORTABLE], ["sm_90"], "full", database(toy)[0], {}).tables
     planned = table.functionals[0]
     specs = [spec(planned.functional, 32 + n) for n in range(257)]
     many = tuple(Cell((64, 1), given, given.name, "predicted", "", 0.0, ()) for given in specs)
@@ -65,7 +65,7 @@ def test_too_many_images(toy: KernelDescription) -> None:
 
 def test_entries_are_distinct_and_used(toy: KernelDescription) -> None:
     """Each image of a functional is one entry, every entry serves a cell, and each cell has its own runners-up."""
-    for table in plan([toy], ["sm_90", "gfx942"], "default", *database(toy)):
+    for table in plan([PORTABLE], ["sm_90", "gfx942"], "default", *database(toy)).tables:
         for planned in table.functionals:
             made = lut(planned)
             flat = [entry for row, _ in made.index for entry in row]

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toy import KERNEL, cells, database, spec, timed, winner
+from toy import KERNEL, PORTABLE, cells, database, spec, timed, winner
 
 from aotriton.codegen.generate import main, read
 from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan
 from aotriton.rules import flash
 from aotriton.rules.database import Measurement, TuningDatabase, Winner
 from aotriton.rules.kernel import Functional, KernelDescription
+
+ATTN_FWD = flash.OPERATORS[0]
 
 
 def plan_of(
@@ -23,7 +25,7 @@ def plan_of(
     for functional in KERNEL.functionals("sm_90"):
         if str(functional) not in given:
             rows = rows + [winner(spec(functional, 64), cell) for cell in cells(functional)]
-    (table,) = plan([KERNEL], ["sm_90"], coverage, rows, timings)
+    (table,) = plan([PORTABLE], ["sm_90"], coverage, rows, timings).tables
     return dict(zip(cells(table.functionals[0].functional), table.functionals[0].cells, strict=True))
 
 
@@ -105,7 +107,7 @@ def test_borrowed_cells_merge_as_their_source(toy: KernelDescription) -> None:
         cell = cells(borrower)[0]
         borrowed = winner(spec(borrower, 32), cell, "borrowed", source=source)
         rows = [row for row in winners if (row.functional, row.bin) != (str(borrower), cell)]
-        (table,) = plan([toy], ["sm_90"], "default", [*rows, borrowed], timings)
+        (table,) = plan([PORTABLE], ["sm_90"], "default", [*rows, borrowed], timings).tables
         got = table.functionals[1].cells[0]
         assert got.spec.config == config
         assert (got.provenance, got.median_us, got.source) == ("borrowed", 0.0, source)
@@ -136,7 +138,7 @@ def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:
     kept = [row for row in winners if row.arch == "sm_90"]
     kept[-4] = replace(kept[-4], psels={"BLOCK_Z": 1})
     with pytest.raises(PlanError) as caught:
-        plan([toy], ["sm_90", "gfx942"], "default", kept[1:], timings)
+        plan([PORTABLE], ["sm_90", "gfx942"], "default", kept[1:], timings)
     lines = str(caught.value).splitlines()
     assert "expected ['BLOCK_M'], got ['BLOCK_Z']" in lines[0]
     assert "rows=64 waves=1" in lines[0]
@@ -147,7 +149,7 @@ def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:
 def test_commands_for_attention() -> None:
     """What is missing of attention is listed as tune_flash.py commands that name it, on gfx942 with --predict."""
     with pytest.raises(PlanError) as caught:
-        plan([flash.ATTN_FWD], ["sm_90", "gfx942"], "small", [], {})
+        plan([ATTN_FWD], ["sm_90", "gfx942"], "small", [], {})
     commands = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
     start = "python tune/tune_flash.py --arch {} --kernel attn_fwd "
     assert commands == [
@@ -164,7 +166,7 @@ def test_commands_for_attention() -> None:
         if not (f["CAUSAL"] and f["ADDRESSING"] == "general" and "q=64 " in cell and "k=64 " in cell)
     ]
     with pytest.raises(PlanError) as caught:
-        plan([kernel], ["sm_90"], "small", rows, {})
+        plan([ATTN_FWD], ["sm_90"], "small", rows, {})
     assert str(caught.value).splitlines() == [
         "attn_fwd sm_90 F33 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
         " no winner for max_seqlen_q=64 max_seqlen_k=64 waves=1, nor for 1 other bins",
@@ -176,7 +178,7 @@ def test_commands_for_attention() -> None:
 
 def test_coverages(toy: KernelDescription) -> None:
     """none plans empty tables, small pins what it says, default and full take all; another word is an error."""
-    tables = plan([toy], ["sm_90", "gfx942"], "none", [], {})
+    tables = plan([PORTABLE], ["sm_90", "gfx942"], "none", [], {}).tables
     assert tables == (TablePlan(toy, "gfx942", ()), TablePlan(toy, "sm_90", ()))
     assert [f.as_dict()["BLOCK_DMODEL"] for f in covered(toy, "sm_90", "small")] == [64, 64]
     assert covered(toy, "sm_90", "default") == covered(toy, "sm_90", "full") == list(toy.functionals("sm_90"))

@@ -94,7 +94,7 @@ def test_short_sequences_get_small_tiles() -> None:
     assert rank(one, short, [tall, flat])[0] is flat
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in flash.KERNELS])
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in flash.KERNELS if "gfx942" in kernel.archs])
 def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     """decide covers each cell once, with at most two images, no measured time, and tells of the spills."""
     one = functional(kernel)

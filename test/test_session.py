@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = "standin_launcher:StandinLauncher"
 CONFIG = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages={}"
 
+HOPPER = Wish({"BLOCK_DMODEL": (128,), "CAUSAL": (False,)}, {"max_seqlen_q": (512,), "waves": (8,)})
+
 Compiled = Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
 
 
@@ -38,7 +40,7 @@ def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
         values = dict(spec.psels + spec.copts)
         metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "shared": 1024}
         metadata["spills"] = 1600 if values.get("BLOCK_N") == 128 else 0
-        metadata["shared"] = 1 << 20 if values["num_stages"] == 4 else 1024
+        metadata["shared"] = 1 << 20 if values.get("num_stages") == 4 else 1024
         yield spec, CompiledImage(spec.name, metadata, Path("none"))
 
 
@@ -290,6 +292,31 @@ def test_spilling_images_are_measured_only_where_all_spill() -> None:
     for none in (0, FEW_SPILLS):
         every[names[0]] = compiled(none)
         assert set(names) - set(prune(specs, every)) == {names[0]}
+
+
+def test_a_gluon_kernel_may_not_spill_at_all() -> None:
+    """A few bytes, which another kernel is forgiven, rule an image out where another one spills nothing."""
+    (problem,) = problems([flash.ATTN_FWD_HOPPER], "sm_90", 132, HOPPER)
+    for specs, kept in ((space(problem).candidates[:2], 1), (space(small()[0]).candidates[:2], 2)):
+        by_name = {spec.name: spec for spec in specs}
+        images = {
+            name: CompiledImage("", {"spills": spills, "shared": 1024}, Path("none"))
+            for name, spills in zip(by_name, (0, 8), strict=True)
+        }
+        assert len(by_name) - len(prune(by_name, images)) == kept
+
+
+def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Its candidates become rows and its bin a measured winner, which its fp16 functional borrows."""
+    found = problems([flash.ATTN_FWD_HOPPER], "sm_90", 132, HOPPER)
+    outcomes = run(tmp_path, found)
+    assert set(swept(outcomes)) == {spec.config for spec in space(found[0]).candidates}
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        winners = database.winners("sm_90", "attn_fwd_hopper")
+    assert Counter(w.provenance for w in winners)["measured"] == 1
+    assert {w.source for w in winners if "T=fp16" in w.functional and w.bin == found[0].bin} == {
+        "T=bf16 in the same bin"
+    }
 
 
 def _children(pid: int) -> list[int]:

@@ -21,9 +21,10 @@ import pytest
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.codegen.plan import TOLERANCE, covered
 from aotriton.rules import flash
+from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import parse_functional
+from aotriton.rules.kernel import Operator, parse_functional
 from aotriton.rules.target import TARGETS
 from aotriton.tune.predict import Candidate
 
@@ -63,10 +64,20 @@ class Shipped:
         return self.spec.name == self.winner.image
 
     @property
+    def operator(self) -> Operator:
+        kernel = self.spec.functional.kernel
+        return next(one for one in flash.OPERATORS if any(kernel in backend.kernels for backend in one.backends))
+
+    @property
+    def portable(self) -> bool:
+        """Whether the kernel is of the backend that ships everything, reached or not."""
+        return self.spec.functional.kernel in self.operator.backends[0].kernels
+
+    @property
     def explained(self) -> bool:
-        """Whether contiguous tensors, which explanations are about, can have this functional."""
-        aligned = self.spec.functional.target.addressing[-1]
-        return self.spec.functional["ADDRESSING"] == aligned
+        """Whether contiguous tensors, which explanations are about, get this kernel with this functional."""
+        aligned = self.spec.functional["ADDRESSING"] == self.spec.functional.target.addressing[-1]
+        return aligned and any(choice["kernel"] == self.winner.kernel for choice in explanations(self))
 
 
 def shipped() -> Iterator[Shipped]:
@@ -111,13 +122,13 @@ def explain(*arguments: str) -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
-def explanation(cell: Shipped) -> dict[str, Any]:
-    """What aotriton-explain says of a call in the cell's bin."""
+def explanations(cell: Shipped) -> list[dict[str, Any]]:
+    """What aotriton-explain says of a call in the cell's bin, of each kernel of the backend that serves it."""
     functional, bin = cell.spec.functional.as_dict(), cell.bin
     seqlen_q = bin["max_seqlen_q"]
     multiprocessors = cell.spec.functional.target.multiprocessors
     sizes = {
-        "op": "attn_fwd" if cell.winner.kernel == "attn_fwd" else "attn_bwd",
+        "op": cell.operator.name,
         "arch": cell.winner.arch,
         "dtype": functional["T"],
         "head-dim": functional["BLOCK_DMODEL"],
@@ -129,7 +140,13 @@ def explanation(cell: Shipped) -> dict[str, Any]:
     }
     arguments = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
     arguments += ["--causal"] if functional.get("CAUSAL") else []
-    (choice,) = (c for c in explain(*arguments) if c["kernel"] == cell.winner.kernel)
+    return explain(*arguments)
+
+
+def explanation(cell: Shipped) -> dict[str, Any]:
+    """What is said of the cell's own kernel."""
+    (choice,) = (choice for choice in explanations(cell) if choice["kernel"] == cell.winner.kernel)
+    bin = cell.bin
     assert choice["functional"] == cell.winner.functional
     assert {key["name"]: key["representative"] for key in choice["keys"]} == bin
     return choice
@@ -155,6 +172,30 @@ def test_explain_names_the_image_that_was_measured(cells: list[Shipped]) -> None
         assert own or given("AOTRITON_COVERAGE") != "full", where
 
 
+def test_the_fastest_backend_serves_each_measured_cell(cells: list[Shipped]) -> None:
+    """The kernels that explain names are those of the backend whose measured winners of the bin take the least time."""
+    measured = {(c.winner.arch, c.winner.kernel, c.winner.functional, c.winner.bin): c.winner.median_us for c in cells}
+    compared = 0
+    for cell in cells:
+        functional = cell.spec.functional
+        if functional.kernel is not cell.operator.lead or functional["ADDRESSING"] != functional.target.addressing[-1]:
+            continue
+        times = {}
+        for backend in cell.operator.backends:
+            medians = []
+            for kernel in backend.kernels:
+                bin = bin_text(kernel.tuning_keys, kernel.cell_like(cell.bin))
+                medians.append(measured.get((cell.winner.arch, kernel.name, str(kernel.like(functional)), bin)))
+            if all(medians):
+                times[backend.name] = sum(medians)
+        choices = explanations(cell)
+        assert {choice["backend"] for choice in choices} == {min(times, key=times.__getitem__, default="portable")}, (
+            times
+        )
+        compared += bool(times)
+    assert compared
+
+
 def test_a_changed_kernel_is_not_called_measured(winners: list[Shipped]) -> None:
     """An image of a kernel that changed after its winner was measured counts as borrowed, and says so."""
     assert winners, f"{DATABASE} has no measured winner in this build's coverage"
@@ -169,6 +210,8 @@ def test_the_archive_holds_the_images_that_were_measured(cells: list[Shipped], a
     """Each measured cell's image is a symbol of the archive; where no explanation reaches, the winner or its equal."""
     symbols = {name.decode() for name in re.findall(rb"attn_[a-z_]+_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{16}", archive)}
     for cell in cells:
+        if not cell.portable and not cell.explained:
+            continue  # a backend ships where it is faster
         best = min(cell.winner.median_us, *cell.timed_us.values())
         equals = {image for image, median in cell.timed_us.items() if median <= best * (1 + TOLERANCE) * (1 + 1e-4)}
         candidates = {shipping_image(cell)} if cell.explained else equals | {cell.winner.image}

@@ -66,7 +66,7 @@ def test_the_default_covers_every_bf16_functional_most_valuable_first() -> None:
     assert len(general) == len({str(p.functional) + p.kernel.name for p in general})
     assert found[-len(general) :] == general
     assert {(p.keys["max_seqlen_q"], p.functional["BLOCK_DMODEL"]) for p in found[:7]} == {(2048, 128)}
-    assert {p.kernel.name for p in found[:4]} == {kernel.name for kernel in flash.KERNELS}
+    assert {p.kernel.name for p in found[:5]} == {kernel.name for kernel in flash.KERNELS}
     assert len({(p.kernel.name, str(p.functional), p.bin) for p in found}) == len(found)
 
 
@@ -114,6 +114,31 @@ def test_impossible_configs_are_skipped_before_they_are_compiled() -> None:
     assert "warps" in narrow["BLOCK_M=64 BLOCK_N=32 num_warps=8 num_stages=2"]
     brief = reasons(problem("attn_fwd", 64, (64, 64, 1)))
     assert "stages" in brief["BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=3"]
+
+
+def test_the_hopper_forward_has_its_own_restrictions() -> None:
+    """Consumers without rows, accumulators beyond their registers and idle stages are skipped; known good ones stay."""
+    at = (8192, 8192, 8)
+    wide = reasons(problem("attn_fwd_hopper", 128, at, ADDRESSING="descriptor"))
+    config = "BLOCK_N={} CONSUMERS={} STAGES={} GROUP_ROUNDS=0 OUT_IN_Q={} Q_IN_REGISTERS={} EARLY_WAIT=0"
+    config += " num_warps=4 maxnreg={}"
+    assert "registers" in wide[config.format(128, 3, 2, 0, 0, 128)]
+    assert "shared memory" in wide[config.format(128, 2, 4, 0, 0, 168)]
+    assert "stage" in wide[config.format(64, 2, 2, 1, 0, 168)]
+    assert "maxnreg" in wide[config.format(128, 2, 2, 0, 0, 128)]
+    short = [
+        dict(s.psels) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates
+    ]
+    assert {psels["CONSUMERS"] for psels in short} == {1}
+    for head_dim, good in (
+        (64, (128, 3, 4, 0, 0, 128)),
+        (64, (128, 2, 4, 0, 1, 168)),
+        (128, (128, 2, 2, 0, 1, 168)),
+        (128, (128, 2, 3, 1, 0, 168)),
+        (256, (64, 2, 2, 1, 0, 168)),
+    ):
+        found = space(problem("attn_fwd_hopper", head_dim, at, ADDRESSING="descriptor"))
+        assert config.format(*good) in {spec.config for spec in found.candidates}
 
 
 def test_known_good_configs_stay() -> None:

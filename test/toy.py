@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,17 @@ from aotriton.rules import image
 from aotriton.rules.binning import TuningKey, bin_text
 from aotriton.rules.database import Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Choice, Constexpr, Functional, KernelDescription, Scalar, Stride, Tensor
+from aotriton.rules.kernel import (
+    Backend,
+    Choice,
+    Constexpr,
+    Functional,
+    KernelDescription,
+    Operator,
+    Scalar,
+    Stride,
+    Tensor,
+)
 from aotriton.rules.target import ADDRESSING
 
 KERNEL = KernelDescription(
@@ -37,6 +48,23 @@ KERNEL = KernelDescription(
     tiled_axis="q",
 )
 
+FAST = replace(
+    KERNEL,
+    name="scale_rows_fast",
+    choices=(
+        Choice("T", "type", ("bf16",)),
+        Choice("BLOCK_DMODEL", "feature", (32,)),
+        Choice("ADDRESSING", "feature", ("descriptor",)),
+    ),
+    psels={"cuda": KERNEL.psels["cuda"]},
+    copts={"cuda": KERNEL.copts["cuda"]},
+    archs=("sm_90",),
+    gluon=True,
+)
+
+PORTABLE = Operator("scale", "toy", (Backend("portable", (KERNEL,)),))
+OPERATOR = Operator("scale", "toy", (Backend("portable", (KERNEL,)), Backend("fast", (FAST,))))
+
 SOURCE = """
 def scale_rows(X, Y, factor, rows):
     return X
@@ -48,7 +76,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KernelDescription:
     """The kernel, with a source and a compiler version that make its image names constant."""
     sources = tmp_path / "kernels"
     sources.mkdir()
-    (sources / "scale_rows.py").write_text(SOURCE)
+    for name in (KERNEL.name, FAST.name):
+        (sources / f"{name}.py").write_text(SOURCE.replace(KERNEL.name, name))
     monkeypatch.setattr(image, "KERNEL_SOURCES", sources)
     monkeypatch.setattr(image, "TRITON_VERSION", "0.0.0")
     image.source_digest.cache_clear()
@@ -123,3 +152,16 @@ def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dic
             winner(spec(functional, 64, 2), cell, "predicted", source="static model") for cell in cells(functional)
         ]
     return winners, timings
+
+
+def with_fast(rows: list[Winner]) -> list[Winner]:
+    """The rows with one functional of sm_90 measured: the fast backend takes 15, 25 and 16 us to the portable one's 20,
+    and has nothing in the fourth cell.
+    """
+    served = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor")
+    fast = FAST.like(served)
+    assert fast
+    rows = [row for row in rows if (row.arch, row.functional) != ("sm_90", str(served))]
+    rows += [winner(spec(served, 64), cell, median=20.0) for cell in cells(served)]
+    medians = dict(zip(cells(fast), ((32, 15.0), (64, 25.0), (128, 16.0)), strict=False))
+    return rows + [winner(spec(fast, block), cell, median=median) for cell, (block, median) in medians.items()]

@@ -21,6 +21,7 @@ NO_BINDING = (
 
 RESULTS = {
     "attn_fwd": ("out", "lse"),
+    "attn_fwd_hopper": ("out", "lse"),
     "attn_bwd_preprocess": ("delta",),
     "attn_bwd_dk_dv": ("dk", "dv"),
     "attn_bwd_dq": ("dq",),
@@ -121,7 +122,7 @@ class GpuLauncher:
         stream = self.torch.cuda.current_stream().cuda_stream
         common = {"sm_scale": data.sm_scale, "causal": self._causal, "stream": stream}
         tensors: Sequence[Any]
-        if kernel == "attn_fwd":
+        if kernel in ("attn_fwd", "attn_fwd_hopper"):
             tensors = (data.q, data.k, data.v, results["out"], results["lse"])
             return lambda: binding.launch_attn_fwd(candidate, *tensors, **common)
         if kernel == "attn_bwd_preprocess":

@@ -19,8 +19,10 @@ from aotriton.tune.space import space
 from aotriton.tune.worker import Device, GpuWorker, Request, TimedOut, WorkerError
 
 # Bytes a thread. So few cost little: on an H100 the backward dk_dv of head dim 256 is a third faster
-# with a tile that spills 24 bytes than with the best that spills none.
+# with a tile that spills 24 bytes than with the best that spills none. Not so where a kernel chains products by hand:
+# with a spill anywhere the compiler makes each of them wait for the one before.
 FEW_SPILLS = 64
+FEW_SPILLS_GLUON = 0
 LEAST_SPILLING = 4  # candidates that are measured where every one spills more
 HOPELESS_AFTER = (
     12  # candidates in a row that crashed or hung, with none before that ran: it is not the candidates' fault
@@ -101,10 +103,11 @@ def prune(specs: dict[str, ImageSpec], compiled: dict[str, CompiledImage | Compi
     for name, image in compiled.items():
         if isinstance(image, CompileFailure):
             continue
-        limit = specs[name].functional.target.shared_limit
+        functional = specs[name].functional
+        limit, few = functional.target.shared_limit, FEW_SPILLS_GLUON if functional.kernel.gluon else FEW_SPILLS
         if image.metadata["shared"] > limit:
             pruned[name] = f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
-        elif image.metadata["spills"] > FEW_SPILLS:
+        elif image.metadata["spills"] > few:
             spilling.append((image.metadata["spills"], name))
         else:
             left += 1

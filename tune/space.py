@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
+from aotriton.tune import space_hopper
 from aotriton.tune.problems import Problem
+from aotriton.tune.restriction import ELEMENT, Config, Restriction
 
-ELEMENT = 2  # bytes of fp16 and bf16
 REGISTERS = {"cuda": 255, "hip": 512}  # 32-bit registers that one thread can have; on gfx942 with the accumulation ones
-
-Config = Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Restriction:
-    """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin."""
-
-    why: str
-    applies: Callable[[Functional, Mapping[str, int], Config], bool]
 
 
 @dataclass(frozen=True)
@@ -36,11 +27,12 @@ def space(problem: Problem) -> Space:
     """The candidates of a problem, in the order of the description."""
     kernel, functional = problem.kernel, problem.functional
     psels, copts = kernel.psels[functional.target.vendor], kernel.copts[functional.target.vendor]
+    restrictions = OWN_RESTRICTIONS.get(kernel.name, RESTRICTIONS)
     candidates, skipped = [], []
     for values in product(*psels.values(), *copts.values()):
         config = dict(zip((*psels, *copts), values, strict=True))
         spec = ImageSpec.of(functional, {name: config[name] for name in psels}, {name: config[name] for name in copts})
-        reasons = [rule.why for rule in RESTRICTIONS if rule.applies(functional, problem.keys, config)]
+        reasons = [rule.why for rule in restrictions if rule.applies(functional, problem.keys, config)]
         if reasons:
             skipped.append((spec, reasons[0]))
         else:
@@ -135,3 +127,5 @@ RESTRICTIONS = (
     # The tiles under way do not fit, whatever else does.
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
 )
+
+OWN_RESTRICTIONS = {"attn_fwd_hopper": space_hopper.RESTRICTIONS}  # of kernels that are built otherwise

@@ -138,6 +138,10 @@ void print_json(const KernelChoice& choice) {
   for (int i = 0; i < choice.runner_up_count; ++i)
     printf("%s{\"config\": %s, \"median_us\": %.6g}", i ? ", " : "", quoted(choice.runners_up[i].config).c_str(),
            static_cast<double>(choice.runners_up[i].median_us));
+  printf("], \"backend\": %s, \"backends\": [", quoted(choice.backend).c_str());
+  for (int i = 0; i < choice.backend_count; ++i)
+    printf("%s{\"name\": %s, \"median_us\": %.6g}", i ? ", " : "", quoted(choice.backends[i].name).c_str(),
+           static_cast<double>(choice.backends[i].median_us));
   printf("]}");
 }
 
@@ -162,6 +166,15 @@ void print_text(const KernelChoice& choice) {
   for (int i = 0; i < choice.runner_up_count; ++i)
     printf("    %s   %.4g us  %s\n", i ? "          " : "runners-up",
            static_cast<double>(choice.runners_up[i].median_us), choice.runners_up[i].config);
+  for (int i = 0; choice.backend_count > 1 && i < choice.backend_count; ++i) {
+    const BackendTime& backend = choice.backends[i];
+    printf("    %s   %s%s", i ? "          " : "backends  ", backend.name,
+           strcmp(backend.name, choice.backend) ? "" : " (this one)");
+    if (backend.median_us > 0)
+      printf(", %.4g us\n", static_cast<double>(backend.median_us));
+    else
+      printf(", not compared\n");
+  }
 }
 
 }  // namespace

@@ -52,6 +52,15 @@ bool find_cell(const KernelInfo& kernel, const KernelTable& table, int godel_num
   return true;
 }
 
+BackendChoice choose_backend(const OperatorInfo& info, const char* arch, int godel_number, size_t cell) noexcept {
+  for (const OperatorTable& table : info.tables) {
+    if (strcmp(table.arch, arch)) continue;
+    const std::span<const BackendCell> cells = table.functionals[static_cast<size_t>(godel_number)];
+    if (!cells.empty()) return {&info, cells[cell].backend, cells[cell].median_us};
+  }
+  return {.info = &info};
+}
+
 Error unknown_arch(const KernelInfo& kernel, const char* arch) noexcept {
   char archs[160];
   Line line(archs, sizeof archs);
@@ -77,7 +86,13 @@ KernelChoice explain(const Selection& selection) noexcept {
       .median_us = evidence.median_us,
       .runner_up_count = static_cast<int>(evidence.runners_up.size()),
       .runners_up = evidence.runners_up.data(),
+      .backend = selection.backend.info->backends[selection.backend.backend],
+      .backend_count = static_cast<int>(selection.backend.info->backends.size()),
+      .backends = {},
   };
+  for (size_t i = 0; i < selection.backend.info->backends.size(); ++i)
+    choice.backends[i] = {selection.backend.info->backends[i],
+                          selection.backend.times ? selection.backend.times[i] : 0};
   for (size_t i = 0; i < selection.kernel->keys.size(); ++i) {
     const std::span<const int32_t> bins = selection.lut->bins[i];
     choice.keys[i] = {selection.kernel->keys[i], selection.keys[i], bins[Lut::bin_of(bins, selection.keys[i])]};
@@ -110,6 +125,16 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts, provenance_name(choice.provenance));
   if (*choice.source) line.add(" (%s)", choice.source);
   if (choice.median_us > 0) line.add(", %.4g us", static_cast<double>(choice.median_us));
+  if (choice.backend_count < 2) return;
+  line.add("; backend %s", choice.backend);
+  for (int i = 0; i < choice.backend_count; ++i) {
+    const BackendTime& other = choice.backends[i];
+    if (!strcmp(other.name, choice.backend)) continue;
+    if (other.median_us > 0)
+      line.add(", %s takes %.4g us", other.name, static_cast<double>(other.median_us));
+    else
+      line.add(", %s was not compared", other.name);
+  }
 }
 
 }  // namespace aotriton::v2::inline abi1

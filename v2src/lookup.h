@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "backend.h"
 #include "lut.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -17,6 +18,7 @@ struct Selection {
   int godel_number = 0;
   size_t cell = 0;
   int64_t keys[kMaxKeys] = {};
+  BackendChoice backend;
 
   const Entry& entry() const noexcept { return lut->entries[lut->index[cell]]; }
 };

@@ -12,7 +12,7 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr int kMaxPsels = 4;
+inline constexpr int kMaxPsels = 8;
 inline constexpr int kMaxKeys = 4;
 
 struct Entry {

@@ -106,11 +106,11 @@ TEST("attn_bwd refuses every wrong argument by name") {
 
 TEST("a functional outside the build's coverage is no_winner, and nothing is launched") {
   Recording& recording = start("cuda");
-  CHECK_EQ(attn_fwd(fwd_call({.head_dim = 136}), {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_fwd sm_90: T=bf16 BLOCK_DMODEL=256 CAUSAL=False ADDRESSING=descriptor");
+  CHECK_EQ(attn_fwd(fwd_call({.head_dim = 16}), {}), Error::no_winner);
+  CHECK_CONTAINS(last_error_message(), "attn_fwd sm_90: T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   attn_bwd_params p = bwd_call({.head_dim = 32});
   CHECK_EQ(attn_bwd(p, {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_bwd_preprocess sm_90: T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor");
+  CHECK_CONTAINS(last_error_message(), "attn_bwd_dq sm_90: T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   CHECK(recording.launches.empty() && recording.loads.empty());
 }
 

@@ -166,7 +166,7 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
   CHECK_CONTAINS(log,
                  "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
                  "max_seqlen_k=70<=512 waves=1<=1 -> attn_fwd_sm_90_aligned0 BLOCK_M=64 BLOCK_N=32 num_warps=4 "
-                 "num_stages=2, borrowed (T=bf16)\n");
+                 "num_stages=2, borrowed (T=bf16); backend portable, hopper was not compared\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;

@@ -50,7 +50,7 @@ void ScaleRowsArguments::collect(ArgumentList& list) const noexcept {
 extern const Lut* const scale_rows_gfx942_luts[6];
 extern Image* const scale_rows_gfx942_images[4];
 extern const Lut* const scale_rows_sm_90_luts[6];
-extern Image* const scale_rows_sm_90_images[7];
+extern Image* const scale_rows_sm_90_images[6];
 
 namespace {
 

@@ -95,30 +95,14 @@ constinit Image scale_rows_sm_90_926869c7fa389d72{
     .functions = {},
 };
 
-// T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_a733a8e7bc12d7a8{
-    .name = "scale_rows_sm_90_a733a8e7bc12d7a8",
-    .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 560,
-    .size = 105,
-    .unpacked_size = 105,
-    .shared = 4096,
-    .global_scratch = 0,
-    .threads = 128,
-    .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
-};
-
 // T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
 // BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
 constinit Image scale_rows_sm_90_ab01a712700db5ba{
     .name = "scale_rows_sm_90_ab01a712700db5ba",
     .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 672,
-    .size = 106,
-    .unpacked_size = 106,
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 560,
+    .size = 105,
+    .unpacked_size = 105,
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,

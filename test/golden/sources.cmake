@@ -3,13 +3,21 @@ set(AOTRITON_GENERATED_SOURCES
   scale_rows.shim.cc
   scale_rows.gfx942.lut.cc
   scale_rows.sm_90.lut.cc
+  scale_rows_fast.shim.cc
+  scale_rows_fast.gfx942.lut.cc
+  scale_rows_fast.sm_90.lut.cc
+  scale.backends.cc
 )
 # Written by aotriton.codegen.compile; each .cc embeds the .bin of the same place.
 set(AOTRITON_IMAGE_SOURCES
   scale_rows.gfx942.images.cc
   scale_rows.sm_90.images.cc
+  scale_rows_fast.gfx942.images.cc
+  scale_rows_fast.sm_90.images.cc
 )
 set(AOTRITON_IMAGE_BINARIES
   scale_rows.gfx942.images.bin
   scale_rows.sm_90.images.bin
+  scale_rows_fast.gfx942.images.bin
+  scale_rows_fast.sm_90.images.bin
 )

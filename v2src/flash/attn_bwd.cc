@@ -42,19 +42,12 @@ Error check_workspace(const attn_bwd_params& params, const Problem& problem) {
   return Error::success;
 }
 
-// The kernels of one call, in launch order.
-struct Kernels {
-  Tensor<3> delta;
-  AttnBwdPreprocess preprocess;
-  AttnBwdDkDv dk_dv;
-  AttnBwdDq dq;
-
-  Kernels(const attn_bwd_params& p, const Problem& problem)
-      : delta(row_tensor(problem, p.workspace)),
-        preprocess{problem, p.out, p.dout, delta},
-        dk_dv{problem, p.q, p.k, p.v, p.dout, p.dk, p.dv, p.logsumexp, delta},
-        dq{problem, p.q, p.k, p.v, p.dout, p.dq, p.logsumexp, delta} {}
-};
+// The portable backend of one call, with `delta` in the workspace.
+auto portable(const attn_bwd_params& p, const Problem& problem, const Tensor<3>& delta) {
+  return std::tuple(AttnBwdPreprocess{problem, p.out, p.dout, delta},
+                    AttnBwdDkDv{problem, p.q, p.k, p.v, p.dout, p.dk, p.dv, p.logsumexp, delta},
+                    AttnBwdDq{problem, p.q, p.k, p.v, p.dout, p.dq, p.logsumexp, delta});
+}
 
 }  // namespace
 
@@ -73,15 +66,9 @@ Error attn_bwd(const attn_bwd_params& params, Stream stream) noexcept {
   Problem problem;
   AOTRITON_TRY(check_attn_bwd(params, Data::checked, &problem));
   AOTRITON_TRY(check_workspace(params, problem));
-  const Kernels kernels(params, problem);
+  const Tensor<3> delta = row_tensor(problem, params.workspace);
   return on_device("attn_bwd", stream, [&](const Device& device) {
-    Prepared preprocess, dk_dv, dq;
-    AOTRITON_TRY(preprocess.prepare_winner(kernels.preprocess, device, stream));
-    AOTRITON_TRY(dk_dv.prepare_winner(kernels.dk_dv, device, stream));
-    AOTRITON_TRY(dq.prepare_winner(kernels.dq, device, stream));
-    AOTRITON_TRY(preprocess.submit(device, stream));
-    AOTRITON_TRY(dk_dv.submit(device, stream));
-    return dq.submit(device, stream);
+    return run_operator(attn_bwd_operator, device, stream, portable(params, problem, delta));
   });
 }
 
@@ -92,10 +79,8 @@ Error explain(const attn_bwd_params& params, const char* arch, int multiprocesso
   AOTRITON_TRY(check_attn_bwd(params, Data::ignored, &problem));
   ArchInfo found;
   AOTRITON_TRY(find_arch(attn_bwd_preprocess_info, arch, multiprocessors, &found));
-  const Kernels kernels(params, problem);
-  AOTRITON_TRY(explain_kernel(kernels.preprocess, found, found.multiprocessors, explanation));
-  AOTRITON_TRY(explain_kernel(kernels.dk_dv, found, found.multiprocessors, explanation));
-  return explain_kernel(kernels.dq, found, found.multiprocessors, explanation);
+  const Tensor<3> delta = row_tensor(problem, params.workspace);
+  return explain_operator(attn_bwd_operator, found, explanation, portable(params, problem, delta));
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -18,6 +18,16 @@ Error check_attn_fwd(const attn_fwd_params& params, Data data, Problem* problem)
   return row_bytes("attn_fwd", *problem, &bytes);
 }
 
+namespace {
+
+// A call of one kernel, which is a whole backend.
+template <class Kernel>
+std::tuple<Kernel> backend(const attn_fwd_params& p, const Problem& problem) {
+  return {Kernel{problem, p.q, p.k, p.v, p.out, p.logsumexp}};
+}
+
+}  // namespace
+
 }  // namespace flash
 
 using namespace flash;
@@ -25,11 +35,9 @@ using namespace flash;
 Error attn_fwd(const attn_fwd_params& params, Stream stream) noexcept {
   Problem problem;
   AOTRITON_TRY(check_attn_fwd(params, Data::checked, &problem));
-  const AttnFwd kernel{problem, params.q, params.k, params.v, params.out, params.logsumexp};
   return on_device("attn_fwd", stream, [&](const Device& device) {
-    Prepared prepared;
-    AOTRITON_TRY(prepared.prepare_winner(kernel, device, stream));
-    return prepared.submit(device, stream);
+    return run_operator(attn_fwd_operator, device, stream, backend<AttnFwd>(params, problem),
+                        backend<AttnFwdHopper>(params, problem));
   });
 }
 
@@ -40,8 +48,8 @@ Error explain(const attn_fwd_params& params, const char* arch, int multiprocesso
   AOTRITON_TRY(check_attn_fwd(params, Data::ignored, &problem));
   ArchInfo found;
   AOTRITON_TRY(find_arch(attn_fwd_info, arch, multiprocessors, &found));
-  const AttnFwd kernel{problem, params.q, params.k, params.v, params.out, params.logsumexp};
-  return explain_kernel(kernel, found, found.multiprocessors, explanation);
+  return explain_operator(attn_fwd_operator, found, explanation, backend<AttnFwd>(params, problem),
+                          backend<AttnFwdHopper>(params, problem));
 }
 
 }  // namespace aotriton::v2::inline abi1

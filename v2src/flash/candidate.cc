@@ -29,6 +29,8 @@ Error check_fit(const Candidate& candidate, const Kernel& kernel, const Device& 
     if (called.CAUSAL != candidate.CAUSAL)
       return fail(Error::invalid_argument, "%s: has CAUSAL=%s, the call has not", name,
                   candidate.CAUSAL ? "True" : "False");
+  if constexpr (requires { kernel.fits(); })
+    if (!kernel.fits()) return fail(Error::not_supported, "%s: the call has more tiles than it counts", name);
   if (candidate.ADDRESSING != Addressing::general && candidate.ADDRESSING != called.ADDRESSING)
     return fail(Error::invalid_argument, "%s: has ADDRESSING=%s, the tensors' layout allows %s", name,
                 addressing_name(candidate.ADDRESSING), addressing_name(called.ADDRESSING));
@@ -58,6 +60,8 @@ Error launch_attn_fwd(Candidate& candidate, const attn_fwd_params& params, Strea
   Problem problem;
   AOTRITON_TRY(check_attn_fwd(params, Data::checked, &problem));
   const auto& [q, k, v, out, logsumexp, sm_scale, causal] = params;
+  if (!strcmp(candidate.kernel, attn_fwd_hopper_info.name))
+    return launch_candidate(candidate, AttnFwdHopper{problem, q, k, v, out, logsumexp}, stream);
   return launch_candidate(candidate, AttnFwd{problem, q, k, v, out, logsumexp}, stream);
 }
 

@@ -27,7 +27,8 @@ struct Candidate {
 // The kernel's description; null where there is none of this name.
 const KernelInfo* find_kernel(const char* name) noexcept;
 
-// Tensors as in attn_fwd_params and attn_bwd_params; delta as logsumexp.
+// Tensors as in attn_fwd_params and attn_bwd_params; delta as logsumexp. launch_attn_fwd takes the kernels of every
+// backend of attn_fwd.
 Error launch_attn_fwd(Candidate& candidate, const attn_fwd_params& params, Stream stream) noexcept;
 Error launch_attn_bwd_preprocess(Candidate& candidate, const Tensor<4>& out, const Tensor<4>& dout,
                                  const Tensor<3>& delta, Stream stream) noexcept;

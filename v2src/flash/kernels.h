@@ -1,16 +1,21 @@
-// Each attention kernel as a Kernel of dispatch.h: its tensors, functional, tuning keys, grid and arguments.
+// Each portable attention kernel as a Kernel of dispatch.h: its tensors, functional, tuning keys, grid and arguments.
 #pragma once
 
 #include "attn_bwd_dk_dv.shim.h"
 #include "attn_bwd_dq.shim.h"
 #include "attn_bwd_preprocess.shim.h"
 #include "attn_fwd.shim.h"
+#include "backend.h"
+#include "flash/attn_fwd_hopper.h"
 #include "flash/problem.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
-inline constexpr const KernelInfo* kKernels[] = {&attn_fwd_info, &attn_bwd_preprocess_info, &attn_bwd_dk_dv_info,
-                                                 &attn_bwd_dq_info};
+inline constexpr const KernelInfo* kKernels[] = {&attn_fwd_info, &attn_fwd_hopper_info, &attn_bwd_preprocess_info,
+                                                 &attn_bwd_dk_dv_info, &attn_bwd_dq_info};
+
+// Defined in <operator>.backends.cc, which is generated.
+extern const OperatorInfo attn_fwd_operator, attn_bwd_operator;
 
 // What these refer to must outlive them.
 struct AttnFwd {
@@ -32,7 +37,7 @@ struct AttnFwd {
     return {problem.seqlen_q, problem.seqlen_k,
             waves(problem.batch, problem.heads_q, problem.seqlen_q, multiprocessors)};
   }
-  Grid grid(const Psels& psels) const {
+  Grid grid(const Psels& psels, int) const {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnFwdArguments arguments() const {
@@ -65,7 +70,7 @@ struct AttnBwdPreprocess {
     return {problem.dtype, padded_head_dim(problem.head_dim), addressing};
   }
   AttnBwdPreprocessKeys keys(int) const { return {problem.seqlen_q}; }
-  Grid grid(const Psels& psels) const {
+  Grid grid(const Psels& psels, int) const {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnBwdPreprocessArguments arguments() const {
@@ -97,7 +102,7 @@ struct AttnBwdDkDv {
     return {problem.seqlen_q, problem.seqlen_k,
             waves(problem.batch, problem.heads_k, problem.seqlen_k, multiprocessors)};
   }
-  Grid grid(const Psels& psels) const {
+  Grid grid(const Psels& psels, int) const {
     return {ceil_div(problem.seqlen_k, psels.BLOCK_N), problem.heads_k, problem.batch};
   }
   AttnBwdDkDvArguments arguments() const {
@@ -137,7 +142,7 @@ struct AttnBwdDq {
     return {problem.seqlen_q, problem.seqlen_k,
             waves(problem.batch, problem.heads_q, problem.seqlen_q, multiprocessors)};
   }
-  Grid grid(const Psels& psels) const {
+  Grid grid(const Psels& psels, int) const {
     return {ceil_div(problem.seqlen_q, psels.BLOCK_M), problem.heads_q, problem.batch};
   }
   AttnBwdDqArguments arguments() const {

@@ -70,8 +70,8 @@ Candidate::Candidate(const std::string& kernel, const py::bytes& binary, const p
     wrong(name_, kernel + " takes " + std::to_string(info->psels.size()) + " psels");
   for (size_t i = 0; i < info->psels.size(); ++i) {
     const auto found = psels.find(info->psels[i]);
-    if (found == psels.end() || found->second <= 0)
-      wrong(name_, std::string("psel ") + info->psels[i] + " must be given, and positive");
+    if (found == psels.end() || found->second < 0)
+      wrong(name_, std::string("psel ") + info->psels[i] + " must be given, and not negative");
     candidate_.psels[i] = found->second;
   }
   candidate_.kernel = kernel_.c_str();

@@ -70,18 +70,21 @@ attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout
 
 py::dict as_dict(const KernelChoice& choice) {
   using py::literals::operator""_a;
-  py::list keys, runners_up;
+  py::list keys, runners_up, backends;
   for (int i = 0; i < choice.key_count; ++i)
     keys.append(py::dict("name"_a = choice.keys[i].name, "value"_a = choice.keys[i].value,
                          "representative"_a = choice.keys[i].representative));
   for (int i = 0; i < choice.runner_up_count; ++i)
     runners_up.append(
         py::dict("config"_a = choice.runners_up[i].config, "median_us"_a = choice.runners_up[i].median_us));
+  for (int i = 0; i < choice.backend_count; ++i)
+    backends.append(py::dict("name"_a = choice.backends[i].name, "median_us"_a = choice.backends[i].median_us));
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "image"_a = choice.image,
                   "psels"_a = choice.psels, "copts"_a = choice.copts,
                   "provenance"_a = provenance_name(choice.provenance), "source"_a = choice.source,
-                  "median_us"_a = choice.median_us, "runners_up"_a = runners_up);
+                  "median_us"_a = choice.median_us, "runners_up"_a = runners_up, "backend"_a = choice.backend,
+                  "backends"_a = backends);
 }
 
 py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int64_t batch,

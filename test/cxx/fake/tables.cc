@@ -1,11 +1,14 @@
 // Stands in for the generated shims, tables and images, small and the same for every kernel: two entries, of which the
-// second wins where both seqlens are above 64 and the GPU is filled more than once.
+// second wins where both seqlens are above 64 and the GPU is filled more than once. The hopper backend of attn_fwd
+// serves bf16 of head dim 256, and is faster where seqlen_q is above 64.
 #include <array>
 
 #include "attn_bwd_dk_dv.shim.h"
 #include "attn_bwd_dq.shim.h"
 #include "attn_bwd_preprocess.shim.h"
 #include "attn_fwd.shim.h"
+#include "attn_fwd_hopper.shim.h"
+#include "flash/kernels.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -96,13 +99,15 @@ constexpr std::array<const Lut*, Count> by_number(const Row (&rows)[Rows]) {
   return luts;
 }
 
-#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                                         \
-  ENTRIES(K, A, plain);                                                                                              \
-  ENTRIES(K, A, aligned);                                                                                            \
-  constexpr Row K##_##A##_rows[] = {ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),    \
-                                    ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),   \
-                                    ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),    \
-                                    ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False")}; \
+#define TABLE(K, A, ALIGNED_NUMBER, ALIGNED)                                                                        \
+  ENTRIES(K, A, plain);                                                                                             \
+  ENTRIES(K, A, aligned);                                                                                           \
+  constexpr Row K##_##A##_rows[] = {ROW(K, A, 6, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64 CAUSAL=False"),   \
+                                    ROW(K, A, 30, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=False"),  \
+                                    ROW(K, A, 33, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64 CAUSAL=True"),   \
+                                    ROW(K, A, 36, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False"), \
+                                    ROW(K, A, 42, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256 CAUSAL=False"), \
+                                    ROW(K, A, 45, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256 CAUSAL=True")}; \
   constexpr std::array<const Lut*, 48> K##_##A##_luts = by_number<48>(K##_##A##_rows)
 #define TABLE_OF_ROWS(K, A, ALIGNED_NUMBER, ALIGNED)                                                            \
   ENTRIES(K, A, plain);                                                                                         \
@@ -121,6 +126,29 @@ TABLE(attn_bwd_dk_dv, gfx942, 1, "offset32");
 TABLE(attn_bwd_dq, sm_90, 2, "descriptor");
 TABLE(attn_bwd_dq, gfx942, 1, "offset32");
 
+constexpr const char* kHopperPsels[] = {"BLOCK_N", "CONSUMERS"};
+IMAGES(attn_fwd_hopper, sm_90, 384, 4, LIST(QKVO(64, 32)), LIST(QKVO(64, 128)));
+constexpr Entry attn_fwd_hopper_entries[] = {
+    {&attn_fwd_hopper_sm_90_aligned0, {32, 2}, "BLOCK_N=32 CONSUMERS=2", "num_warps=4 maxnreg=168"},
+    {&attn_fwd_hopper_sm_90_aligned1, {128, 3}, "BLOCK_N=128 CONSUMERS=3", "num_warps=4 maxnreg=128"}};
+constexpr Lut kHopperLut = {"T=bf16 BLOCK_DMODEL=256 CAUSAL=False ADDRESSING=descriptor", kBins, kIndex,
+                            attn_fwd_hopper_entries, kEvidence_sm_90};
+constexpr const Lut* attn_fwd_hopper_sm_90_luts[] = {&kHopperLut};
+constexpr KernelTable attn_fwd_hopper_tables[] = {{"gfx942", {}, {}},
+                                                  {"sm_90", attn_fwd_hopper_sm_90_luts, attn_fwd_hopper_sm_90_images}};
+
+constexpr const char* kBackends[] = {"portable", "hopper"};
+constexpr BackendCell kShort = {0, {10.0f, 11.0f}}, kLong = {1, {20.0f, 15.0f}};
+constexpr BackendCell kBackendCells[] = {kShort, kShort, kShort, kShort, kLong, kLong, kLong, kLong};
+constexpr int kBackendsOf = 44;  // attn_fwd's godel number of the functional that the hopper backend has
+constexpr auto kBackendFunctionals = [] {
+  std::array<std::span<const BackendCell>, 48> functionals = {};
+  functionals[kBackendsOf] = kBackendCells;
+  functionals[kBackendsOf + 3] = kBackendCells;  // causal, of which the hopper kernel has no table
+  return functionals;
+}();
+constexpr OperatorTable kOperatorTables[] = {{"sm_90", kBackendFunctionals}};
+
 #define KERNEL_TABLES(K)                                                                \
   constexpr KernelTable K##_tables[] = {{"gfx942", K##_gfx942_luts, K##_gfx942_images}, \
                                         {"sm_90", K##_sm_90_luts, K##_sm_90_images}}
@@ -133,10 +161,17 @@ KERNEL_TABLES(attn_bwd_dq);
 }  // namespace
 
 const KernelInfo attn_fwd_info = {"attn_fwd", kSeqlenKeys, kTilePsels, attn_fwd_tables};
+const KernelInfo attn_fwd_hopper_info = {"attn_fwd_hopper", kSeqlenKeys, kHopperPsels, attn_fwd_hopper_tables};
 const KernelInfo attn_bwd_preprocess_info = {"attn_bwd_preprocess", kRowKeys, kRowPsels, attn_bwd_preprocess_tables};
 const KernelInfo attn_bwd_dk_dv_info = {"attn_bwd_dk_dv", kSeqlenKeys, kTilePsels, attn_bwd_dk_dv_tables};
 const KernelInfo attn_bwd_dq_info = {"attn_bwd_dq", kSeqlenKeys, kTilePsels, attn_bwd_dq_tables};
 
+const OperatorInfo attn_fwd_operator = {"attn_fwd", kBackends, kOperatorTables};
+const OperatorInfo attn_bwd_operator = {"attn_bwd", std::span(kBackends).first(1), {}};
+
+int AttnFwdHopperFunctional::godel_number() const noexcept {
+  return T == DType::bfloat16 && BLOCK_DMODEL == 256 && !CAUSAL && ADDRESSING == Addressing::descriptor ? 0 : -1;
+}
 int AttnFwdFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
 int AttnBwdDkDvFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
 int AttnBwdDqFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
@@ -168,6 +203,15 @@ void AttnFwdArguments::collect(ArgumentList& list) const noexcept {
   list.value(sm_scale);
   strides(list, {&Q, &K, &V, &Out});
   sizes(list, *this);
+}
+
+void AttnFwdHopperArguments::collect(ArgumentList& list) const noexcept {
+  for (const Tensor<4>* tensor : {&Q, &K, &V, &Out}) list.tensor(*tensor, true);
+  list.tensor(L, false);
+  list.value(store_lse);
+  list.value(sm_scale);
+  sizes(list, *this);
+  list.value(batch);
 }
 
 void AttnBwdPreprocessArguments::collect(ArgumentList& list) const noexcept {

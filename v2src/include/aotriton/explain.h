@@ -23,6 +23,13 @@ struct TuningKeyValue {
   int32_t representative;  // of the bin it falls in
 };
 
+inline constexpr int kMaxBackends = 4;
+
+struct BackendTime {
+  const char* name;
+  float median_us;  // measured time of all its kernels in the bin's representative problem; 0 when there is none
+};
+
 // The dispatch of one kernel. Pointers are to constant data that lives as long as the process.
 struct KernelChoice {
   const char* kernel;
@@ -39,6 +46,9 @@ struct KernelChoice {
   float median_us;     // measured median of the bin's representative problem; 0 when there is none
   int runner_up_count;
   const RunnerUp* runners_up;
+  const char* backend;  // of the operator, that the kernel belongs to
+  int backend_count;
+  BackendTime backends[kMaxBackends];  // that the operator has; the times are those that were compared
 };
 
 struct Explanation {

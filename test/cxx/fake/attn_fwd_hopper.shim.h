@@ -1,0 +1,58 @@
+// Stands in for the generated file of this name, in the C++ tests.
+#pragma once
+
+#include <cstdint>
+
+#include "archs.h"
+#include "kernel.h"
+#include "lut.h"
+
+namespace aotriton::v2::inline abi1::flash {
+
+// What the caller asks for.
+struct AttnFwdHopperFunctional {
+  DType T;
+  int32_t BLOCK_DMODEL;
+  bool CAUSAL;
+  Addressing ADDRESSING;
+
+  int godel_number() const noexcept;  // -1: not a functional of this kernel
+};
+
+// What the winner picked.
+struct AttnFwdHopperPsels {
+  int32_t BLOCK_N;
+  int32_t CONSUMERS;
+
+  explicit constexpr AttnFwdHopperPsels(const int32_t* psels) : BLOCK_N(psels[0]), CONSUMERS(psels[1]) {}
+};
+
+// The runtime quantities that pick the bin: laid out as the array that Lut::cell takes.
+struct AttnFwdHopperKeys {
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  int64_t waves;
+};
+
+// Every runtime argument in the kernel's order; strides follow from the tensors.
+struct AttnFwdHopperArguments {
+  const Tensor<4>& Q;
+  const Tensor<4>& K;
+  const Tensor<4>& V;
+  const Tensor<4>& Out;
+  const Tensor<3>& L;
+  int32_t store_lse;
+  float sm_scale;
+  int32_t num_heads_q;
+  int32_t num_heads_k;
+  int32_t max_seqlen_q;
+  int32_t max_seqlen_k;
+  int32_t head_dim;
+  int32_t batch;
+
+  void collect(ArgumentList& list) const noexcept;
+};
+
+extern const KernelInfo attn_fwd_hopper_info;
+
+}  // namespace aotriton::v2::inline abi1::flash

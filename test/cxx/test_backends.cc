@@ -1,0 +1,157 @@
+// Which backend a call gets, what the Hopper one is given, and what is left to the portable one.
+#include "calls.h"
+#include "flash/candidate.h"
+#include "flash/request.h"
+#include "load.h"
+#include "lookup.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+// In the first entry of the hopper backend's table, and in the second.
+constexpr Sizes kSmall = {.head_dim = 256};
+constexpr Sizes kLarge = {.batch = 8, .heads = 16, .heads_k = 4, .seqlen_q = 1000, .seqlen_k = 777, .head_dim = 200};
+
+void hopper(const RecordedLaunch& launch, const attn_fwd_params& p, const Sizes& s, uint32_t key_rows) {
+  CHECK_EQ(launch.entry, "attn_fwd_hopper");
+  Reader reader(launch);
+  reader.descriptor(p.q, 64);
+  reader.descriptor(p.k, key_rows);
+  reader.descriptor(p.v, key_rows);
+  reader.descriptor(p.out, 64);
+  reader.value(p.logsumexp.data);
+  reader.value(int32_t{p.logsumexp.data != nullptr});
+  reader.value(p.sm_scale);
+  for (const int64_t size : {s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, s.batch})
+    reader.value(static_cast<int32_t>(size));
+  reader.end();
+}
+
+std::string entry_of(const attn_fwd_params& p, const char* vendor = "cuda") {
+  Recording& recording = start(vendor);
+  CHECK_EQ(attn_fwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 1u);
+  return recording.launches.at(0).entry;
+}
+
+KernelChoice explained(const Sizes& s, const char* arch = "sm_90") {
+  Explanation explanation;
+  CHECK_EQ(explain(fwd_call(s), arch, 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernel_count, 1);
+  return explanation.kernels[0];
+}
+
+std::string line_of(const KernelChoice& choice) {
+  char line[1024];
+  format_line(choice, line, sizeof line);
+  return line;
+}
+
+}  // namespace
+
+TEST("the hopper backend takes tiles of 64 rows for each consumer") {
+  Recording& recording = start("cuda");
+  const attn_fwd_params p = fwd_call(kSmall);
+  CHECK_EQ(attn_fwd(p, {}), Error::success);
+  const RecordedLaunch& launch = recording.launches.at(0);
+  CHECK_EQ(recording.launches.size(), 1u);
+  check_shape(launch, 8, 1, 1, 384, 40000);  // 100 rows in tiles of 128, of 4 heads in 2 batches
+  hopper(launch, p, kSmall, 32);
+}
+
+TEST("its programs are as many as multiprocessors, but not more than tiles") {
+  for (const int multiprocessors : {132, 1000}) {
+    Recording& recording = start("cuda");
+    recording.devices[kContext].multiprocessors = multiprocessors;
+    attn_fwd_params p = fwd_call(kLarge);
+    p.logsumexp = {};
+    CHECK_EQ(attn_fwd(p, {}), Error::success);
+    const RecordedLaunch& launch = recording.launches.at(0);
+    check_shape(launch, multiprocessors == 132 ? 132 : 6 * 16 * 8, 1, 1, 768, 60000);  // tiles of 192 rows
+    hopper(launch, p, kLarge, 128);
+  }
+}
+
+TEST("what the hopper backend does not serve, or is slower at, falls to the portable one") {
+  CHECK_EQ(entry_of(fwd_call(kSmall)), "attn_fwd_hopper");
+  Sizes few = kSmall;
+  few.seqlen_q = 64;  // the bin where the portable backend is faster
+  CHECK_EQ(entry_of(fwd_call(few)), "attn_fwd");
+  CHECK_EQ(entry_of(fwd_call()), "attn_fwd");  // another head dim
+  CHECK_EQ(entry_of(fwd_call(kSmall), "hip"), "attn_fwd");
+
+  attn_fwd_params p = fwd_call(kSmall);
+  p.v.data = pointer(0x30008);  // no descriptor
+  CHECK_EQ(entry_of(p), "attn_fwd");
+  p = fwd_call({.seqlen_k = 100, .head_dim = 256});
+  p.causal = true;  // chosen, but its table has no such functional
+  CHECK_EQ(entry_of(p), "attn_fwd");
+}
+
+TEST("more tiles than 32 bits count fall to the portable backend") {
+  attn_fwd_params p = fwd_call({.batch = 1, .heads = 1 << 9, .heads_k = 1, .seqlen_q = 1 << 28, .head_dim = 256});
+  p.logsumexp = {};
+  CHECK_EQ(entry_of(p), "attn_fwd");
+  p.q.sizes[1] = p.out.sizes[1] = 1 << 7;
+  CHECK_EQ(entry_of(p), "attn_fwd_hopper");
+}
+
+TEST("explain names the backend and what each takes, in the log line too") {
+  const KernelChoice faster = explained(kSmall);
+  CHECK_EQ(faster.kernel, std::string("attn_fwd_hopper"));
+  CHECK_EQ(faster.backend, std::string("hopper"));
+  CHECK_EQ(faster.backend_count, 2);
+  CHECK_EQ(faster.backends[0].name, std::string("portable"));
+  CHECK_EQ(faster.backends[0].median_us, 20.0f);
+  CHECK_EQ(faster.backends[1].name, std::string("hopper"));
+  CHECK_EQ(faster.backends[1].median_us, 15.0f);
+  CHECK_CONTAINS(line_of(faster), "; backend hopper, portable takes 20 us");
+
+  Sizes few = kSmall;
+  few.seqlen_q = 10;
+  CHECK_EQ(explained(few).kernel, std::string("attn_fwd"));
+  CHECK_CONTAINS(line_of(explained(few)), "; backend portable, hopper takes 11 us");
+  CHECK_CONTAINS(line_of(explained({})), "; backend portable, hopper was not compared");
+  CHECK_EQ(explained(kSmall, "gfx942").backends[1].median_us, 0.0f);
+}
+
+TEST("an operator with one backend does not speak of it in the line") {
+  Explanation explanation;
+  CHECK_EQ(explain(bwd_call(), "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernels[2].backend, std::string("portable"));
+  CHECK_EQ(explanation.kernels[2].backend_count, 1);
+  CHECK_EQ(line_of(explanation.kernels[2]).find("backend"), std::string::npos);
+}
+
+TEST("a candidate of either kernel of attn_fwd is launched, whatever the tables say") {
+  Recording& recording = start("cuda");
+  flash::Candidate candidate = {.kernel = "attn_fwd_hopper",
+                                .arch = "sm_90",
+                                .T = DType::bfloat16,
+                                .BLOCK_DMODEL = 64,
+                                .ADDRESSING = Addressing::descriptor,
+                                .psels = {32, 2}};
+  const unsigned char binary[] = "an image of the hopper kernel";
+  Image& image = candidate.image;
+  image.name = "made_up";
+  image.entry = "attn_fwd_hopper";
+  image.data = binary;
+  image.size = image.unpacked_size = sizeof binary;
+  image.threads = 384;
+  image.descriptor_count = 4;
+  for (const int i : {0, 1, 2, 3}) image.descriptors[i] = {4, 3, {1, 1, static_cast<uint16_t>(i % 3 ? 32 : 64), 64}};
+  const Sizes s;
+  attn_fwd_params p = fwd_call(s);
+  CHECK_EQ(flash::launch_attn_fwd(candidate, p, {}), Error::success);
+  check_shape(recording.launches.at(0), 8, 1, 1, 384, 0);
+  hopper(recording.launches.at(0), p, s, 32);
+
+  p.k.strides[0] = 0;  // a broadcast, which no descriptor reaches
+  CHECK_EQ(flash::launch_attn_fwd(candidate, p, {}), Error::invalid_argument);
+  CHECK_CONTAINS(last_error_message(), "made_up: has ADDRESSING=descriptor, the tensors' layout allows general");
+  candidate.kernel = "attn_bwd_dq";
+  CHECK_EQ(flash::launch_attn_fwd(candidate, fwd_call(s), {}), Error::invalid_argument);
+  CHECK_CONTAINS(last_error_message(), "made_up: is an image of attn_bwd_dq, not of attn_fwd");
+  CHECK_EQ(unload_image(image), Error::success);
+}

@@ -1,0 +1,138 @@
+"""Claims about backends: who serves a cell, by whose medians, and what a backend brings into a build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toy import FAST, KERNEL, OPERATOR, cells, database, spec, with_fast
+
+from aotriton.codegen.backends import BackendCell, choose
+from aotriton.codegen.plan import UNREACHED, Plan, TablePlan, plan
+from aotriton.rules import flash
+from aotriton.rules.binning import bin_text
+from aotriton.rules.database import Winner
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Backend, Functional, KernelDescription, Operator
+
+ATTN_FWD = flash.OPERATORS[0]
+DIAGONAL, SHORT = (512, 512, 8), (64, 512, 8)
+
+
+def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addressing: str = "descriptor") -> Functional:
+    values = {"T": T, "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": addressing}
+    return kernel.functional("sm_90", **{choice.name: values[choice.name] for choice in kernel.choices})
+
+
+def row(functional: Functional, cell: tuple[int, ...], median: float = 0.0, source: str = "") -> Winner:
+    """A measured winner where a median is given, else one borrowed from ``source``."""
+    kernel = functional.kernel
+    psels = {name: values[0] for name, values in kernel.psels["cuda"].items()}
+    copts = {name: values[0] for name, values in kernel.copts["cuda"].items()}
+    image = ImageSpec.of(functional, psels, copts).name
+    provenance = "measured" if median else "borrowed"
+    bin = bin_text(kernel.tuning_keys, cell)
+    return Winner("sm_90", kernel.name, str(functional), bin, image, psels, copts, provenance, source, median)
+
+
+def chosen(
+    operator: Operator, functional: Functional, cell: tuple[int, ...], *rows: Winner
+) -> tuple[int, tuple[float, ...]]:
+    """Backend and medians of one cell; (0, ()) where nothing was compared in the functional."""
+    by_place = {(one.arch, one.kernel, f"{one.functional} {one.bin}"): one for one in rows}
+    made = choose(operator, "sm_90", [functional], by_place)
+    for found in made.cells.get(functional.godel_number, ()):
+        if found.bin == cell:
+            return found.backend, found.medians_us
+    return 0, ()
+
+
+def test_the_faster_backend_serves_a_cell() -> None:
+    """The lower median wins, the first backend a tie; a cell where another backend has no winner is the first's."""
+    one, other = attn(flash.ATTN_FWD), attn(flash.ATTN_FWD_HOPPER)
+    assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 9.9)) == (1, (10.0, 9.9))
+    assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 10.1)) == (0, (10.0, 10.1))
+    assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 10.0))[0] == 0
+    rows = row(one, DIAGONAL, 10.0), row(one, SHORT, 5.0), row(other, SHORT, 4.0)
+    assert chosen(ATTN_FWD, one, DIAGONAL, *rows) == (0, (10.0, 0.0))
+    assert chosen(ATTN_FWD, one, SHORT, *rows) == (1, (5.0, 4.0))
+    assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0)) == (0, ())
+
+
+def test_only_measurements_choose() -> None:
+    """A predicted or imported winner is compared with nothing, on either side."""
+    one, other = row(attn(flash.ATTN_FWD), DIAGONAL, 10.0), row(attn(flash.ATTN_FWD_HOPPER), DIAGONAL, 1.0)
+    for provenance in ("predicted", "imported"):
+        assert chosen(ATTN_FWD, attn(flash.ATTN_FWD), DIAGONAL, one, replace(other, provenance=provenance))[0] == 0
+        assert chosen(ATTN_FWD, attn(flash.ATTN_FWD), DIAGONAL, replace(one, provenance=provenance), other)[0] == 0
+
+
+def test_what_a_backend_does_not_serve_is_the_first_ones() -> None:
+    """General addressing has no Hopper kernel, so that nothing is compared there."""
+    general, other = attn(flash.ATTN_FWD, addressing="general"), attn(flash.ATTN_FWD_HOPPER)
+    assert chosen(ATTN_FWD, general, DIAGONAL, row(general, DIAGONAL, 10.0), row(other, DIAGONAL, 1.0)) == (0, ())
+
+
+def test_borrowed_cells_compare_their_lender() -> None:
+    """fp16 gets bf16's choice, and an unmeasured bin that of the bin it borrows from: from one and the same only."""
+    kernels = flash.ATTN_FWD, flash.ATTN_FWD_HOPPER
+    one, other = (attn(kernel) for kernel in kernels)
+    one16, other16 = (attn(kernel, "fp16") for kernel in kernels)
+    measured = row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 8.0), row(one, SHORT, 3.0), row(other, SHORT, 4.0)
+    same = "T=bf16 in the same bin"
+    rows = *measured, row(one16, DIAGONAL, source=same), row(other16, DIAGONAL, source=same)
+    assert chosen(ATTN_FWD, one16, DIAGONAL, *rows) == (1, (10.0, 8.0))
+    near, far = "max_seqlen_q=512 max_seqlen_k=512 waves=8", "max_seqlen_q=64 max_seqlen_k=512 waves=8"
+    empty = (2048, 64, 8)
+    for lenders, expected in (((near, near), 1), ((far, far), 0), ((near, far), 0), ((far, near), 0)):
+        borrowed = [row(f, empty, source=source) for f, source in zip((one, other), lenders, strict=True)]
+        assert chosen(ATTN_FWD, one, empty, *measured, *borrowed)[0] == expected
+
+
+def test_the_kernels_of_a_backend_count_together() -> None:
+    """Medians of all kernels are added, each of its own cell of the same bins; without one of them there is no time."""
+    first = flash.OPERATORS[1].backends[0]
+    pre, dk_dv, dq = first.kernels
+    operator = Operator("attn_bwd", "flash", (first, Backend("other", (pre, dq))))
+    rows = row(attn(pre), (512,), 1.0), row(attn(dk_dv), DIAGONAL, 5.0), row(attn(dq), DIAGONAL, 4.0)
+    assert chosen(operator, attn(dq), DIAGONAL, *rows) == (1, (10.0, 5.0))
+    assert chosen(operator, attn(dq), DIAGONAL, *rows[1:]) == (0, ())
+    assert chosen(operator, attn(dq), DIAGONAL, rows[0], rows[2]) == (0, ())
+
+
+def planned(toy: KernelDescription, rows: list[Winner], coverage: str = "default") -> tuple[Plan, TablePlan]:
+    """The plan for sm_90, and the table of the fast backend's kernel."""
+    made = plan([OPERATOR], ["sm_90"], coverage, [row for row in rows if row.arch == "sm_90"], {})
+    (table,) = (table for table in made.tables if table.kernel is FAST)
+    return made, table
+
+
+def test_a_backend_brings_the_images_that_are_reached(toy: KernelDescription) -> None:
+    """Cells that it does not serve have an image of those that it does, and say so; one that it never wins has none."""
+    rows = with_fast(database(toy)[0])
+    made, table = planned(toy, rows)
+    (functional,) = table.functionals
+    fast = functional.functional
+    assert [cell.backend for cell in next(iter(made.operators[0].cells.values()))] == [1, 0, 1, 0]
+    assert list(made.operators[0].cells) == [KERNEL.functional("sm_90", **fast.as_dict()).godel_number]
+    assert list(table.images) == sorted({spec(fast, 32).name, spec(fast, 128).name})
+    assert [cell.source for cell in functional.cells] == ["", UNREACHED, "", UNREACHED]
+    assert [bin_text(KERNEL.tuning_keys, cell.bin) for cell in functional.cells] == cells(fast)
+    slow = [replace(row, median_us=30.0) if row.kernel == FAST.name else row for row in rows]
+    assert planned(toy, slow)[1].functionals == ()
+
+
+def test_a_backend_needs_no_winners(toy: KernelDescription) -> None:
+    """Without measurements of it a build has the first backend everywhere, and no gap is reported."""
+    rows = [row for row in with_fast(database(toy)[0]) if row.kernel != FAST.name]
+    for coverage in ("none", "small", "default", "full"):
+        made, table = planned(toy, rows, coverage)
+        assert table.functionals == ()
+        assert made.operators[0].cells == {}
+
+
+def test_a_changed_kernel_keeps_its_place(toy: KernelDescription) -> None:
+    """Until it is measured again the last measurement chooses, and the cell says that the kernel has changed."""
+    old = [replace(row, image="old") if row.kernel == FAST.name else row for row in with_fast(database(toy)[0])]
+    made, table = planned(toy, old)
+    assert next(iter(made.operators[0].cells.values()))[0] == BackendCell((64, 1), 1, (20.0, 15.0))
+    assert table.functionals[0].cells[0].source == "old: the kernel's source has changed since"

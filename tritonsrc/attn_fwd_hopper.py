@@ -1,0 +1,377 @@
+"""Attention forward for Hopper: a producer warp and one to three consumer warpgroups turn Q, K and V into Out and L.
+
+A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see,
+taken BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i,
+counted from the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only and step n values
+only. What a step needs lies in one of STAGES slots. A consumer:
+
+    step 0     S = Q K(0)                                  mask S         P(0) = softmax(S)
+    step 1     S = Q K(1),  Out += P(0) V(0)               wait for S     P(1) = softmax(S)   wait for Out, rescale it
+    ...
+    step n                  Out += P(n-1) V(n-1)           wait for Out   Out / row sum → shared → global memory
+
+Only step 0 needs a mask: it holds the end of the keys, and, as 64 rows that start at a multiple of 64 cross the
+diagonal in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that only later
+consumers need; the first one it needs is its step 0.
+
+Who waits for whom. Each arrow is an mbarrier, from who arrives, with the count or the bytes of a phase, to who waits:
+
+    producer warp                                           consumer warpgroup c
+    ─────────────                                           ────────────────────
+    loads Q, the 64 rows of c     ── q_full[c], bytes ───▶  step 0
+    loads the next tile's         ◀─── q_empty[c], 1 ─────  after the last S, or once Q is in registers, or, where Out
+                                                            is staged in Q's place, once Out has left it
+    loads K(i) and V(i-1)         ── full[slot], bytes ──▶  step i
+    loads step i + STAGES         ◀─ empty[slot], each c ─  after S and Out of step i
+
+Consumers never wait for each other; they drift apart, so that the softmax of one runs beside the products of another.
+Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
+
+Tuned: CONSUMERS, BLOCK_N (64 or more), STAGES, GROUP_ROUNDS (`tile_at`), OUT_IN_Q (stage Out in Q's place, which leaves
+room for another stage), Q_IN_REGISTERS (frees Q's place early) and EARLY_WAIT.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+LOG2_E = gl.constexpr(1.4426950408889634)
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+@gluon.jit
+def mask(s, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
+    """Hide the scores of keys that a query row must not see. `row`, `key`: what s[0, 0] belongs to."""
+    columns = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
+    if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
+        rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+        s = gl.where(columns <= rows, s, float("-inf"))
+    else:
+        s = gl.where(columns < max_seqlen_k, s, float("-inf"))
+    return s
+
+
+@gluon.jit
+def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
+    """How many heads, of `blocks` tiles each, the programs work on together: see `tile_at`."""
+    if CAUSAL and GROUP_ROUNDS > 0:
+        heads = gl.minimum(gl.maximum(GROUP_ROUNDS * gl.num_programs(0) // blocks, 1), heads)
+    return heads
+
+
+@gluon.jit
+def tiles_for_program(tiles):
+    """How many of so many tiles are this program's: one in every round, but the last round may be short."""
+    programs = gl.num_programs(0)
+    rounds = tiles // programs
+    place = gl.program_id(0)
+    if rounds % 2 == 1:
+        place = programs - 1 - place
+    return rounds + (place < tiles - rounds * programs).to(gl.int32)
+
+
+@gluon.jit
+def tile_count(heads, max_seqlen_q, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
+    """Number of tiles that this program works on: see `tile_at`."""
+    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
+    groups = heads // group
+    return groups * tiles_for_program(group * blocks) + tiles_for_program((heads - groups * group) * blocks)
+
+
+@gluon.jit
+def tile_at(
+    i, heads, max_seqlen_q, max_seqlen_k,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
+):  # fmt: skip
+    """First row, head (of all heads of the batch) and number of key tiles of this program's tile i.
+
+    Tiles are dealt out in rounds, one to each program, head by head. Every second round goes through the programs
+    backwards, so that causal, where tiles differ, all programs have about the same to do. That is more exact with
+    GROUP_ROUNDS (0 or even): then heads form groups of about so many rounds, and the tiles of a group are sorted, the
+    longest first; but the group's keys and values should fit in the L2 cache.
+    """
+    programs = gl.num_programs(0)
+    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
+    rounds = gl.maximum(tiles_for_program(group * blocks), 1)
+    g = gl.minimum(i // rounds, heads // group)
+    round = i - g * rounds
+    place = gl.program_id(0)
+    if round % 2 == 1:
+        place = programs - 1 - place
+    tile = round * programs + place
+    if CAUSAL and GROUP_ROUNDS > 0:
+        group_now = gl.minimum(heads - g * group, group)
+        block = tile // group_now
+        head = g * group + tile % group_now
+    else:
+        head = tile // blocks
+        block = tile % blocks
+    if CAUSAL:
+        block = blocks - 1 - block
+        keys = gl.minimum((block + 1) * BLOCK_M, max_seqlen_k)
+    else:
+        keys = max_seqlen_k
+    return block * BLOCK_M, head, gl.cdiv(keys, BLOCK_N)
+
+
+@gluon.jit
+def producer(
+    Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
+):  # fmt: skip
+    BLOCK_M: gl.constexpr = CONSUMERS * 64
+    BLOCK_N: gl.constexpr = K.block_shape[2]
+    KV_BYTES: gl.constexpr = K.block_type.nbytes
+    heads = num_heads_q * batch
+    step = 0
+    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
+        b = head // num_heads_q
+        head -= b * num_heads_q
+        head_k = head // (num_heads_q // num_heads_k)
+
+        # Step 0. The keys come first: their slot is free before Q's place is.
+        last = (tiles - 1) * BLOCK_N
+        slot = step % STAGES
+        mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), KV_BYTES)
+        tma.async_copy_global_to_shared(K, [b, head_k, last, 0], full.index(slot), k_slots.index(slot))
+        for c in gl.static_range(CONSUMERS):
+            mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
+            mbarrier.expect(q_full.index(c), Q.block_type.nbytes)
+            tma.async_copy_global_to_shared(Q, [b, head, row + c * 64, 0], q_full.index(c), q_slots.index(c))
+        step += 1
+
+        for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
+            slot = step % STAGES
+            ready = full.index(slot)
+            has_k = key > 0
+            mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(ready, 2 * KV_BYTES, pred=has_k)
+            mbarrier.expect(ready, KV_BYTES, pred=not has_k)
+            tma.async_copy_global_to_shared(K, [b, head_k, key - BLOCK_N, 0], ready, k_slots.index(slot), pred=has_k)
+            tma.async_copy_global_to_shared(V, [b, head_k, key, 0], ready, v_slots.index(slot))
+            step += 1
+
+
+@gluon.jit
+def softmax(s, row_max, row_sum, scale):
+    """P, the new row maximum (unscaled) and sum, and the factor for what was summed before."""
+    new_max = gl.maximum(row_max, gl.max(s, 1))
+    scaled_max = new_max * scale
+    correction = gl.exp2(row_max * scale - scaled_max)
+    p = gl.exp2(s * scale - gl.expand_dims(scaled_max, 1))
+    return p, new_max, row_sum * correction + gl.sum(p, 1), correction
+
+
+@gluon.jit
+def consumer(
+    Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
+    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
+    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
+):  # fmt: skip
+    """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
+    BLOCK_M: gl.constexpr = CONSUMERS * 64
+    BLOCK_N: gl.constexpr = k_slots.shape[3]
+    BLOCK_DMODEL: gl.constexpr = k_slots.shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUT_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DMODEL, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, OUT_LAYOUT, 2)
+    dtype: gl.constexpr = q_slots.dtype
+
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
+    step = 0
+    heads = num_heads_q * batch
+    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
+        row += C * 64
+
+        # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
+        if CAUSAL and BLOCK_M > BLOCK_N:
+            visible = gl.minimum((row + 63) // BLOCK_N + 1, tiles)
+            for _ in range(visible, tiles):
+                slot = step % STAGES
+                mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+                mbarrier.arrive(empty.index(slot))
+                step += 1
+            tiles = visible
+
+        # Step 0
+        mbarrier.wait(q_full.index(C), i & 1)
+        q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
+        if Q_IN_REGISTERS:
+            q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+            if not OUT_IN_Q:
+                mbarrier.arrive(q_empty.index(C))
+        slot = step % STAGES
+        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+        k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+        s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(0, deps=[s])
+        mbarrier.arrive(empty.index(slot))
+        step += 1
+        key = (tiles - 1) * BLOCK_N
+        if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
+            key = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1)
+        if CAUSAL or key + BLOCK_N > max_seqlen_k:
+            s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+        row_max = gl.max(s, 1)
+        p = gl.exp2(s * scale - gl.expand_dims(row_max * scale, 1))
+        row_sum = gl.sum(p, 1)
+        p = gl.convert_layout(p.to(dtype), P_LAYOUT)
+        out = gl.zeros([64, BLOCK_DMODEL], gl.float32, OUT_LAYOUT)
+        if EARLY_WAIT:
+            mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
+
+        # Steps 1 to tiles - 1
+        first = step
+        last = step + tiles - 1
+        for step in range(first, last):
+            slot = step % STAGES
+            if not EARLY_WAIT:
+                mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+            k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+            v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+            s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+            out_next = warpgroup_mma(p, v, out, is_async=True)
+            s = warpgroup_mma_wait(1, deps=[s])
+            p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
+            p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
+            if EARLY_WAIT:  # for the next step, here: it keeps the compiler from waiting for `out` above the softmax
+                mbarrier.wait(full.index((step + 1) % STAGES), ((step + 1) // STAGES) & 1)
+            out = warpgroup_mma_wait(0, deps=[out_next])
+            mbarrier.arrive(empty.index(slot))
+            out = out * gl.expand_dims(gl.convert_layout(correction, gl.SliceLayout(1, OUT_LAYOUT)), 1)
+            p = p_next
+        step = last
+
+        # Step `tiles`
+        if not OUT_IN_Q and not Q_IN_REGISTERS:
+            mbarrier.arrive(q_empty.index(C))
+        slot = step % STAGES
+        if not EARLY_WAIT:
+            mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+        v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+        out = warpgroup_mma(p, v, out, is_async=True)
+        out = warpgroup_mma_wait(0, deps=[out])
+        mbarrier.arrive(empty.index(slot))
+        step += 1
+
+        if store_lse != 0:
+            rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
+            head_row = head.to(gl.int64) * max_seqlen_q
+            lse = (row_max * scale + gl.log2(row_sum)) * LN_2
+            gl.store(L + head_row + rows, lse, mask=rows < max_seqlen_q)
+        out = out * gl.expand_dims(gl.convert_layout(1.0 / row_sum, gl.SliceLayout(1, OUT_LAYOUT)), 1)
+        tma.store_wait(0)
+        out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))
+        fence_async_shared()
+        b = head // num_heads_q
+        tma.async_copy_shared_to_global(Out, [b, head - b * num_heads_q, row, 0], out_slots.index(C))
+        if OUT_IN_Q:
+            tma.store_wait(0)
+            mbarrier.arrive(q_empty.index(C))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attn_fwd_hopper(
+    Q,
+    K,
+    V,
+    Out,
+    L,
+    store_lse,
+    sm_scale,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    head_dim,
+    batch,
+    BLOCK_N: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    GROUP_ROUNDS: gl.constexpr,
+    OUT_IN_Q: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr,
+    EARLY_WAIT: gl.constexpr,
+):
+    """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q, 64 * CONSUMERS) *
+    num_heads_q * batch. `sm_scale` must not be negative.
+
+    Q, K, V, Out: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, 64, BLOCK_DMODEL] (Q, Out) and
+    [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch,
+    num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
+    """
+    REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 240
+    PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 24
+    q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Q.layout)
+    k_slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
+    v_slots = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], V.layout)
+    if OUT_IN_Q:
+        out_slots = q_slots
+    else:
+        out_slots = gl.allocate_shared_memory(Out.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Out.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+        mbarrier.init(q_empty.index(c), count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=CONSUMERS)
+
+    # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
+    scale = gl.maximum(sm_scale * LOG2_E, 1e-30)
+    # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
+    if CONSUMERS == 1:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
+        ], [1], [PRODUCER_REGISTERS])  # fmt: skip
+    elif CONSUMERS == 2:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
+        ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
+                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
+                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
