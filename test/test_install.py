@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from aotriton.rules import flash
+
 CONSUMER = Path(__file__).resolve().parent / "consumer"
 WARNINGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror")
 
@@ -134,8 +136,9 @@ def test_explain_answers_in_text_and_json(prefix: Path, arch: str, op: str) -> N
     """aotriton-explain names functional, godel number, bin, image, psels, copts and provenance, alike in both forms."""
     command = (prefix / "bin" / "aotriton-explain", "--op", op, "--arch", arch, *EXAMPLE, "--causal")
     text, kernels = must(*command), json.loads(must(*command, "--json"))
-    wanted = ["attn_fwd"] if op == "attn_fwd" else ["attn_bwd_preprocess", "attn_bwd_dk_dv", "attn_bwd_dq"]
-    assert [kernel["kernel"] for kernel in kernels] == wanted
+    # Which backend a call gets is the database's to say.
+    backends = next(operator.backends for operator in flash.OPERATORS if operator.name == op)
+    assert [kernel["kernel"] for kernel in kernels] in [[k.name for k in backend.kernels] for backend in backends]
     for kernel in kernels:
         assert kernel["arch"] == arch
         assert kernel["provenance"] in ("measured", "borrowed", "predicted", "imported")
