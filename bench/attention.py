@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import platform
@@ -123,15 +124,21 @@ def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
 
 
 def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) -> dict[str, dict[str, float]]:
-    """{contender: {tensor: relative error}} against float64, in the first and the last head.
-
-    SystemExit where the library is more than twice as far from the truth as the farther peer, or, over whole tensors,
-    farther from a peer than both their errors explain.
-    """
+    """``compare`` of all that the implementations compute."""
     names = ("out", "dq", "dk", "dv")
     results = {}
     for who, contender in implementations.items():
         results[who] = dict(zip(names, (contender.forward()[0], *contender.backward()), strict=True))
+    return compare(q, k, v, dout, causal, results)
+
+
+def compare(q, k, v, dout, causal: bool, results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """{who: {tensor: relative error}} against float64, in the first and the last head.
+
+    SystemExit where one that is not a peer is more than twice as far from the truth as the farther peer, or, over whole
+    tensors, farther from a peer than both their errors explain.
+    """
+    names = tuple(results[LIBRARY])
     heads = ((0, 0), (q.shape[0] - 1, q.shape[1] - 1))
     errors: dict[str, dict[str, float]] = {who: dict.fromkeys(names, 0.0) for who in results}
     for head in heads:
@@ -140,16 +147,15 @@ def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) ->
             for name in names:
                 errors[who][name] = _worse(errors[who][name], _distance(result[name][head], exact[name]))
         del exact
-    for name in names:
+    for who, name in itertools.product((who for who in results if who not in PEERS), names):
         allowed = 2 * max(errors[peer][name] for peer in PEERS)
-        if not errors[LIBRARY][name] <= allowed:
-            sys.exit(f"{_shape(q, causal)}: {name} is off by {errors[LIBRARY][name]:.2e}, peers by {allowed / 2:.2e}")
+        what = f"{_shape(q, causal)}: {who}'s {name}"
+        if not errors[who][name] <= allowed:
+            sys.exit(f"{what} is off by {errors[who][name]:.2e}, peers by {allowed / 2:.2e}")
         for peer in PEERS:
-            apart = _distance(results[LIBRARY][name], results[peer][name])
+            apart = _distance(results[who][name], results[peer][name])
             if not apart <= allowed + errors[peer][name]:
-                sys.exit(
-                    f"{_shape(q, causal)}: {name} is {apart:.2e} from {peer}'s, whose error is {errors[peer][name]:.2e}"
-                )
+                sys.exit(f"{what} is {apart:.2e} from {peer}'s, whose error is {errors[peer][name]:.2e}")
     return errors
 
 
@@ -172,9 +178,10 @@ def _shape(q, causal: bool) -> str:
     return f"head_dim {head_dim} seqlen {seqlen} {'causal' if causal else 'full'} batch {batch} heads {heads}"
 
 
-def race(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of GPU time of each call: in turns, in a rotating order, L2 flushed, the GPU behind the host.
+def race(calls: dict[str, Callable[[], object]], rounds: int, cold: bool = True) -> dict[str, list[float]]:
+    """Microseconds of GPU time of each call: in turns, in a rotating order, the GPU behind the host.
 
+    ``cold``: L2 is flushed before each call; otherwise the same call is made just before it, untimed.
     A sample counts only if the whole call was enqueued before the GPU came to it.
     """
     import torch
@@ -186,7 +193,10 @@ def race(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[
         ahead = {}
         torch.cuda._sleep(HEAD_START)
         for name in order:
-            flush.zero_()
+            if cold:
+                flush.zero_()
+            else:
+                calls[name]()
             events[name][0].record()
             calls[name]()
             events[name][1].record()

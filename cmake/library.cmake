@@ -30,3 +30,10 @@ target_link_libraries(aotriton-explain PRIVATE aotriton_v2)
 add_executable(bench-launch EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/launch.cc")
 target_include_directories(bench-launch PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_link_libraries(bench-launch PRIVATE aotriton_v2)
+
+# The same beside torch, loaded by bench/latency.py.
+add_library(bench-latency MODULE EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/latency.cc")
+set_target_properties(bench-latency PROPERTIES PREFIX "")
+target_compile_options(bench-latency PRIVATE -Wall -Wextra -Werror)
+target_include_directories(bench-latency PRIVATE "${PROJECT_SOURCE_DIR}/v2src")
+target_link_libraries(bench-latency PRIVATE aotriton_v2)

@@ -34,6 +34,8 @@ target_link_libraries(test_vendor PRIVATE aotriton_checked)
 add_test(NAME cxx.test_vendor COMMAND test_vendor)
 set_tests_properties(cxx.test_vendor PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/vendor")
 
+set_target_properties(bench-latency PROPERTIES EXCLUDE_FROM_ALL OFF)  # a test loads it beside the stand-in for CUDA
+
 # The tests of the installed tree share one install.
 set(test_prefix "${PROJECT_BINARY_DIR}/test-install")
 add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${test_prefix}")
@@ -48,7 +50,7 @@ foreach(source IN LISTS python_tests)
   set_tests_properties(py.${name} PROPERTIES
     SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_BENCH_LATENCY=$<TARGET_FILE:bench-latency>;AOTRITON_STANDINS=${PROJECT_BINARY_DIR}/vendor;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
   if(AOTRITON_IMAGE_STORE)
     set_property(TEST py.${name} APPEND PROPERTY ENVIRONMENT "AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE}")
   endif()

@@ -1,5 +1,6 @@
-// Stands in for libcuda.so.1: exports the entry points that driver/cuda.cc uses, with the signatures of cuda.h, and
-// writes down each call. Two contexts, of devices 0 and 1, which are an sm_90 with 132 multiprocessors.
+// Stands in for libcuda.so.1: exports the entry points that driver/cuda.cc and bench/latency.cc use, with the
+// signatures of cuda.h, and writes down each call. Two contexts, of devices 0 and 1, which are an sm_90 with 132
+// multiprocessors.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -71,6 +72,8 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
   return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p;", function, x, y, z, bx, by, bz, shared, stream,
               *static_cast<int*>(arguments[0]), static_cast<void*>(extra));
 }
+int cuStreamSynchronize(void* stream) { return note("synchronize %p;", stream); }
+int cuEventRecord(void* event, void* stream) { return note("record %p %p;", event, stream); }
 int cuGetErrorName(int status, const char** name) { return status == 2 ? (*name = "CUDA_ERROR_OUT_OF_MEMORY", 0) : 1; }
 int cuGetErrorString(int status, const char** text) { return status == 2 ? (*text = "out of memory", 0) : 1; }
 
