@@ -22,6 +22,7 @@ T = Choice("T", "type", ("fp16", "bf16"))
 HEAD_DIM = Choice("BLOCK_DMODEL", "feature", (32, 64, 128, 256))  # the head dim, padded to the next of these
 CAUSAL = Choice("CAUSAL", "feature", (False, True))
 ACCESS = Choice("ADDRESSING", "feature", ADDRESSING)
+DESCRIPTOR = Choice("ADDRESSING", "feature", ("descriptor",))
 
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
 K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
@@ -88,7 +89,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         *map(Constexpr, ("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL")),
         *map(Constexpr, ("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT")),
     ),
-    choices=(T, HEAD_DIM, CAUSAL, Choice("ADDRESSING", "feature", ("descriptor",))),
+    choices=(T, HEAD_DIM, CAUSAL, DESCRIPTOR),
     psels={
         "cuda": {
             "BLOCK_N": (64, 128),
@@ -195,9 +196,88 @@ ATTN_BWD_DQ = KernelDescription(
     tiled_axis="q",
 )
 
+KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
+# A warp group's registers have no room for its share of DK and DV at head dim 256.
+HEAD_DIM_FUSED = Choice("BLOCK_DMODEL", "feature", (32, 64, 128))
+
+ATTN_BWD_HOPPER_PREPARE = KernelDescription(
+    name="attn_bwd_hopper_prepare",
+    family=FAMILY,
+    arguments=(
+        Tensor("Out", 4),
+        Tensor("DO", 4),
+        Tensor("Delta", 3, dtype="fp32"),
+        Tensor("DQSum", 4, dtype="fp32"),
+        *_strides("Out", "DO"),
+        Scalar("num_heads_q", "i32"),
+        Scalar("max_seqlen_q", "i32"),
+        Scalar("head_dim", "i32", multiple_of=8),
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL")),
+    ),
+    choices=(T, HEAD_DIM_FUSED, DESCRIPTOR),
+    psels={"cuda": {"BLOCK_M": (32, 64, 128)}},
+    copts={"cuda": {"num_warps": (4, 8), "num_stages": (1,)}},
+    tuning_keys=(MAX_SEQLEN_Q,),
+    tiled_axis="q",
+    archs=("sm_90",),
+)
+
+ATTN_BWD_HOPPER = KernelDescription(
+    name="attn_bwd_hopper",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_TILE),
+        Tensor("K", 4, block=KEY_ROWS),
+        Tensor("V", 4, block=KEY_ROWS),
+        Tensor("DO", 4, block=Q_TILE),
+        Tensor("DK", 4, block=KEY_ROWS),
+        Tensor("DV", 4, block=KEY_ROWS),
+        Tensor("DQSum", 4, dtype="fp32", block=Q_TILE),
+        Tensor("L", 3, dtype="fp32"),
+        Tensor("Delta", 3, dtype="fp32"),
+        Scalar("sm_scale", "fp32"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")),
+    ),
+    choices=(T, HEAD_DIM_FUSED, CAUSAL, DESCRIPTOR),
+    psels={"cuda": {"BLOCK_M": (64, 128)}},
+    copts={"cuda": {"num_warps": (8,), "maxnreg": (168,)}},
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="k",
+    archs=("sm_90",),
+    gluon=True,
+)
+
+ATTN_BWD_HOPPER_FINISH = KernelDescription(
+    name="attn_bwd_hopper_finish",
+    family=FAMILY,
+    arguments=(
+        Tensor("DQSum", 4, dtype="fp32"),
+        Tensor("DQ", 4),
+        Scalar("sm_scale", "fp32"),
+        *_strides("DQSum", "DQ"),
+        Scalar("max_seqlen_q", "i32"),
+        Scalar("head_dim", "i32", multiple_of=8),
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL")),
+    ),
+    choices=(T, HEAD_DIM_FUSED, DESCRIPTOR),
+    psels={"cuda": {"BLOCK_M": (32, 64, 128)}},
+    copts={"cuda": {"num_warps": (4, 8), "num_stages": (1,)}},
+    tuning_keys=(MAX_SEQLEN_Q,),
+    tiled_axis="q",
+    archs=("sm_90",),
+)
+
 OPERATORS = (
     Operator("attn_fwd", FAMILY, (Backend("portable", (ATTN_FWD,)), Backend("hopper", (ATTN_FWD_HOPPER,)))),
-    Operator("attn_bwd", FAMILY, (Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)),)),
+    Operator(
+        "attn_bwd",
+        FAMILY,
+        (
+            Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)),
+            Backend("hopper", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER, ATTN_BWD_HOPPER_FINISH)),
+        ),
+    ),
 )
 
 KERNELS = kernels_of(OPERATORS)

@@ -110,7 +110,7 @@ class ImageSpec:
                 dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
                 if addressing == "descriptor" and argument.block is not None:
                     tile = [int(constexprs.get(str(side), side)) for side in argument.block]
-                    layout = f",{_shared_layout(tile)}" if kernel.gluon else ""
+                    layout = f",{_shared_layout(tile, dtype)}" if kernel.gluon else ""
                     signature[name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
                     continue
                 signature[name] = f"*{dtype}"
@@ -134,9 +134,10 @@ class ImageSpec:
         }
 
 
-def _shared_layout(tile: Sequence[int]) -> str:
-    """How Gluon spells the layout in shared memory of a tile of fp16 or bf16, swizzled as widely as its rows allow."""
+def _shared_layout(tile: Sequence[int], dtype: str) -> str:
+    """How Gluon spells the layout of a tile in shared memory, swizzled as widely as its rows allow."""
+    bits = 32 if dtype == "fp32" else 16
     return (
-        f"NVMMASharedLayout(swizzle_byte_width={min(128, 2 * tile[-1])}, element_bitwidth=16, rank={len(tile)},"
-        " transposed=False, fp4_padded=False, cga_layout=[])"
+        f"NVMMASharedLayout(swizzle_byte_width={min(128, bits // 8 * tile[-1])}, element_bitwidth={bits},"
+        f" rank={len(tile)}, transposed=False, fp4_padded=False, cga_layout=[])"
     )

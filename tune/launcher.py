@@ -25,6 +25,9 @@ RESULTS = {
     "attn_bwd_preprocess": ("delta",),
     "attn_bwd_dk_dv": ("dk", "dv"),
     "attn_bwd_dq": ("dq",),
+    "attn_bwd_hopper_prepare": ("delta", "dq_cleared"),
+    "attn_bwd_hopper": ("dk", "dv", "dq_added"),
+    "attn_bwd_hopper_finish": ("dq_of_sum",),
 }
 
 
@@ -113,6 +116,7 @@ class GpuLauncher:
         data = self._data
         candidate = self.binding.Candidate(request.kernel, request.path.read_bytes(), request.metadata, request.psels)
         like = {"out": data.q, "lse": data.lse, "delta": data.delta, "dq": data.q, "dk": data.k, "dv": data.v}
+        like |= {"dq_cleared": data.dq_sum, "dq_added": data.dq_sum, "dq_of_sum": data.q}
         results = {name: self.torch.empty_like(like[name]) for name in RESULTS[request.kernel]}
         return Opened(candidate, self.bind(request.kernel, candidate, results), results)
 
@@ -128,14 +132,23 @@ class GpuLauncher:
         if kernel == "attn_bwd_preprocess":
             tensors = (data.out, data.dout, results["delta"])
             return lambda: binding.launch_attn_bwd_preprocess(candidate, *tensors, stream=stream)
+        if kernel == "attn_bwd_hopper_prepare":
+            tensors = (data.out, data.dout, *results.values())
+            return lambda: binding.launch_attn_bwd_hopper_prepare(candidate, *tensors, stream=stream)
+        if kernel == "attn_bwd_hopper_finish":
+            scale = data.sm_scale
+            tensors = (data.dq_sum, *results.values())
+            return lambda: binding.launch_attn_bwd_hopper_finish(candidate, *tensors, sm_scale=scale, stream=stream)
         tensors = (data.q, data.k, data.v, data.dout, data.lse, data.delta, *results.values())
+        if kernel == "attn_bwd_hopper":
+            return lambda: binding.launch_attn_bwd_hopper(candidate, *tensors, **common)
         if kernel == "attn_bwd_dk_dv":
             return lambda: binding.launch_attn_bwd_dk_dv(candidate, *tensors, **common)
         return lambda: binding.launch_attn_bwd_dq(candidate, *tensors, **common)
 
     def check(self, opened: Opened) -> Check:
-        for result in opened.results.values():
-            result.fill_(self.torch.nan)
+        for name, result in opened.results.items():
+            result.fill_(0.0 if name == "dq_added" else self.torch.nan)
         opened.launch()
         self.torch.cuda.synchronize()
         checks = [self._data.check(name, result) for name, result in opened.results.items()]

@@ -5,6 +5,7 @@ Everything is worked out one head at a time, so the largest temporary is a few t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
@@ -93,6 +94,14 @@ class Attention:
                 self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
 
     @cached_property
+    def dq_sum(self) -> torch.Tensor:
+        """What the last kernel of the Hopper backward is given, q's shape in fp32; any numbers will do."""
+        import torch
+
+        generator = torch.Generator(device=self.device).manual_seed(self.seed + 1)
+        return torch.randn(self.q.shape, generator=generator, device=self.device, dtype=torch.float32)
+
+    @cached_property
     def sample(self) -> list[Head]:
         """The heads that are compared: the first, the last and some between, flat and peaked alike."""
         count = self.batch * self.heads
@@ -105,7 +114,11 @@ class Attention:
         return [divmod(index, self.heads) for index in sorted(chosen)]
 
     def check(self, name: str, actual: torch.Tensor) -> Check:
-        """Compares a result (``out``, ``lse``, ``delta``, ``dq``, ``dk`` or ``dv``) that was NaN before the launch."""
+        """Compares a result that was NaN before the launch, or zero where the kernel adds to it.
+
+        ``name``: ``out``, ``lse``, ``delta``, ``dq``, ``dk``, ``dv``; ``dq_added``, dq in fp32 before sm_scale;
+        ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale.
+        """
         import torch
 
         if not bool(torch.isfinite(actual).all()):
@@ -119,7 +132,7 @@ class Attention:
             if row_error > expected.row_tolerance:
                 text = f"a row of {name} of head {head} is off by {row_error:.2g}, allowed {expected.row_tolerance:.2g}"
                 return Check(error, expected.tolerance, text)
-            if error / expected.tolerance >= (worst.error or 0.0) / (worst.tolerance or 1.0):
+            if error / (expected.tolerance or 1.0) >= (worst.error or 0.0) / (worst.tolerance or 1.0):
                 worst = Check(error, expected.tolerance)
         return worst
 
@@ -127,9 +140,9 @@ class Attention:
         """What ``check`` compares with, by sampled head; worked out at the first call."""
         if name not in self._results:
             results: dict[str, dict[Head, Expected]] = {}
-            work = self._backward if name in ("dq", "dk", "dv") else self._forward
+            work = self._work(name)
             for head in self.sample:
-                true, ordinary = work(head, low=False), work(head, low=True)
+                true, ordinary = work(head, False), work(head, True)
                 for key, value in true.items():
                     floor = FP32_FLOOR if key in ("lse", "delta") else 0.0
                     error, row_error = _errors(ordinary[key], value)
@@ -137,6 +150,11 @@ class Attention:
                     results.setdefault(key, {})[head] = allowed
             self._results.update(results)
         return self._results[name]
+
+    def _work(self, name: str) -> Callable[[Head, bool], dict[str, torch.Tensor]]:
+        if name in ("dq", "dk", "dv", "dq_added"):
+            return self._backward
+        return self._around_sum if name in ("dq_cleared", "dq_of_sum") else self._forward
 
     def _high(self, tensor: torch.Tensor, head: Head) -> torch.Tensor:
         return tensor[head].to(self.truth)
@@ -175,7 +193,22 @@ class Attention:
         p = self._logits(head).sub_(self._high(self.lse, head)[:, None]).exp_()
         dv = rounded(rounded(p).T @ dout)
         ds = rounded((dout @ v.T).sub_(self._high(self.delta, head)[:, None]).mul_(p))
-        return {"dq": rounded(ds @ k * self.sm_scale), "dk": rounded(ds.T @ q * self.sm_scale), "dv": dv}
+        added = ds @ k
+        return {
+            "dq": rounded(added * self.sm_scale),
+            "dq_added": added,
+            "dk": rounded(ds.T @ q * self.sm_scale),
+            "dv": dv,
+        }
+
+    def _around_sum(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """What the first and the last kernel of the Hopper backward do with their sum of dq."""
+        exact = self._high(self.dq_sum, head)
+        dq = exact * self.sm_scale
+        return {
+            "dq_cleared": exact.new_zeros(exact.shape),
+            "dq_of_sum": dq.to(self.dtype).to(self.truth) if low else dq,
+        }
 
 
 def _errors(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:

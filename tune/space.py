@@ -128,4 +128,7 @@ RESTRICTIONS = (
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
 )
 
-OWN_RESTRICTIONS = {"attn_fwd_hopper": space_hopper.RESTRICTIONS}  # of kernels that are built otherwise
+OWN_RESTRICTIONS = {  # of kernels that are built otherwise
+    "attn_fwd_hopper": space_hopper.FORWARD_RESTRICTIONS,
+    "attn_bwd_hopper": space_hopper.BACKWARD_RESTRICTIONS,
+}

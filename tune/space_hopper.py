@@ -1,4 +1,4 @@
-"""What of the space of the Hopper forward is not worth compiling."""
+"""What of the space of the Hopper kernels is not worth compiling."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROWS = 64  # of one consumer, a warp group of 128 threads
 THREADS = 128
 REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the producer has given up its own
 OTHER_REGISTERS = 24  # addresses, row sums, barriers
+KEYS = 128  # of a program of the backward
 MOST_ROWS = 512  # of K in all stages: more bring nothing
 
 
@@ -67,7 +68,23 @@ def _head_dim(functional: Functional) -> int:
     return int(functional["BLOCK_DMODEL"])
 
 
-RESTRICTIONS = (
+def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["BLOCK_M"] > max(keys["max_seqlen_q"], ROWS)
+
+
+def _backward_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    # K and V, two stages of Q and DO, dS, and dQ in fp32.
+    rows = 2 * KEYS + 4 * config["BLOCK_M"] + 2 * config["BLOCK_M"]
+    shared = (rows * _head_dim(functional) + KEYS * config["BLOCK_M"]) * ELEMENT
+    return shared > functional.target.shared_limit
+
+
+BACKWARD_RESTRICTIONS = (
+    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
+    Restriction("the tiles do not fit in shared memory", _backward_shared),
+)
+
+FORWARD_RESTRICTIONS = (
     Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
     # More consumers share each tile of K and V. One alone makes more tiles, for a GPU that has programs to spare.
     Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer),

@@ -3,7 +3,7 @@
 //
 // A Kernel is one call of one Triton kernel: info(), addressing(ArchInfo::aligned), functional(Addressing),
 // keys(multiprocessors), grid(Psels, multiprocessors) and arguments(), with the types Functional and Psels that codegen
-// made for it; and fits(), where some calls are beyond what it counts.
+// made for it; and serves(), where it can not run every call.
 // A backend is a std::tuple of Kernels in launch order. The first one's last Kernel is the lead of rules/kernel.py.
 #pragma once
 
@@ -67,8 +67,8 @@ struct Place {
 // The entry that won for this call; false where the kernel can not serve it.
 template <class Kernel>
 bool find_entry(const Kernel& kernel, const Place& place, Selection* selection) noexcept {
-  if constexpr (requires { kernel.fits(); })
-    if (!kernel.fits()) return false;
+  if constexpr (requires { kernel.serves(); })
+    if (!kernel.serves()) return false;
   const KernelTable* table = find_table(Kernel::info(), place.arch.arch);
   if (!table) return false;
   const auto keys = kernel.keys(place.multiprocessors);

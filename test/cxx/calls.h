@@ -60,7 +60,8 @@ inline attn_bwd_params bwd_call(const Sizes& s = {}) {
   p.dk.data = pointer(0x80000);
   p.dv.data = pointer(0x90000);
   p.workspace = pointer(0xA0000);
-  p.workspace_size = static_cast<size_t>(s.batch * s.heads * s.seqlen_q * 4);
+  const int64_t rows = s.batch * s.heads * s.seqlen_q;
+  p.workspace_size = static_cast<size_t>((rows * 4 + 255) / 256 * 256 + rows * s.head_dim * 4);
   return p;
 }
 
@@ -75,12 +76,13 @@ class Reader {
     CHECK_EQ(map.rank, 4);
     CHECK_EQ(map.address, tensor.data);
     CHECK_EQ(map.swizzle, 3);
-    const uint32_t box[4] = {64, box_rows, 1, 1};
+    const uint64_t element = tensor.dtype == DType::float32 ? 4 : 2;
+    const uint32_t box[4] = {static_cast<uint32_t>(128 / element), box_rows, 1, 1};
     for (int i = 0; i < 4; ++i) {
       CHECK_EQ(map.sizes[i], static_cast<uint64_t>(tensor.sizes[3 - i]));
       CHECK_EQ(map.box[i], box[i]);
       if (i == 3) continue;
-      CHECK_EQ(map.strides[i], tensor.sizes[2 - i] == 1 ? 16 : static_cast<uint64_t>(tensor.strides[2 - i]) * 2);
+      CHECK_EQ(map.strides[i], tensor.sizes[2 - i] == 1 ? 16 : static_cast<uint64_t>(tensor.strides[2 - i]) * element);
     }
     for (const int64_t size : tensor.sizes) value(static_cast<int32_t>(size));
     for (const int64_t stride : tensor.strides) value(stride);

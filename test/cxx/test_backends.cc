@@ -116,12 +116,71 @@ TEST("explain names the backend and what each takes, in the log line too") {
   CHECK_EQ(explained(kSmall, "gfx942").backends[1].median_us, 0.0f);
 }
 
-TEST("an operator with one backend does not speak of it in the line") {
+TEST("the hopper backward adds up dq behind delta in the workspace") {
+  Recording& recording = start("cuda");
+  const Sizes s = {.head_dim = 128};
+  const attn_bwd_params p = bwd_call(s);
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 3u);
+  const Tensor<4> sum = tensor(0xA0000 + 3328, s.batch, s.heads, s.seqlen_q, s.head_dim, DType::float32);
+  const auto sizes = [](Reader& reader, std::initializer_list<int64_t> values) {
+    for (const int64_t value : values) reader.value(static_cast<int32_t>(value));
+  };
+
+  const RecordedLaunch& prepare = recording.launches.at(0);
+  CHECK_EQ(prepare.entry, "attn_bwd_hopper_prepare");
+  check_shape(prepare, 2, 4, 2, 384, 40000);  // 100 rows in tiles of 64, of 4 heads in 2 batches
+  Reader first(prepare);
+  for (void* data : {p.out.data, p.dout.data, p.workspace, sum.data}) first.value(data);
+  first.strides(p.out);
+  first.strides(p.dout);
+  sizes(first, {s.heads, s.seqlen_q, s.head_dim});
+  first.end();
+
+  const RecordedLaunch& main = recording.launches.at(1);
+  CHECK_EQ(main.entry, "attn_bwd_hopper");
+  check_shape(main, 1, 2, 2, 384, 40000);  // 70 keys in tiles of 128, of 2 key heads in 2 batches
+  Reader second(main);
+  second.descriptor(p.q, 64);
+  second.descriptor(p.k, 128);
+  second.descriptor(p.v, 128);
+  second.descriptor(p.dout, 64);
+  second.descriptor(p.dk, 128);
+  second.descriptor(p.dv, 128);
+  second.descriptor(sum, 64);
+  second.value(p.logsumexp.data);
+  second.value(p.workspace);
+  second.value(p.sm_scale);
+  sizes(second, {s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim});
+  second.end();
+
+  const RecordedLaunch& finish = recording.launches.at(2);
+  CHECK_EQ(finish.entry, "attn_bwd_hopper_finish");
+  check_shape(finish, 2, 4, 2, 384, 40000);
+  Reader third(finish);
+  third.value(sum.data);
+  third.value(p.dq.data);
+  third.value(p.sm_scale);
+  third.strides(sum);
+  third.strides(p.dq);
+  sizes(third, {s.seqlen_q, s.head_dim});
+  third.end();
+}
+
+TEST("a deterministic backward is the portable one, and needs no more than delta") {
+  Recording& recording = start("cuda");
+  attn_bwd_params p = bwd_call({.head_dim = 128});
+  p.deterministic = true;
+  p.workspace_size = 3200;
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.at(0).entry, "attn_bwd_preprocess");
+  CHECK_EQ(recording.launches.at(2).entry, "attn_bwd_dq");
   Explanation explanation;
-  CHECK_EQ(explain(bwd_call(), "sm_90", 0, &explanation), Error::success);
-  CHECK_EQ(explanation.kernels[2].backend, std::string("portable"));
-  CHECK_EQ(explanation.kernels[2].backend_count, 1);
-  CHECK_EQ(line_of(explanation.kernels[2]).find("backend"), std::string::npos);
+  CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernels[0].backend, std::string("portable"));
+  p.deterministic = false;
+  CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernels[0].backend, std::string("hopper"));
 }
 
 TEST("a candidate of either kernel of attn_fwd is launched, whatever the tables say") {

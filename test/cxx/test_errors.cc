@@ -89,8 +89,11 @@ TEST("attn_bwd refuses every wrong argument by name") {
       {[](auto& p) { p.dq.strides[2] = 0; }, Error::invalid_stride,
        "attn_bwd: dq is written, but its seqlen stride is 0"},
       {[](auto& p) { p.causal = true; }, Error::not_supported, "attn_bwd: causal needs equal seqlens"},
-      {[](auto& p) { p.workspace = nullptr; }, Error::workspace_too_small, "workspace is null, 3200 bytes are needed"},
-      {[](auto& p) { p.workspace_size = 3199; }, Error::workspace_too_small,
+      {[](auto& p) { p.workspace = nullptr; }, Error::workspace_too_small,
+       "workspace is null, 208128 bytes are needed"},
+      {[](auto& p) { p.workspace_size = 208127; }, Error::workspace_too_small,
+       "workspace has 208127 bytes, 208128 are needed"},
+      {[](auto& p) { p.deterministic = true, p.workspace_size = 3199; }, Error::workspace_too_small,
        "workspace has 3199 bytes, 3200 are needed"},
       {[](auto& p) { p.workspace = pointer(0xA0080); }, Error::misaligned_pointer, "attn_bwd: workspace is at 0xa0080"},
   };
@@ -124,6 +127,9 @@ TEST("a delta of more than 63 bits of bytes is refused by the workspace query") 
     for (Tensor<4>* t : {&p.q, &p.out, &p.dout, &p.dq}) t->sizes[1] = 32768, t->sizes[2] = seqlen;
     p.logsumexp = {nullptr, DType::float32, {65535, 32768, seqlen}, {32768 * seqlen, seqlen, 1}};
     size_t bytes = 0;
+    CHECK_EQ(attn_bwd_workspace_size(p, &bytes), Error::not_supported);
+    CHECK_CONTAINS(last_error_message(), "overflows 63 bits");
+    p.deterministic = true;
     const bool fits = seqlen == 1 << 30;  // 65535 * 2^15 * 2^30 * 4 is just below 2^63
     CHECK_EQ(attn_bwd_workspace_size(p, &bytes), fits ? Error::success : Error::not_supported);
     CHECK_EQ(bytes, fits ? size_t{65535} << 47 : 0);

@@ -194,10 +194,13 @@ TEST("each kernel of attn_bwd looks at its own tensors' alignment only") {
   CHECK_EQ(recording.launches.at(2).head, "sm_90 plain0 att");
 }
 
-TEST("attn_bwd_workspace_size is one float for each row of q, whatever the data pointers") {
+TEST("attn_bwd_workspace_size is a float for each row and each element of q, or for each row where deterministic") {
   attn_bwd_params p = bwd_call();
   p.q.data = p.workspace = nullptr;
   size_t bytes = 0;
   CHECK_EQ(attn_bwd_workspace_size(p, &bytes), Error::success);
-  CHECK_EQ(bytes, 2u * 4 * 100 * 4);
+  CHECK_EQ(bytes, 3328u + 2 * 4 * 100 * 64 * 4);  // delta's 3200 bytes, rounded up to 256
+  p.deterministic = true;
+  CHECK_EQ(attn_bwd_workspace_size(p, &bytes), Error::success);
+  CHECK_EQ(bytes, 3200u);
 }

@@ -19,7 +19,7 @@ struct AttnFwdHopper {
   const Tensor<3>& logsumexp;
 
   // It counts tiles in 32 bits, most of them where each has one consumer, and a round of programs beyond the last.
-  bool fits() const { return tiles(1) <= INT32_MAX / 2; }
+  bool serves() const { return tiles(1) <= INT32_MAX / 2; }
 
   Addressing addressing(Addressing aligned) const {
     return usable_addressing(aligned, {&q, &k, &v, &out}, {&logsumexp});

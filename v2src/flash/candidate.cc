@@ -29,8 +29,8 @@ Error check_fit(const Candidate& candidate, const Kernel& kernel, const Device& 
     if (called.CAUSAL != candidate.CAUSAL)
       return fail(Error::invalid_argument, "%s: has CAUSAL=%s, the call has not", name,
                   candidate.CAUSAL ? "True" : "False");
-  if constexpr (requires { kernel.fits(); })
-    if (!kernel.fits()) return fail(Error::not_supported, "%s: the call has more tiles than it counts", name);
+  if constexpr (requires { kernel.serves(); })
+    if (!kernel.serves()) return fail(Error::not_supported, "%s: can not run this very call", name);
   if (candidate.ADDRESSING != Addressing::general && candidate.ADDRESSING != called.ADDRESSING)
     return fail(Error::invalid_argument, "%s: has ADDRESSING=%s, the tensors' layout allows %s", name,
                 addressing_name(candidate.ADDRESSING), addressing_name(called.ADDRESSING));
@@ -99,6 +99,39 @@ Error launch_attn_bwd_dq(Candidate& candidate, const Tensor<4>& q, const Tensor<
   Problem problem;
   AOTRITON_TRY(check_problem("attn_bwd_dq", operands, rows, sm_scale, causal, Data::checked, &problem));
   return launch_candidate(candidate, AttnBwdDq{problem, q, k, v, dout, dq, logsumexp, delta}, stream);
+}
+
+Error launch_attn_bwd_hopper_prepare(Candidate& candidate, const Tensor<4>& out, const Tensor<4>& dout,
+                                     const Tensor<3>& delta, void* dq_sum, Stream stream) noexcept {
+  const Operand operands[] = {{"out", out, Side::query, Access::read}, {"dout", dout, Side::query, Access::read}};
+  const RowOperand rows[] = {{"delta", delta}};
+  Problem problem;
+  AOTRITON_TRY(check_problem("attn_bwd_hopper_prepare", operands, rows, 0, false, Data::checked, &problem));
+  const Tensor<4> sum = query_sum(problem, dq_sum);
+  return launch_candidate(candidate, AttnBwdHopperPrepare{problem, out, dout, delta, sum}, stream);
+}
+
+Error launch_attn_bwd_hopper(Candidate& candidate, const Tensor<4>& q, const Tensor<4>& k, const Tensor<4>& v,
+                             const Tensor<4>& dout, const Tensor<3>& logsumexp, const Tensor<3>& delta,
+                             const Tensor<4>& dk, const Tensor<4>& dv, void* dq_sum, float sm_scale, bool causal,
+                             Stream stream) noexcept {
+  const Operand operands[] = {{"q", q, Side::query, Access::read},  {"k", k, Side::key, Access::read},
+                              {"v", v, Side::key, Access::read},    {"dout", dout, Side::query, Access::read},
+                              {"dk", dk, Side::key, Access::write}, {"dv", dv, Side::key, Access::write}};
+  const RowOperand rows[] = {{"logsumexp", logsumexp}, {"delta", delta}};
+  Problem problem;
+  AOTRITON_TRY(check_problem("attn_bwd_hopper", operands, rows, sm_scale, causal, Data::checked, &problem));
+  const Tensor<4> sum = query_sum(problem, dq_sum);
+  return launch_candidate(candidate, AttnBwdHopper{problem, q, k, v, dout, dk, dv, sum, logsumexp, delta}, stream);
+}
+
+Error launch_attn_bwd_hopper_finish(Candidate& candidate, void* dq_sum, const Tensor<4>& dq, float sm_scale,
+                                    Stream stream) noexcept {
+  const Operand operands[] = {{"dq", dq, Side::query, Access::write}};
+  Problem problem;
+  AOTRITON_TRY(check_problem("attn_bwd_hopper_finish", operands, {}, sm_scale, false, Data::checked, &problem));
+  const Tensor<4> sum = query_sum(problem, dq_sum);
+  return launch_candidate(candidate, AttnBwdHopperFinish{problem, sum, dq}, stream);
 }
 
 }  // namespace aotriton::v2::inline abi1::flash

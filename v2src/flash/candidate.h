@@ -40,4 +40,14 @@ Error launch_attn_bwd_dq(Candidate& candidate, const Tensor<4>& q, const Tensor<
                          const Tensor<4>& dout, const Tensor<3>& logsumexp, const Tensor<3>& delta, const Tensor<4>& dq,
                          float sm_scale, bool causal, Stream stream) noexcept;
 
+// `dq_sum`: fp32 [batch, heads_q, seqlen_q, head_dim], contiguous, 256-byte aligned. attn_bwd_hopper adds to it.
+Error launch_attn_bwd_hopper_prepare(Candidate& candidate, const Tensor<4>& out, const Tensor<4>& dout,
+                                     const Tensor<3>& delta, void* dq_sum, Stream stream) noexcept;
+Error launch_attn_bwd_hopper(Candidate& candidate, const Tensor<4>& q, const Tensor<4>& k, const Tensor<4>& v,
+                             const Tensor<4>& dout, const Tensor<3>& logsumexp, const Tensor<3>& delta,
+                             const Tensor<4>& dk, const Tensor<4>& dv, void* dq_sum, float sm_scale, bool causal,
+                             Stream stream) noexcept;
+Error launch_attn_bwd_hopper_finish(Candidate& candidate, void* dq_sum, const Tensor<4>& dq, float sm_scale,
+                                    Stream stream) noexcept;
+
 }  // namespace aotriton::v2::inline abi1::flash

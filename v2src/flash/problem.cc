@@ -173,6 +173,14 @@ Tensor<3> row_tensor(const Problem& problem, void* data) noexcept {
   return {data, DType::float32, {problem.batch, heads, seqlen}, {heads * seqlen, seqlen, 1}};
 }
 
+Tensor<4> query_sum(const Problem& problem, void* data) noexcept {
+  const int64_t heads = problem.heads_q, seqlen = problem.seqlen_q, head_dim = problem.head_dim;
+  return {data,
+          DType::float32,
+          {problem.batch, heads, seqlen, head_dim},
+          {heads * seqlen * head_dim, seqlen * head_dim, head_dim, 1}};
+}
+
 Addressing usable_addressing(Addressing aligned, std::initializer_list<const Tensor<4>*> tensors,
                              std::initializer_list<const Tensor<3>*> rows) noexcept {
   constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes that AMD buffer instructions reach

@@ -17,6 +17,7 @@ struct Problem {
   int32_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim;
   float sm_scale;
   bool causal;
+  bool deterministic = false;
 };
 
 enum class Side { query, key };  // sized like q or like k
@@ -47,6 +48,9 @@ Error row_bytes(const char* op, const Problem& problem, int64_t* bytes) noexcept
 
 // The [batch, heads_q, seqlen_q] tensor at `data`.
 Tensor<3> row_tensor(const Problem& problem, void* data) noexcept;
+
+// The contiguous float32 [batch, heads_q, seqlen_q, head_dim] tensor at `data`.
+Tensor<4> query_sum(const Problem& problem, void* data) noexcept;
 
 // `aligned`, the arch's addressing for aligned tensors, where all these tensors allow it, else general.
 Addressing usable_addressing(Addressing aligned, std::initializer_list<const Tensor<4>*> tensors,

@@ -54,7 +54,7 @@ attn_fwd_params fwd_params(Object q, Object k, Object v, Object out, Object logs
 }
 
 attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq,
-                           Object dk, Object dv, float sm_scale, bool causal) {
+                           Object dk, Object dv, float sm_scale, bool causal, bool deterministic) {
   return {tensor_of<4>(q, "q"),
           tensor_of<4>(k, "k"),
           tensor_of<4>(v, "v"),
@@ -65,7 +65,10 @@ attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout
           tensor_of<4>(dk, "dk"),
           tensor_of<4>(dv, "dv"),
           sm_scale,
-          causal};
+          causal,
+          nullptr,
+          0,
+          deterministic};
 }
 
 py::dict as_dict(const KernelChoice& choice) {
@@ -134,20 +137,21 @@ void bind_operators(py::module_& m) {
   m.def(
       "attn_bwd_workspace_size",
       [](Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk, Object dv,
-         float sm_scale, bool causal) {
+         float sm_scale, bool causal, bool deterministic) {
         size_t bytes = 0;
-        raise_if(
-            attn_bwd_workspace_size(bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal), &bytes));
+        const attn_bwd_params params =
+            bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal, deterministic);
+        raise_if(attn_bwd_workspace_size(params, &bytes));
         return bytes;
       },
       py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
       py::arg("dk"), py::arg("dv"), py::kw_only(), py::arg("sm_scale"), py::arg("causal") = false,
-      "Bytes of workspace that attn_bwd needs for these tensors.");
+      py::arg("deterministic") = false, "Bytes of workspace that attn_bwd needs for these tensors.");
   m.def(
       "attn_bwd",
       [](Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk, Object dv,
-         Object workspace, float sm_scale, bool causal, uintptr_t stream) {
-        attn_bwd_params params = bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal);
+         Object workspace, float sm_scale, bool causal, bool deterministic, uintptr_t stream) {
+        attn_bwd_params params = bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal, deterministic);
         const View bytes = view_of(workspace, "workspace");
         if (bytes.rank != 1 || bytes.element_size != 1)
           throw py::value_error("workspace must be a 1-D tensor of bytes");
@@ -157,10 +161,10 @@ void bind_operators(py::module_& m) {
       },
       py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
       py::arg("dk"), py::arg("dv"), py::arg("workspace"), py::kw_only(), py::arg("sm_scale"), py::arg("causal") = false,
-      py::arg("stream") = 0,
+      py::arg("deterministic") = false, py::arg("stream") = 0,
       "Writes the gradients of attn_fwd to dq, dk and dv. workspace: 1-D tensor of attn_bwd_workspace_size bytes, "
       "256-byte\n"
-      "aligned. Returns without waiting.");
+      "aligned. deterministic: the same bits every time. Returns without waiting.");
   m.def("explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"), py::arg("batch"),
         py::arg("heads"), py::arg("seqlen_q"), py::arg("seqlen_k"), py::arg("head_dim"),
         py::arg("heads_k") = py::none(), py::arg("causal") = false, py::arg("multiprocessors") = 0,
@@ -234,6 +238,43 @@ void bind_candidates(py::module_& m) {
       },
       py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
       py::arg("delta"), py::arg("dq"), py::kw_only(), py::arg("sm_scale"), py::arg("causal"), py::arg("stream") = 0);
+  m.def(
+      "launch_attn_bwd_hopper_prepare",
+      [](Candidate& candidate, Object out, Object dout, Object delta, Object dq_sum, uintptr_t stream) {
+        const Tensor<4> o = tensor_of<4>(out, "out"), d = tensor_of<4>(dout, "dout");
+        const Tensor<3> rows = tensor_of<3>(delta, "delta");
+        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
+        run([&] { return flash::launch_attn_bwd_hopper_prepare(candidate.get(), o, d, rows, sum, stream_of(stream)); });
+      },
+      py::arg("candidate"), py::arg("out"), py::arg("dout"), py::arg("delta"), py::arg("dq_sum"), py::kw_only(),
+      py::arg("stream") = 0);
+  m.def(
+      "launch_attn_bwd_hopper",
+      [](Candidate& candidate, Object q, Object k, Object v, Object dout, Object logsumexp, Object delta, Object dk,
+         Object dv, Object dq_sum, float sm_scale, bool causal, uintptr_t stream) {
+        const Tensor<4> tensors[] = {tensor_of<4>(q, "q"),       tensor_of<4>(k, "k"),   tensor_of<4>(v, "v"),
+                                     tensor_of<4>(dout, "dout"), tensor_of<4>(dk, "dk"), tensor_of<4>(dv, "dv")};
+        const Tensor<3> lse = tensor_of<3>(logsumexp, "logsumexp"), rows = tensor_of<3>(delta, "delta");
+        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
+        run([&] {
+          return flash::launch_attn_bwd_hopper(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse,
+                                               rows, tensors[4], tensors[5], sum, sm_scale, causal, stream_of(stream));
+        });
+      },
+      py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
+      py::arg("delta"), py::arg("dk"), py::arg("dv"), py::arg("dq_sum"), py::kw_only(), py::arg("sm_scale"),
+      py::arg("causal"), py::arg("stream") = 0);
+  m.def(
+      "launch_attn_bwd_hopper_finish",
+      [](Candidate& candidate, Object dq_sum, Object dq, float sm_scale, uintptr_t stream) {
+        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
+        const Tensor<4> to = tensor_of<4>(dq, "dq");
+        run([&] {
+          return flash::launch_attn_bwd_hopper_finish(candidate.get(), sum, to, sm_scale, stream_of(stream));
+        });
+      },
+      py::arg("candidate"), py::arg("dq_sum"), py::arg("dq"), py::kw_only(), py::arg("sm_scale"),
+      py::arg("stream") = 0);
 }
 
 }  // namespace

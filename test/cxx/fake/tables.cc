@@ -1,10 +1,13 @@
 // Stands in for the generated shims, tables and images, small and the same for every kernel: two entries, of which the
 // second wins where both seqlens are above 64 and the GPU is filled more than once. The hopper backend of attn_fwd
-// serves bf16 of head dim 256, and is faster where seqlen_q is above 64.
+// serves bf16 of head dim 256, that of attn_bwd bf16 of head dim 128; both are faster where seqlen_q is above 64.
 #include <array>
 
 #include "attn_bwd_dk_dv.shim.h"
 #include "attn_bwd_dq.shim.h"
+#include "attn_bwd_hopper.shim.h"
+#include "attn_bwd_hopper_finish.shim.h"
+#include "attn_bwd_hopper_prepare.shim.h"
 #include "attn_bwd_preprocess.shim.h"
 #include "attn_fwd.shim.h"
 #include "attn_fwd_hopper.shim.h"
@@ -137,6 +140,24 @@ constexpr const Lut* attn_fwd_hopper_sm_90_luts[] = {&kHopperLut};
 constexpr KernelTable attn_fwd_hopper_tables[] = {{"gfx942", {}, {}},
                                                   {"sm_90", attn_fwd_hopper_sm_90_luts, attn_fwd_hopper_sm_90_images}};
 
+// The backward's, each with one entry.
+#define SUM(ROWS) {4, 3, {1, 1, ROWS, 32}}
+#define HOPPER_BACKWARD LIST(TILE(64), TILE(128), TILE(128), TILE(64), TILE(128), TILE(128), SUM(64))
+IMAGES(attn_bwd_hopper_prepare, sm_90, 384, 0, NONE, NONE);
+IMAGES(attn_bwd_hopper, sm_90, 384, 7, HOPPER_BACKWARD, HOPPER_BACKWARD);
+IMAGES(attn_bwd_hopper_finish, sm_90, 384, 0, NONE, NONE);
+constexpr uint8_t kOneEntry[] = {0, 0, 0, 0, 0, 0, 0, 0};
+constexpr auto kOneEntryOfRows = std::span(kOneEntry).first(2);
+#define ONE_ENTRY(K, TEXT, BINS, INDEX)                                                       \
+  constexpr Entry K##_entries[] = {{&K##_sm_90_aligned0, {64}, "BLOCK_M=64", "num_warps=8"}}; \
+  constexpr Lut K##_lut = {TEXT " ADDRESSING=descriptor", BINS, INDEX, K##_entries,           \
+                           std::span(kEvidence_sm_90).last(std::size(INDEX))};                \
+  constexpr const Lut* K##_luts[] = {&K##_lut};                                               \
+  constexpr KernelTable K##_tables[] = {{"gfx942", {}, {}}, {"sm_90", K##_luts, K##_sm_90_images}}
+ONE_ENTRY(attn_bwd_hopper_prepare, "T=bf16 BLOCK_DMODEL=128", kRowBins, kOneEntryOfRows);
+ONE_ENTRY(attn_bwd_hopper, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False", kBins, kOneEntry);
+ONE_ENTRY(attn_bwd_hopper_finish, "T=bf16 BLOCK_DMODEL=128", kRowBins, kOneEntryOfRows);
+
 constexpr const char* kBackends[] = {"portable", "hopper"};
 constexpr BackendCell kShort = {0, {10.0f, 11.0f}}, kLong = {1, {20.0f, 15.0f}};
 constexpr BackendCell kBackendCells[] = {kShort, kShort, kShort, kShort, kLong, kLong, kLong, kLong};
@@ -147,7 +168,13 @@ constexpr auto kBackendFunctionals = [] {
   functionals[kBackendsOf + 3] = kBackendCells;  // causal, of which the hopper kernel has no table
   return functionals;
 }();
+constexpr auto kBackwardFunctionals = [] {
+  std::array<std::span<const BackendCell>, 48> functionals = {};
+  functionals[38] = kBackendCells;  // attn_bwd_dq's godel number of the functional that the hopper backend has
+  return functionals;
+}();
 constexpr OperatorTable kOperatorTables[] = {{"sm_90", kBackendFunctionals}};
+constexpr OperatorTable kBackwardTables[] = {{"sm_90", kBackwardFunctionals}};
 
 #define KERNEL_TABLES(K)                                                                \
   constexpr KernelTable K##_tables[] = {{"gfx942", K##_gfx942_luts, K##_gfx942_images}, \
@@ -164,13 +191,35 @@ const KernelInfo attn_fwd_info = {"attn_fwd", kSeqlenKeys, kTilePsels, attn_fwd_
 const KernelInfo attn_fwd_hopper_info = {"attn_fwd_hopper", kSeqlenKeys, kHopperPsels, attn_fwd_hopper_tables};
 const KernelInfo attn_bwd_preprocess_info = {"attn_bwd_preprocess", kRowKeys, kRowPsels, attn_bwd_preprocess_tables};
 const KernelInfo attn_bwd_dk_dv_info = {"attn_bwd_dk_dv", kSeqlenKeys, kTilePsels, attn_bwd_dk_dv_tables};
+const KernelInfo attn_bwd_hopper_prepare_info = {"attn_bwd_hopper_prepare", kRowKeys, kRowPsels,
+                                                 attn_bwd_hopper_prepare_tables};
+const KernelInfo attn_bwd_hopper_info = {"attn_bwd_hopper", kSeqlenKeys, kRowPsels, attn_bwd_hopper_tables};
+const KernelInfo attn_bwd_hopper_finish_info = {"attn_bwd_hopper_finish", kRowKeys, kRowPsels,
+                                                attn_bwd_hopper_finish_tables};
 const KernelInfo attn_bwd_dq_info = {"attn_bwd_dq", kSeqlenKeys, kTilePsels, attn_bwd_dq_tables};
 
 const OperatorInfo attn_fwd_operator = {"attn_fwd", kBackends, kOperatorTables};
-const OperatorInfo attn_bwd_operator = {"attn_bwd", std::span(kBackends).first(1), {}};
+const OperatorInfo attn_bwd_operator = {"attn_bwd", kBackends, kBackwardTables};
 
 int AttnFwdHopperFunctional::godel_number() const noexcept {
   return T == DType::bfloat16 && BLOCK_DMODEL == 256 && !CAUSAL && ADDRESSING == Addressing::descriptor ? 0 : -1;
+}
+namespace {
+
+int backward_number(DType dtype, int32_t head_dim, bool causal, Addressing addressing) {
+  return dtype == DType::bfloat16 && head_dim == 128 && !causal && addressing == Addressing::descriptor ? 0 : -1;
+}
+
+}  // namespace
+
+int AttnBwdHopperPrepareFunctional::godel_number() const noexcept {
+  return backward_number(T, BLOCK_DMODEL, false, ADDRESSING);
+}
+int AttnBwdHopperFunctional::godel_number() const noexcept {
+  return backward_number(T, BLOCK_DMODEL, CAUSAL, ADDRESSING);
+}
+int AttnBwdHopperFinishFunctional::godel_number() const noexcept {
+  return backward_number(T, BLOCK_DMODEL, false, ADDRESSING);
 }
 int AttnFwdFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
 int AttnBwdDkDvFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
@@ -220,6 +269,31 @@ void AttnBwdPreprocessArguments::collect(ArgumentList& list) const noexcept {
   list.tensor(Delta, false);
   strides(list, {&Out, &DO});
   for (const int32_t size : {num_heads_q, max_seqlen_q, head_dim}) list.value(size);
+}
+
+void AttnBwdHopperPrepareArguments::collect(ArgumentList& list) const noexcept {
+  list.tensor(Out, false);
+  list.tensor(DO, false);
+  list.tensor(Delta, false);
+  list.tensor(DQSum, false);
+  strides(list, {&Out, &DO});
+  for (const int32_t size : {num_heads_q, max_seqlen_q, head_dim}) list.value(size);
+}
+
+void AttnBwdHopperArguments::collect(ArgumentList& list) const noexcept {
+  for (const Tensor<4>* tensor : {&Q, &K, &V, &DO, &DK, &DV, &DQSum}) list.tensor(*tensor, true);
+  list.tensor(L, false);
+  list.tensor(Delta, false);
+  list.value(sm_scale);
+  sizes(list, *this);
+}
+
+void AttnBwdHopperFinishArguments::collect(ArgumentList& list) const noexcept {
+  list.tensor(DQSum, false);
+  list.tensor(DQ, false);
+  list.value(sm_scale);
+  strides(list, {&DQSum, &DQ});
+  for (const int32_t size : {max_seqlen_q, head_dim}) list.value(size);
 }
 
 void AttnBwdDkDvArguments::collect(ArgumentList& list) const noexcept {

@@ -20,7 +20,8 @@ struct attn_fwd_params {
   bool causal = false;
 };
 
-// Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. Deterministic.
+// Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them.
+// deterministic: the same bits every time; without it, a backend may add to dq in an order that varies.
 struct attn_bwd_params {
   Tensor<4> q, k, v, out, dout;
   Tensor<3> logsumexp;
@@ -29,6 +30,7 @@ struct attn_bwd_params {
   bool causal = false;
   void* workspace = nullptr;  // device memory, 256-byte aligned, as large as attn_bwd_workspace_size says
   size_t workspace_size = 0;  // bytes
+  bool deterministic = false;
 };
 
 // Both launch on `stream` and return without waiting. After an error nothing was launched, unless the error is
@@ -36,7 +38,8 @@ struct attn_bwd_params {
 AOTRITON_API Error attn_fwd(const attn_fwd_params& params, Stream stream) noexcept;
 AOTRITON_API Error attn_bwd(const attn_bwd_params& params, Stream stream) noexcept;
 
-// Bytes of workspace that attn_bwd needs for these shapes. Data pointers are not looked at.
+// Bytes of workspace that attn_bwd needs for these shapes, fewer where it is to be deterministic. Data pointers are not
+// looked at.
 AOTRITON_API Error attn_bwd_workspace_size(const attn_bwd_params& params, size_t* bytes) noexcept;
 
 // What these calls would run on `arch` with that many multiprocessors (0: the arch's usual product).
