@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from aotriton.codegen.missing import where
@@ -78,7 +77,6 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         options=request["options"],
     )
     binary, made = compiled.asm[target.image_suffix], compiled.metadata._asdict()
-    facts = _cubin_facts(triton, binary) if target.vendor == "cuda" else _hsaco_facts(compiled.asm["amdgcn"])
     return binary, {
         "kernel": kernel,
         "arch": functional.arch,
@@ -92,13 +90,20 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
             {"rank": len(row["block_size"]), "swizzle": row["swizzle"], "block": list(row["block_size"])}
             for row in made.get("tensordesc_meta") or []
         ],
-        **facts,
+        **resources(target.vendor, binary),
         "triton": triton.__version__,
     }
 
 
-def _cubin_facts(triton: ModuleType, cubin: bytes) -> dict[str, int]:
-    """Registers and spilled bytes per thread. These kernels keep no arrays, so all of a stack frame is spills."""
+def resources(vendor: str, binary: bytes) -> dict[str, int]:
+    """What one thread needs, read from the image itself: registers, spills, and bytes of stack."""
+    return _cubin_resources(binary) if vendor == "cuda" else _hsaco_resources(binary)
+
+
+def _cubin_resources(cubin: bytes) -> dict[str, int]:
+    """Spills are in bytes, all of the stack."""
+    import triton
+
     tool = Path(triton.__file__ or "").parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -110,24 +115,29 @@ def _cubin_facts(triton: ModuleType, cubin: bytes) -> dict[str, int]:
     return {"registers": int(found[1]), "spills": int(found[2]), "stack": int(found[2])}
 
 
-def _hsaco_facts(assembly: str) -> dict[str, int]:
-    """Registers (VGPRs with AGPRs), spilled registers and scratch bytes per work-item, from the metadata note."""
+def _hsaco_resources(hsaco: bytes) -> dict[str, int]:
+    """Registers are VGPRs with AGPRs, spills count vector and scalar registers.
+
+    The metadata note is in MessagePack: a short string's length is in the byte before it, a number is one byte or
+    marked by its size.
+    """
 
     def note(field: str) -> int:
-        found = re.search(rf"^ *\.{field}: *(\d+)$", assembly, re.MULTILINE)
-        if not found:
-            raise RuntimeError(f"the assembly's metadata has no {field}")
-        return int(found[1])
+        key = re.escape(bytes([0xA0 | len(field)]) + field.encode())
+        found = re.findall(key + rb"(?:([\x00-\x7f])|\xcc(.)|\xcd(..)|\xce(....))", hsaco, re.DOTALL)
+        if len(found) != 1:
+            raise RuntimeError(f"the metadata note has {field} {len(found)} times")
+        return int.from_bytes(b"".join(found[0]), "big")
 
     return {
-        "registers": note("vgpr_count"),
-        "spills": note("vgpr_spill_count") + note("sgpr_spill_count"),
-        "stack": note("private_segment_fixed_size"),
+        "registers": note(".vgpr_count"),
+        "spills": note(".vgpr_spill_count") + note(".sgpr_spill_count"),
+        "stack": note(".private_segment_fixed_size"),
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compiles what the image list asks for and packs it; 1 where an image failed."""
+    """Compiles what the image list asks for and packs it; 1 where an image failed or spills."""
     from aotriton.codegen import pack  # needs jinja2, which a tuning machine may lack
 
     parser = argparse.ArgumentParser(prog="aotriton.codegen.compile", description=__doc__)
@@ -155,6 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(
                 f"\nerror: {where(spec.functional)}: {spec.config} did not compile\n{result.message}", file=sys.stderr
             )
+            return 1
+        if result.spills:
+            print(f"\nerror: {where(spec.functional)}: {spec.config} spills registers", file=sys.stderr)
             return 1
         images[result.name] = result
         show(len(images))

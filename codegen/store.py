@@ -23,6 +23,11 @@ class CompiledImage:
     path: Path  # the cubin or hsaco
 
     @property
+    def spills(self) -> bool:
+        """Whether the kernel runs out of registers. It keeps no arrays, so that all of a stack is spills."""
+        return bool(self.metadata["spills"] or self.metadata["stack"])
+
+    @property
     def binary(self) -> bytes:
         return self.path.read_bytes()
 

@@ -312,11 +312,14 @@ class TuningDatabase:
         return int(self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values())).lastrowid)
 
     def outcomes(self, arch: str | None = None, kernel: str | None = None, problem: int | None = None) -> list[Outcome]:
-        """Every measurement, oldest first, of one arch, kernel or problem id where given."""
+        """Every measurement, oldest first, of one arch, kernel or problem id where given.
+
+        An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
+        """
         with self._errors():
             rows = self._db.execute(
                 "SELECT m.id, p.arch, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, m.session, m.phase,"
-                " m.status, m.median_us"
+                " CASE WHEN i.spills > 0 THEN 'pruned' ELSE m.status END, m.median_us"
                 " FROM measurement m JOIN problem p ON p.id = m.problem JOIN image i ON i.id = m.image"
                 " WHERE p.arch = ifnull(:arch, p.arch) AND p.kernel = ifnull(:kernel, p.kernel)"
                 " AND p.id = ifnull(:problem, p.id) ORDER BY m.id",

@@ -58,14 +58,14 @@ ATTN_FWD = KernelDescription(
     ),
     choices=(T, HEAD_DIM, CAUSAL, ACCESS),
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
-    # under way while the other is used.
+    # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
     psels={
         "cuda": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
-        "hip": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64)},
+        "hip": {"BLOCK_M": (64, 128), "BLOCK_N": (16, 32, 64)},
     },
     copts={
         "cuda": {"num_warps": (4, 8), "num_stages": (2, 3, 4)},
-        "hip": {"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (1, 2)},
+        "hip": {"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     },
     tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
     tiled_axis="q",
@@ -183,8 +183,9 @@ ATTN_BWD_DQ = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING")),
     ),
     choices=(T, HEAD_DIM, CAUSAL, ACCESS),
+    # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
     psels={
-        "cuda": {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+        "cuda": {"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
         "hip": {"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
     },
     copts={

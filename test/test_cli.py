@@ -106,6 +106,26 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert "the GPU is sm_90" in other.stderr
 
 
+def test_winners_are_decided_anew_without_a_gpu(tmp_path: Path) -> None:
+    """From what is measured: a winner that turned out to spill makes way for the next, and what borrowed it follows."""
+    done = tune(tmp_path, *TINY, "--launcher", "standin_launcher:StandinLauncher")
+    assert done.returncode == 0, done.stderr
+    with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
+        before = database.winners()
+        (spilling,) = {winner.image for winner in before if winner.provenance == "measured"}
+        with database._db.conn:
+            database._db.execute("UPDATE image SET spills = 8 WHERE name = ?", [spilling])
+    done = tune(tmp_path, "--decide", "--arch", "sm_90", *TINY)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(before)} winners decided" in done.stdout
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        after = database.winners()
+        measured = {outcome.image for outcome in database.outcomes() if outcome.status == "ok"}
+    assert [(w.functional, w.bin, w.provenance) for w in after] == [(w.functional, w.bin, w.provenance) for w in before]
+    assert {w.image for w in after if w.provenance == "measured"} <= measured
+    assert not {w.image for w in after} & {w.image for w in before}
+
+
 def test_a_damaged_database_stops_it_before_anything_starts(tmp_path: Path) -> None:
     """Status 1 and the file's name; the file is left alone."""
     path = tmp_path / "tuning.sqlite3"

@@ -16,10 +16,11 @@ import pytest
 from conftest import ROOT
 
 from aotriton.codegen import pool
-from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules import flash
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.target import target
 
 KERNEL = flash.ATTN_BWD_PREPROCESS
 
@@ -36,6 +37,12 @@ def attn_bwd_preprocess(
 ):
     tl.store(Delta + tl.arange(0, BLOCK_M), 0.0)
 """
+# All of a tile is needed for its sum, and again after it: many times the registers of a thread.
+SPILLING = GOOD.replace(
+    "    tl.store",
+    "    tile = tl.load(DO + tl.arange(0, 512)[:, None] * 256 + tl.arange(0, 256)[None, :]).to(tl.float32)\n"
+    "    tl.store(Delta + tl.arange(0, 256), tl.sum(tile * tl.sum(tile), 0))\n    tl.store",
+)
 HALF_BROKEN = GOOD.replace("0.0)", "0.0 if BLOCK_M == 32 else undefined_name)")
 
 
@@ -85,13 +92,13 @@ class Tree:
         assert process.returncode == 0, err
         return dict(json.loads(line) for line in out.splitlines())
 
-    def build(self, blocks: list[int], jobs: int = 1) -> subprocess.Popen[str]:
+    def build(self, blocks: list[int], jobs: int = 1, arch: str = "sm_90") -> subprocess.Popen[str]:
         """The program, on a list of these values of BLOCK_M."""
-        requests = [request_of(spec(block_m=block)) for block in blocks]
+        requests = [request_of(spec(arch, block)) for block in blocks]
         name = f"from aotriton.codegen.pool import spec_of\nprint(*(spec_of(request).name for request in {requests!r}))"
         named = self.popen("-c", name).communicate()[0].split()
         images = [{"name": name, **request} for name, request in zip(named, requests, strict=True)]
-        packs = [{"family": "flash", "kernel": KERNEL.name, "arch": "sm_90", "images": images}]
+        packs = [{"family": "flash", "kernel": KERNEL.name, "arch": arch, "images": images}]
         (self.out / "images.json").write_text(json.dumps({"packs": packs}))
         arguments = ["--list", self.out / "images.json", "--out", self.out, "--store", self.store, "--jobs", jobs]
         return self.popen("-m", "aotriton.codegen.compile", *map(str, arguments))
@@ -261,6 +268,22 @@ def test_failure_stops_the_build_and_it_resumes(tmp_path: Path) -> None:
     assert "images 1/1" in out
     assert {path.name: path.stat().st_mtime_ns for path in tree.store.glob("attn*")} == done
     assert (tree.out / "attn_bwd_preprocess.sm_90.images.cc").exists()
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_an_image_that_spills_stops_the_build(arch: str, tmp_path: Path) -> None:
+    """The program names it and packs nothing; the image itself says how much it spills."""
+    tree = Tree(tmp_path, SPILLING)
+    process = tree.build([32], arch=arch)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"attn_bwd_preprocess {arch} F12 " in err
+    assert f"{spec(arch).config} spills registers" in err
+    assert not list(tree.out.glob("*.cc"))
+    (binary,) = [path.read_bytes() for path in tree.store.glob("attn*") if path.suffix != ".json"]
+    found = resources(target(arch).vendor, binary)
+    assert found["spills"] > 0
+    assert found["stack"] > 0
 
 
 def test_two_builds_at_once(tmp_path: Path) -> None:

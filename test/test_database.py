@@ -120,6 +120,17 @@ def test_measurements_are_append_only(path: Path) -> None:
         assert [outcome.median_us for outcome in database.outcomes()] == [10.0, 11.0]
 
 
+def test_an_image_that_spills_counts_as_pruned(path: Path) -> None:
+    """However fast it ran: it has no median, and its outcome decides nothing."""
+    with TuningDatabase(path) as database:
+        session, row = begin(database), problem(database)
+        for name, spills, median in (("good", 0, 10.0), ("bad", 8, 5.0)):
+            image = database.image_id(name, name, f"checksum of {name}", 255, spills, 1024)
+            database.record(Measurement(row, image, session, "sweep", "ok", median, [median]))
+        assert {o.image: o.status for o in database.outcomes()} == {"good": "ok", "bad": "pruned"}
+        assert database.medians("sm_90", "attn_fwd") == {("T=bf16", BIN): {"good": 10.0}}
+
+
 def test_a_record_of_several_is_all_or_nothing(path: Path) -> None:
     """Where one measurement of a race is refused, none of it stays."""
     write_rows(path, 0, 1)

@@ -21,7 +21,7 @@ from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import FEW_SPILLS, LEAST_SPILLING, Plan, TuningError, prune, tune
+from aotriton.tune.session import Plan, TuningError, prune, tune
 from aotriton.tune.space import space
 from aotriton.tune.worker import GpuWorker
 
@@ -38,7 +38,7 @@ def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
     """Images without a compiler: tiles of 128 keys spill, four stages need too much shared memory."""
     for spec in specs:
         values = dict(spec.psels + spec.copts)
-        metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "shared": 1024}
+        metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "stack": 0, "shared": 1024}
         metadata["spills"] = 1600 if values.get("BLOCK_N") == 128 else 0
         metadata["shared"] = 1 << 20 if values.get("num_stages") == 4 else 1024
         yield spec, CompiledImage(spec.name, metadata, Path("none"))
@@ -277,33 +277,18 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
         assert len(ok) == log.read_text().count("\n")
 
 
-def test_spilling_images_are_measured_only_where_all_spill() -> None:
-    """Then the four that spill least are; a few bytes count as none; too much shared memory is never measured."""
-    specs = {spec.name: spec for spec in space(small()[0]).candidates}
-    names = list(specs)
-
-    def compiled(spills: int, shared: int = 1024) -> CompiledImage:
-        return CompiledImage("", {"spills": spills, "shared": shared}, Path("none"))
-
-    every = {name: compiled(FEW_SPILLS + 100 - index) for index, name in enumerate(names)}
-    every[names[-1]] = compiled(0, shared=1 << 20)
-    kept = set(names) - set(prune(specs, every))
-    assert kept == set(names[-1 - LEAST_SPILLING : -1])
-    for none in (0, FEW_SPILLS):
-        every[names[0]] = compiled(none)
-        assert set(names) - set(prune(specs, every)) == {names[0]}
-
-
-def test_a_gluon_kernel_may_not_spill_at_all() -> None:
-    """A few bytes, which another kernel is forgiven, rule an image out where another one spills nothing."""
-    (problem,) = problems([flash.ATTN_FWD_HOPPER], "sm_90", 132, HOPPER)
-    for specs, kept in ((space(problem).candidates[:2], 1), (space(small()[0]).candidates[:2], 2)):
-        by_name = {spec.name: spec for spec in specs}
-        images = {
-            name: CompiledImage("", {"spills": spills, "shared": 1024}, Path("none"))
-            for name, spills in zip(by_name, (0, 8), strict=True)
-        }
-        assert len(by_name) - len(prune(by_name, images)) == kept
+@pytest.mark.parametrize(("fact", "value"), [("spills", 1), ("stack", 4), ("shared", 1 << 20)])
+def test_what_spills_or_does_not_fit_is_never_measured(fact: str, value: int) -> None:
+    """One spilled register or byte rules an image out, even where nothing else is left; so does shared memory."""
+    specs = {spec.name: spec for spec in space(small()[0]).candidates[:2]}
+    good, bad = specs
+    facts = {"spills": 0, "stack": 0, "shared": 1024}
+    images = {
+        good: CompiledImage(good, facts, Path("none")),
+        bad: CompiledImage(bad, facts | {fact: value}, Path("none")),
+    }
+    assert list(prune(specs, images)) == [bad]
+    assert list(prune(specs, {bad: images[bad]})) == [bad]
 
 
 def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dict[str, object]) -> None:

@@ -5,10 +5,8 @@ the unit, and those that one program alone would take. Enough resident programs 
 
     one pass of all resident programs = max(programs x busiest part, one program alone)
 
-How many are resident follows from the registers and the local memory of the image. Two things outrank the estimate:
-
-- A candidate that spills loses to one that does not; spilling to memory is worse than spilling scalars to registers.
-- A tile that was published as good on this GPU wins unless the model finds it more than half as slow again.
+How many are resident follows from the registers and the local memory of the image. One thing outranks the estimate: a
+tile that was published as good on this GPU wins unless the model finds it more than half as slow again.
 
 Nothing here was measured, and the winners say so.
 """
@@ -25,6 +23,7 @@ from aotriton.rules.binning import REFERENCE_TILE, bin_text
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.session import prune
 
 Cell = tuple[int, ...]
 
@@ -41,7 +40,6 @@ SHARED_BYTES = 128  # from local memory
 CACHE_BYTES = 64  # from the L2 cache
 MEMORY_BYTES = 8  # 5.3 TB/s among 304 units
 LATENCY = 1000  # cycles from a load to its use, barriers included, in a loop that prefetches nothing
-SPILLED_SCALAR = 8  # cycles for writing a scalar to a lane of a vector register and reading it back
 
 
 class Work(NamedTuple):
@@ -78,29 +76,15 @@ SHORT = 64  # cells whose tiled sequence is not longer share one winner, the oth
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config and what is known of its image: ``spills`` counts registers, ``shared`` and ``stack`` are in bytes."""
+    """A config and what is known of its image; ``shared`` is in bytes."""
 
     config: Mapping[str, int]
     registers: int
     shared: int
-    spills: int = 0
-    stack: int = 0
 
     @classmethod
     def of(cls, spec: ImageSpec, metadata: Mapping[str, Any]) -> Candidate:
-        known = {name: int(metadata[name]) for name in ("registers", "shared", "spills", "stack")}
-        return cls(dict(spec.psels + spec.copts), **known)
-
-    @property
-    def spill_class(self) -> int:
-        """0: no spills; 1: only scalars, to lanes of vector registers; 2: to memory."""
-        return 2 if self.stack else 1 if self.spills else 0
-
-    @property
-    def spill_text(self) -> str:
-        """What a winner's ``source`` says of its spills."""
-        texts = ("no spills", f"{self.spills} scalars spilled to registers", f"{self.stack} bytes spilled to memory")
-        return texts[self.spill_class]
+        return cls(dict(spec.psels + spec.copts), int(metadata["registers"]), int(metadata["shared"]))
 
 
 def resident_programs(candidate: Candidate, shared_limit: int) -> int:
@@ -130,11 +114,9 @@ def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
         scores = rows * columns
         computed = work.products * scores * row_bytes / MATRIX_FLOPS + work.operations * scores / VECTOR_LANES
         shared = (2 + warps * work.reads) * columns * row_bytes / SHARED_BYTES
-        scratch = 2 * candidate.stack * warps * functional.target.warp_size
-        cached = (2 * columns * row_bytes + scratch) / CACHE_BYTES
-        scalars = SPILLED_SCALAR * max(0, candidate.spills - candidate.stack // 4)
+        cached = 2 * columns * row_bytes / CACHE_BYTES
         busiest = max(computed / SIMDS, shared, cached)
-        alone = computed / min(warps, SIMDS) + shared + cached + scalars + LATENCY
+        alone = computed / min(warps, SIMDS) + shared + cached + LATENCY
         passes = -(-length[streamed] // columns)
         cycles += max(resident * busiest, alone) * (passes / 2 if functional.get("CAUSAL", False) else passes)
     return cycles * max(1, share) / resident
@@ -152,7 +134,7 @@ def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Can
         mean = sum(estimate(functional, cell, candidate) / fastest[cell] for cell in cells) / len(cells)
         return mean * (PRIOR if (candidate.config["BLOCK_M"], candidate.config.get("BLOCK_N")) == published else 1)
 
-    return sorted(candidates, key=lambda c: (c.spill_class, c.stack, slowness(c), sorted(c.config.items())))
+    return sorted(candidates, key=lambda c: (slowness(c), sorted(c.config.items())))
 
 
 def is_short(functional: Functional, cell: Cell) -> bool:
@@ -179,7 +161,7 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
                     psels=dict(spec.psels),
                     copts=dict(spec.copts),
                     provenance="predicted",
-                    source=f"static model of tune/predict.py, {best.spill_text}",
+                    source="static model of tune/predict.py",
                 )
             )
     return winners
@@ -202,7 +184,7 @@ def predict(
 ) -> list[Winner]:
     """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns them.
 
-    ValueError for an arch that the model does not describe, RuntimeError where no candidate compiles and fits.
+    ValueError for an arch that the model does not describe, RuntimeError where every candidate fails or is pruned.
     """
     waiting: dict[tuple[str, str], set[str]] = {}
     found: dict[tuple[str, str], list[tuple[ImageSpec, Candidate]]] = {}
@@ -220,18 +202,16 @@ def predict(
     for spec, image in compile_images(specs, store, jobs):
         functional = spec.functional
         place = functional.kernel.name, str(functional)
-        if isinstance(image, CompiledImage) and image.metadata["shared"] <= functional.target.shared_limit:
+        if isinstance(image, CompiledImage) and not prune({image.name: spec}, {image.name: image}):
             found[place].append((spec, Candidate.of(spec, image.metadata)))
         waiting[place].discard(spec.name)
         if waiting[place]:
             continue
         if not found[place]:
-            raise RuntimeError(f"{' '.join(place)} {functional.arch}: no candidate compiles and fits in local memory")
+            raise RuntimeError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
         # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
         decided = decide(functional, sorted(found[place], key=lambda pair: pair[0].config))
         database.put_winners(decided)
         winners += decided
-        print(
-            f"{' '.join(place)}: {len({winner.image for winner in decided})} images, {decided[-1].source}", flush=True
-        )
+        print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners

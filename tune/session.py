@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
-from aotriton.rules.database import Measurement, Outcome, TuningDatabase
+from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.kernel import Functional
 from aotriton.tune import measure
 from aotriton.tune.ahead import Compile, CompileAhead, Task
 from aotriton.tune.decide import decide, race_is_due, siblings
@@ -18,12 +19,6 @@ from aotriton.tune.progress import Progress
 from aotriton.tune.space import space
 from aotriton.tune.worker import Device, GpuWorker, Request, TimedOut, WorkerError
 
-# Bytes a thread. So few cost little: on an H100 the backward dk_dv of head dim 256 is a third faster
-# with a tile that spills 24 bytes than with the best that spills none. Not so where a kernel chains products by hand:
-# with a spill anywhere the compiler makes each of them wait for the one before.
-FEW_SPILLS = 64
-FEW_SPILLS_GLUON = 0
-LEAST_SPILLING = 4  # candidates that are measured where every one spills more
 HOPELESS_AFTER = (
     12  # candidates in a row that crashed or hung, with none before that ran: it is not the candidates' fault
 )
@@ -98,22 +93,25 @@ def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
 def prune(specs: dict[str, ImageSpec], compiled: dict[str, CompiledImage | CompileFailure]) -> dict[str, str]:
     """{image name: why it is not worth a GPU's time}, from what the compiler said of each."""
     pruned: dict[str, str] = {}
-    spilling: list[tuple[int, str]] = []
-    left = 0
     for name, image in compiled.items():
         if isinstance(image, CompileFailure):
             continue
-        functional = specs[name].functional
-        limit, few = functional.target.shared_limit, FEW_SPILLS_GLUON if functional.kernel.gluon else FEW_SPILLS
+        limit = specs[name].functional.target.shared_limit
         if image.metadata["shared"] > limit:
             pruned[name] = f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
-        elif image.metadata["spills"] > few:
-            spilling.append((image.metadata["spills"], name))
-        else:
-            left += 1
-    for spills, name in sorted(spilling)[0 if left else LEAST_SPILLING :]:
-        pruned[name] = f"spills: {spills}"
+        elif image.spills:
+            pruned[name] = f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
     return pruned
+
+
+def decide_family(database: TuningDatabase, functional: Functional) -> list[Winner]:
+    """Writes and returns the winners that follow from all that was measured of the functional and its siblings."""
+    family = siblings(functional)
+    texts = {str(one) for one in family}
+    outcomes = [o for o in database.outcomes(functional.arch, functional.kernel.name) if o.functional in texts]
+    winners = decide(family, outcomes)
+    database.put_winners(winners)
+    return winners
 
 
 class _GpuThread(threading.Thread):
@@ -194,12 +192,7 @@ class _GpuThread(threading.Thread):
         self._sweep(task, waiting)
         if not self._stop_event.is_set():
             self._race(task)
-        family = siblings(functional)
-        texts = {str(one) for one in family}
-        outcomes = [o for o in database.outcomes(functional.arch, problem.kernel.name) if o.functional in texts]
-        winners = decide(family, outcomes)
-        database.put_winners(winners)
-        for winner in winners:
+        for winner in decide_family(database, functional):
             if (winner.functional, winner.bin) == (str(functional), problem.bin) and winner.provenance == "measured":
                 config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
                 self._last_best[str(functional)] = config

@@ -23,12 +23,13 @@ from aotriton.rules import flash
 from aotriton.rules.binning import MAX_SEQLEN_K, MAX_SEQLEN_Q, WAVES
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError
 from aotriton.rules.image import TRITON_VERSION
-from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.target import TARGETS, target
+from aotriton.tune.decide import siblings
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, TuningError, tune
+from aotriton.tune.session import Plan, TuningError, decide_family, tune
 from aotriton.tune.space import space
 from aotriton.tune.worker import GpuWorker, WorkerError
 
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     mode = made.add_argument_group("instead of tuning").add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="list the problems and count the candidates; needs no GPU")
     mode.add_argument("--compile-only", action="store_true", help="fill the image store; needs no GPU")
+    mode.add_argument("--decide", action="store_true", help="choose winners anew from what is measured; needs no GPU")
     mode.add_argument("--predict", action="store_true", help="choose winners by the static model; needs no GPU")
     return made
 
@@ -103,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.dry_run:
             return _dry_run(options)
+        if options.decide:
+            return _decide(options)
         if not _triton_fits():
             return 2
         if options.compile_only:
@@ -186,19 +190,31 @@ def _compile_only(options: argparse.Namespace) -> int:
     return 1 if len(failures) == len(specs) else 0
 
 
-def _predict(options: argparse.Namespace) -> int:
-    from aotriton.tune.predict import predict
-
-    arch, wish = _arch_without_gpu(options, TARGETS[-1].arch), _wish(options)
-    kernels = _kernels(options)
-    functionals = [
+def _functionals(options: argparse.Namespace, arch: str) -> list[Functional]:
+    wish = _wish(options)
+    return [
         functional
-        for kernel in kernels
+        for kernel in _kernels(options)
         for functional in kernel.functionals(arch)
         if all(functional.get(name, values[0]) in values for name, values in wish.choices.items() if values)
     ]
+
+
+def _decide(options: argparse.Namespace) -> int:
+    arch = _arch_without_gpu(options, TARGETS[0].arch)
+    families = {f"{one.kernel.name} {siblings(one)[0]}": one for one in _functionals(options, arch)}
     with TuningDatabase(options.database) as database:
-        predict(database, kernels, functionals, ImageStore(), options.jobs)
+        winners = [winner for functional in families.values() for winner in decide_family(database, functional)]
+    print(f"{len(winners)} winners decided")
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from aotriton.tune.predict import predict
+
+    arch = _arch_without_gpu(options, TARGETS[-1].arch)
+    with TuningDatabase(options.database) as database:
+        predict(database, _kernels(options), _functionals(options, arch), ImageStore(), options.jobs)
     return 0
 
 
