@@ -269,6 +269,59 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     archs=("sm_90",),
 )
 
+# At head dim 256 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
+HEAD_DIM_SPLIT = Choice("BLOCK_DMODEL", "feature", (256,))
+KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
+
+ATTN_BWD_HOPPER_DK_DV = KernelDescription(
+    name="attn_bwd_hopper_dk_dv",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_TILE),
+        Tensor("K", 4, block=KEY_ROWS_SPLIT),
+        Tensor("V", 4, block=KEY_ROWS_SPLIT),
+        Tensor("DO", 4, block=Q_TILE),
+        Tensor("DK", 4, block=KEY_ROWS_SPLIT),
+        Tensor("DV", 4, block=KEY_ROWS_SPLIT),
+        Tensor("L", 3, dtype="fp32"),
+        Tensor("Delta", 3, dtype="fp32"),
+        Scalar("sm_scale", "fp32"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")),
+    ),
+    choices=(T, HEAD_DIM_SPLIT, CAUSAL, DESCRIPTOR),
+    psels={"cuda": {"BLOCK_M": (64,)}},
+    copts={"cuda": {"num_warps": (8,), "maxnreg": (168,)}},
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="k",
+    archs=("sm_90",),
+    gluon=True,
+)
+
+ATTN_BWD_HOPPER_DQ = KernelDescription(
+    name="attn_bwd_hopper_dq",
+    family=FAMILY,
+    arguments=(
+        Tensor("Q", 4, block=Q_ROWS),
+        Tensor("K", 4, block=K_TILE),
+        Tensor("V", 4, block=K_TILE),
+        Tensor("DO", 4, block=Q_ROWS),
+        Tensor("DQ", 4, block=Q_ROWS),
+        Tensor("L", 3, dtype="fp32"),
+        Tensor("Delta", 3, dtype="fp32"),
+        Scalar("sm_scale", "fp32"),
+        *SIZES,
+        *map(Constexpr, ("BLOCK_N", "BLOCK_DMODEL", "CAUSAL")),
+    ),
+    choices=(T, HEAD_DIM_SPLIT, CAUSAL, DESCRIPTOR),
+    psels={"cuda": {"BLOCK_N": (64,)}},
+    copts={"cuda": {"num_warps": (4,), "maxnreg": (168,)}},
+    tuning_keys=(MAX_SEQLEN_Q, MAX_SEQLEN_K, WAVES),
+    tiled_axis="q",
+    archs=("sm_90",),
+    gluon=True,
+)
+
 OPERATORS = (
     Operator("attn_fwd", FAMILY, (Backend("portable", (ATTN_FWD,)), Backend("hopper", (ATTN_FWD_HOPPER,)))),
     Operator(
@@ -277,6 +330,7 @@ OPERATORS = (
         (
             Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ)),
             Backend("hopper", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER, ATTN_BWD_HOPPER_FINISH)),
+            Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ)),
         ),
     ),
 )

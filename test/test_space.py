@@ -66,7 +66,8 @@ def test_the_default_covers_every_bf16_functional_most_valuable_first() -> None:
     assert len(general) == len({str(p.functional) + p.kernel.name for p in general})
     assert found[-len(general) :] == general
     assert {(p.keys["max_seqlen_q"], p.functional["BLOCK_DMODEL"]) for p in found[:12]} == {(2048, 128)}
-    assert {p.kernel.name for p in found[:12]} == {kernel.name for kernel in flash.KERNELS}
+    serving = {p.kernel.name for p in found if p.functional["BLOCK_DMODEL"] == 128}
+    assert {p.kernel.name for p in found[:12]} == serving
     assert len({(p.kernel.name, str(p.functional), p.bin) for p in found}) == len(found)
 
 

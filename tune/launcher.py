@@ -28,6 +28,8 @@ RESULTS = {
     "attn_bwd_hopper_prepare": ("delta", "dq_cleared"),
     "attn_bwd_hopper": ("dk", "dv", "dq_added"),
     "attn_bwd_hopper_finish": ("dq_of_sum",),
+    "attn_bwd_hopper_dk_dv": ("dk", "dv"),
+    "attn_bwd_hopper_dq": ("dq",),
 }
 
 
@@ -142,7 +144,7 @@ class GpuLauncher:
         tensors = (data.q, data.k, data.v, data.dout, data.lse, data.delta, *results.values())
         if kernel == "attn_bwd_hopper":
             return lambda: binding.launch_attn_bwd_hopper(candidate, *tensors, **common)
-        if kernel == "attn_bwd_dk_dv":
+        if kernel in ("attn_bwd_dk_dv", "attn_bwd_hopper_dk_dv"):
             return lambda: binding.launch_attn_bwd_dk_dv(candidate, *tensors, **common)
         return lambda: binding.launch_attn_bwd_dq(candidate, *tensors, **common)
 

@@ -131,4 +131,6 @@ RESTRICTIONS = (
 OWN_RESTRICTIONS = {  # of kernels that are built otherwise
     "attn_fwd_hopper": space_hopper.FORWARD_RESTRICTIONS,
     "attn_bwd_hopper": space_hopper.BACKWARD_RESTRICTIONS,
+    "attn_bwd_hopper_dk_dv": (),
+    "attn_bwd_hopper_dq": (),
 }

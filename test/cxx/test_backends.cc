@@ -167,6 +167,38 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   third.end();
 }
 
+TEST("the split hopper backward has delta from the portable kernel, and tiles of 64 keys and 128 queries") {
+  Recording& recording = start("cuda");
+  const Sizes s = {.head_dim = 256};
+  attn_bwd_params p = bwd_call(s);
+  p.deterministic = true;  // it adds in a fixed order
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 3u);
+  CHECK_EQ(recording.launches.at(0).entry, "attn_bwd_preprocess");
+  const auto rest = [&](Reader& reader) {
+    reader.value(p.logsumexp.data);
+    reader.value(p.workspace);
+    reader.value(p.sm_scale);
+    for (const int64_t size : {s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim})
+      reader.value(static_cast<int32_t>(size));
+    reader.end();
+  };
+
+  const RecordedLaunch& keys = recording.launches.at(1);
+  CHECK_EQ(keys.entry, "attn_bwd_hopper_dk_dv");
+  check_shape(keys, 2, 2, 2, 384, 40000);  // 70 keys in tiles of 64, of 2 key heads in 2 batches
+  Reader first(keys);
+  for (const Tensor<4>* t : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) first.descriptor(*t, 64);
+  rest(first);
+
+  const RecordedLaunch& queries = recording.launches.at(2);
+  CHECK_EQ(queries.entry, "attn_bwd_hopper_dq");
+  check_shape(queries, 1, 4, 2, 384, 40000);  // 100 rows in tiles of 128, of 4 heads in 2 batches
+  Reader second(queries);
+  for (const Tensor<4>* t : {&p.q, &p.k, &p.v, &p.dout, &p.dq}) second.descriptor(*t, 64);
+  rest(second);
+}
+
 TEST("a deterministic backward is the portable one, and needs no more than delta") {
   Recording& recording = start("cuda");
   attn_bwd_params p = bwd_call({.head_dim = 128});

@@ -126,7 +126,7 @@ TEST("after preload a capturing stream launches, with no load") {
     Recording& recording = start(vendor);
     recording.stream_contexts[kStream.handle] = kContext;
     CHECK_EQ(preload(kStream), Error::success);
-    const size_t images = vendor[0] == 'c' ? 32 : 16;  // four of each kernel that the arch has
+    const size_t images = vendor[0] == 'c' ? 40 : 16;  // four of each kernel that the arch has
     CHECK_EQ(recording.loads.size(), images);
     recording.capturing.insert(kStream.handle);
     CHECK_EQ(attn_fwd(fwd_call(), kStream), Error::success);

@@ -65,6 +65,12 @@ auto hopper(const attn_bwd_params& p, const Problem& problem, const Tensor<3>& d
                     AttnBwdHopperFinish{problem, dq_sum, p.dq});
 }
 
+auto hopper_split(const attn_bwd_params& p, const Problem& problem, const Tensor<3>& delta) {
+  return std::tuple(AttnBwdPreprocess{problem, p.out, p.dout, delta},
+                    AttnBwdHopperDkDv{problem, p.q, p.k, p.v, p.dout, p.dk, p.dv, p.logsumexp, delta},
+                    AttnBwdHopperDq{problem, p.q, p.k, p.v, p.dout, p.dq, p.logsumexp, delta});
+}
+
 }  // namespace
 
 }  // namespace flash
@@ -91,7 +97,7 @@ Error attn_bwd(const attn_bwd_params& params, Stream stream) noexcept {
   const Tensor<4> dq_sum = query_sum(problem, static_cast<char*>(params.workspace) + workspace.dq_sum);
   return on_device("attn_bwd", stream, [&](const Device& device) {
     return run_operator(attn_bwd_operator, device, stream, portable(params, problem, delta),
-                        hopper(params, problem, delta, dq_sum));
+                        hopper(params, problem, delta, dq_sum), hopper_split(params, problem, delta));
   });
 }
 
@@ -105,7 +111,7 @@ Error explain(const attn_bwd_params& params, const char* arch, int multiprocesso
   const Tensor<3> delta = row_tensor(problem, nullptr);
   const Tensor<4> dq_sum = query_sum(problem, nullptr);
   return explain_operator(attn_bwd_operator, found, explanation, portable(params, problem, delta),
-                          hopper(params, problem, delta, dq_sum));
+                          hopper(params, problem, delta, dq_sum), hopper_split(params, problem, delta));
 }
 
 }  // namespace aotriton::v2::inline abi1

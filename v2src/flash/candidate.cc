@@ -84,6 +84,8 @@ Error launch_attn_bwd_dk_dv(Candidate& candidate, const Tensor<4>& q, const Tens
   const RowOperand rows[] = {{"logsumexp", logsumexp}, {"delta", delta}};
   Problem problem;
   AOTRITON_TRY(check_problem("attn_bwd_dk_dv", operands, rows, sm_scale, causal, Data::checked, &problem));
+  if (!strcmp(candidate.kernel, attn_bwd_hopper_dk_dv_info.name))
+    return launch_candidate(candidate, AttnBwdHopperDkDv{problem, q, k, v, dout, dk, dv, logsumexp, delta}, stream);
   return launch_candidate(candidate, AttnBwdDkDv{problem, q, k, v, dout, dk, dv, logsumexp, delta}, stream);
 }
 
@@ -98,6 +100,8 @@ Error launch_attn_bwd_dq(Candidate& candidate, const Tensor<4>& q, const Tensor<
   const RowOperand rows[] = {{"logsumexp", logsumexp}, {"delta", delta}};
   Problem problem;
   AOTRITON_TRY(check_problem("attn_bwd_dq", operands, rows, sm_scale, causal, Data::checked, &problem));
+  if (!strcmp(candidate.kernel, attn_bwd_hopper_dq_info.name))
+    return launch_candidate(candidate, AttnBwdHopperDq{problem, q, k, v, dout, dq, logsumexp, delta}, stream);
   return launch_candidate(candidate, AttnBwdDq{problem, q, k, v, dout, dq, logsumexp, delta}, stream);
 }
 

@@ -7,14 +7,22 @@
 #include "attn_fwd.shim.h"
 #include "backend.h"
 #include "flash/attn_bwd_hopper.h"
+#include "flash/attn_bwd_hopper_split.h"
 #include "flash/attn_fwd_hopper.h"
 #include "flash/problem.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
-inline constexpr const KernelInfo* kKernels[] = {
-    &attn_fwd_info,    &attn_fwd_hopper_info,         &attn_bwd_preprocess_info, &attn_bwd_dk_dv_info,
-    &attn_bwd_dq_info, &attn_bwd_hopper_prepare_info, &attn_bwd_hopper_info,     &attn_bwd_hopper_finish_info};
+inline constexpr const KernelInfo* kKernels[] = {&attn_fwd_info,
+                                                 &attn_fwd_hopper_info,
+                                                 &attn_bwd_preprocess_info,
+                                                 &attn_bwd_dk_dv_info,
+                                                 &attn_bwd_dq_info,
+                                                 &attn_bwd_hopper_prepare_info,
+                                                 &attn_bwd_hopper_info,
+                                                 &attn_bwd_hopper_finish_info,
+                                                 &attn_bwd_hopper_dk_dv_info,
+                                                 &attn_bwd_hopper_dq_info};
 
 // Defined in <operator>.backends.cc, which is generated.
 extern const OperatorInfo attn_fwd_operator, attn_bwd_operator;

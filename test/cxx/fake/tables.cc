@@ -1,11 +1,14 @@
 // Stands in for the generated shims, tables and images, small and the same for every kernel: two entries, of which the
 // second wins where both seqlens are above 64 and the GPU is filled more than once. The hopper backend of attn_fwd
-// serves bf16 of head dim 256, that of attn_bwd bf16 of head dim 128; both are faster where seqlen_q is above 64.
+// serves bf16 of head dim 256, that of attn_bwd bf16 of head dim 128, hopper_split bf16 of head dim 256; they are
+// faster where seqlen_q is above 64.
 #include <array>
 
 #include "attn_bwd_dk_dv.shim.h"
 #include "attn_bwd_dq.shim.h"
 #include "attn_bwd_hopper.shim.h"
+#include "attn_bwd_hopper_dk_dv.shim.h"
+#include "attn_bwd_hopper_dq.shim.h"
 #include "attn_bwd_hopper_finish.shim.h"
 #include "attn_bwd_hopper_prepare.shim.h"
 #include "attn_bwd_preprocess.shim.h"
@@ -117,7 +120,8 @@ constexpr std::array<const Lut*, Count> by_number(const Row (&rows)[Rows]) {
   ENTRIES(K, A, aligned);                                                                                       \
   constexpr Row K##_##A##_rows[] = {ROW_OF_ROWS(K, A, 3, ALIGNED_NUMBER, ALIGNED, "T=fp16 BLOCK_DMODEL=64"),    \
                                     ROW_OF_ROWS(K, A, 15, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=64"),   \
-                                    ROW_OF_ROWS(K, A, 18, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128")}; \
+                                    ROW_OF_ROWS(K, A, 18, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=128"),  \
+                                    ROW_OF_ROWS(K, A, 21, ALIGNED_NUMBER, ALIGNED, "T=bf16 BLOCK_DMODEL=256")}; \
   constexpr std::array<const Lut*, 24> K##_##A##_luts = by_number<24>(K##_##A##_rows)
 
 TABLE(attn_fwd, sm_90, 2, "descriptor");
@@ -146,6 +150,9 @@ constexpr KernelTable attn_fwd_hopper_tables[] = {{"gfx942", {}, {}},
 IMAGES(attn_bwd_hopper_prepare, sm_90, 384, 0, NONE, NONE);
 IMAGES(attn_bwd_hopper, sm_90, 384, 7, HOPPER_BACKWARD, HOPPER_BACKWARD);
 IMAGES(attn_bwd_hopper_finish, sm_90, 384, 0, NONE, NONE);
+IMAGES(attn_bwd_hopper_dk_dv, sm_90, 384, 6, LIST(QKVO(64, 64), TILE(64), TILE(64)),
+       LIST(QKVO(64, 64), TILE(64), TILE(64)));
+IMAGES(attn_bwd_hopper_dq, sm_90, 384, 5, LIST(QKVO(64, 64), TILE(64)), LIST(QKVO(64, 64), TILE(64)));
 constexpr uint8_t kOneEntry[] = {0, 0, 0, 0, 0, 0, 0, 0};
 constexpr auto kOneEntryOfRows = std::span(kOneEntry).first(2);
 #define ONE_ENTRY(K, TEXT, BINS, INDEX)                                                       \
@@ -158,7 +165,14 @@ ONE_ENTRY(attn_bwd_hopper_prepare, "T=bf16 BLOCK_DMODEL=128", kRowBins, kOneEntr
 ONE_ENTRY(attn_bwd_hopper, "T=bf16 BLOCK_DMODEL=128 CAUSAL=False", kBins, kOneEntry);
 ONE_ENTRY(attn_bwd_hopper_finish, "T=bf16 BLOCK_DMODEL=128", kRowBins, kOneEntryOfRows);
 
+ONE_ENTRY(attn_bwd_hopper_dk_dv, "T=bf16 BLOCK_DMODEL=256 CAUSAL=False", kBins, kOneEntry);
+ONE_ENTRY(attn_bwd_hopper_dq, "T=bf16 BLOCK_DMODEL=256 CAUSAL=False", kBins, kOneEntry);
+
 constexpr const char* kBackends[] = {"portable", "hopper"};
+constexpr const char* kBackwardBackends[] = {"portable", "hopper", "hopper_split"};
+constexpr BackendCell kSplitShort = {0, {10.0f, 0.0f, 11.0f}}, kSplitLong = {2, {20.0f, 0.0f, 15.0f}};
+constexpr BackendCell kSplitCells[] = {kSplitShort, kSplitShort, kSplitShort, kSplitShort,
+                                       kSplitLong,  kSplitLong,  kSplitLong,  kSplitLong};
 constexpr BackendCell kShort = {0, {10.0f, 11.0f}}, kLong = {1, {20.0f, 15.0f}};
 constexpr BackendCell kBackendCells[] = {kShort, kShort, kShort, kShort, kLong, kLong, kLong, kLong};
 constexpr int kBackendsOf = 44;  // attn_fwd's godel number of the functional that the hopper backend has
@@ -171,6 +185,7 @@ constexpr auto kBackendFunctionals = [] {
 constexpr auto kBackwardFunctionals = [] {
   std::array<std::span<const BackendCell>, 48> functionals = {};
   functionals[38] = kBackendCells;  // attn_bwd_dq's godel number of the functional that the hopper backend has
+  functionals[44] = kSplitCells;    // and of that of hopper_split
   return functionals;
 }();
 constexpr OperatorTable kOperatorTables[] = {{"sm_90", kBackendFunctionals}};
@@ -193,13 +208,17 @@ const KernelInfo attn_bwd_preprocess_info = {"attn_bwd_preprocess", kRowKeys, kR
 const KernelInfo attn_bwd_dk_dv_info = {"attn_bwd_dk_dv", kSeqlenKeys, kTilePsels, attn_bwd_dk_dv_tables};
 const KernelInfo attn_bwd_hopper_prepare_info = {"attn_bwd_hopper_prepare", kRowKeys, kRowPsels,
                                                  attn_bwd_hopper_prepare_tables};
+constexpr const char* kColumnPsels[] = {"BLOCK_N"};
+const KernelInfo attn_bwd_hopper_dk_dv_info = {"attn_bwd_hopper_dk_dv", kSeqlenKeys, kRowPsels,
+                                               attn_bwd_hopper_dk_dv_tables};
+const KernelInfo attn_bwd_hopper_dq_info = {"attn_bwd_hopper_dq", kSeqlenKeys, kColumnPsels, attn_bwd_hopper_dq_tables};
 const KernelInfo attn_bwd_hopper_info = {"attn_bwd_hopper", kSeqlenKeys, kRowPsels, attn_bwd_hopper_tables};
 const KernelInfo attn_bwd_hopper_finish_info = {"attn_bwd_hopper_finish", kRowKeys, kRowPsels,
                                                 attn_bwd_hopper_finish_tables};
 const KernelInfo attn_bwd_dq_info = {"attn_bwd_dq", kSeqlenKeys, kTilePsels, attn_bwd_dq_tables};
 
 const OperatorInfo attn_fwd_operator = {"attn_fwd", kBackends, kOperatorTables};
-const OperatorInfo attn_bwd_operator = {"attn_bwd", kBackends, kBackwardTables};
+const OperatorInfo attn_bwd_operator = {"attn_bwd", kBackwardBackends, kBackwardTables};
 
 int AttnFwdHopperFunctional::godel_number() const noexcept {
   return T == DType::bfloat16 && BLOCK_DMODEL == 256 && !CAUSAL && ADDRESSING == Addressing::descriptor ? 0 : -1;
@@ -220,6 +239,12 @@ int AttnBwdHopperFunctional::godel_number() const noexcept {
 }
 int AttnBwdHopperFinishFunctional::godel_number() const noexcept {
   return backward_number(T, BLOCK_DMODEL, false, ADDRESSING);
+}
+int AttnBwdHopperDkDvFunctional::godel_number() const noexcept {
+  return T == DType::bfloat16 && BLOCK_DMODEL == 256 && !CAUSAL && ADDRESSING == Addressing::descriptor ? 0 : -1;
+}
+int AttnBwdHopperDqFunctional::godel_number() const noexcept {
+  return T == DType::bfloat16 && BLOCK_DMODEL == 256 && !CAUSAL && ADDRESSING == Addressing::descriptor ? 0 : -1;
 }
 int AttnFwdFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
 int AttnBwdDkDvFunctional::godel_number() const noexcept { return godel(T, BLOCK_DMODEL, CAUSAL, ADDRESSING); }
@@ -282,6 +307,22 @@ void AttnBwdHopperPrepareArguments::collect(ArgumentList& list) const noexcept {
 
 void AttnBwdHopperArguments::collect(ArgumentList& list) const noexcept {
   for (const Tensor<4>* tensor : {&Q, &K, &V, &DO, &DK, &DV, &DQSum}) list.tensor(*tensor, true);
+  list.tensor(L, false);
+  list.tensor(Delta, false);
+  list.value(sm_scale);
+  sizes(list, *this);
+}
+
+void AttnBwdHopperDkDvArguments::collect(ArgumentList& list) const noexcept {
+  for (const Tensor<4>* tensor : {&Q, &K, &V, &DO, &DK, &DV}) list.tensor(*tensor, true);
+  list.tensor(L, false);
+  list.tensor(Delta, false);
+  list.value(sm_scale);
+  sizes(list, *this);
+}
+
+void AttnBwdHopperDqArguments::collect(ArgumentList& list) const noexcept {
+  for (const Tensor<4>* tensor : {&Q, &K, &V, &DO, &DQ}) list.tensor(*tensor, true);
   list.tensor(L, false);
   list.tensor(Delta, false);
   list.value(sm_scale);
