@@ -100,9 +100,12 @@ def tile_at(
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
     group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
-    rounds = gl.maximum(tiles_for_program(group * blocks), 1)
-    g = gl.minimum(i // rounds, heads // group)
-    round = i - g * rounds
+    if CAUSAL and GROUP_ROUNDS > 0:
+        rounds = gl.maximum(tiles_for_program(group * blocks), 1)
+        g = gl.minimum(i // rounds, heads // group)
+        round = i - g * rounds
+    else:
+        round = i
     place = gl.program_id(0)
     if round % 2 == 1:
         place = programs - 1 - place
@@ -192,8 +195,8 @@ def consumer(
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
     heads = num_heads_q * batch
+    row, head, tiles = tile_at(0, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
     for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
-        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
         row += C * 64
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
@@ -263,6 +266,11 @@ def consumer(
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
         v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
         out = warpgroup_mma(p, v, out, is_async=True)
+        # Where the next tile is takes a few divisions: they hide here.
+        next_row, next_head, next_tiles = tile_at(
+            i + 1, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+        )
+        b = head // num_heads_q
         out = warpgroup_mma_wait(0, deps=[out])
         mbarrier.arrive(empty.index(slot))
         step += 1
@@ -276,11 +284,11 @@ def consumer(
         tma.store_wait(0)
         out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))
         fence_async_shared()
-        b = head // num_heads_q
         tma.async_copy_shared_to_global(Out, [b, head - b * num_heads_q, row, 0], out_slots.index(C))
         if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
+        row, head, tiles = next_row, next_head, next_tiles
     tma.store_wait(0)
 
 
