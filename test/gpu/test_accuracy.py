@@ -64,6 +64,24 @@ def _fill() -> list[Problem]:
     ]
 
 
+def _backends() -> list[Problem]:
+    """Odd lengths and groups where the Hopper backends are faster: see the test that counts them."""
+    sizes = ((2047, 2047, True), (2050, 1991, False), (70, 3001, False))
+    return [
+        Problem(batch=4, heads_q=16, heads_k=4, seqlen_q=q, seqlen_k=k, head_dim=d, dtype=dtype, causal=causal)
+        for q, k, causal in sizes
+        for d, dtype in (
+            (24, "bf16"),
+            (40, "fp16"),
+            (64, "bf16"),
+            (72, "bf16"),
+            (128, "fp16"),
+            (200, "bf16"),
+            (256, "fp16"),
+        )
+    ]
+
+
 def _random(count: int) -> list[Problem]:
     choose = random.Random(20)
     made = []
@@ -87,7 +105,7 @@ def _random(count: int) -> list[Problem]:
     return made
 
 
-PROBLEMS = [*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads(), *_fill(), *_random(60)]
+PROBLEMS = [*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads(), *_fill(), *_backends(), *_random(60)]
 
 
 @pytest.mark.parametrize("problem", list(dict.fromkeys(PROBLEMS)), ids=str)
@@ -103,6 +121,22 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem:
         check(name, outputs[name].view, reference, low_precision)
     for name, guarded in outputs.items():
         guarded.assert_untouched_outside(name)
+
+
+def test_the_problems_reach_every_backend() -> None:
+    """What the test above says, it says of each backend that this GPU has."""
+    import pyaotriton
+
+    def backends(op: str, problem: Problem) -> tuple[str, list[str]]:
+        names = ("dtype", "batch", "seqlen_q", "seqlen_k", "head_dim", "heads_k", "causal")
+        sizes = {name: getattr(problem, name) for name in names} | {"heads": problem.heads_q}
+        lead = pyaotriton.explain(op, arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), **sizes)[-1]
+        return lead["backend"], [backend["name"] for backend in lead["backends"]]
+
+    for op in ("attn_fwd", "attn_bwd"):
+        used = [backends(op, problem) for problem in PROBLEMS if problem.layout == "bhsd"]
+        served = set(used[0][1]) if pyaotriton.arch() == "sm_90" else {"portable"}
+        assert {backend for backend, _ in used} == served
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])
