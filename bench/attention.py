@@ -238,7 +238,7 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
                     quarters = {who: statistics.quantiles(taken, n=4) for who, taken in samples.items()}
                     choices = pyaotriton.explain(
                         OPERATORS[direction], arch=arch, multiprocessors=multiprocessors, dtype="bf16", batch=batch,
-                        heads=heads, seqlen_q=seqlen, seqlen_k=seqlen, head_dim=head_dim, causal=causal,
+                        heads=heads, seqlen=seqlen, head_dim=head_dim, causal=causal,
                     )  # fmt: skip
                     yield {
                         "head_dim": head_dim, "causal": causal, "seqlen": seqlen, "batch": batch, "heads": heads,

@@ -40,9 +40,9 @@ Error call(const Problem& p) noexcept {
   params.k = tensor(p.k);
   params.v = tensor(p.v);
   params.out = tensor(p.out);
-  params.logsumexp = {p.logsumexp, DType::float32, {p.batch, p.heads, p.seqlen}, {rows, p.seqlen, 1}};
+  params.logsumexp = Tensor<3>{p.logsumexp, DType::float32, {p.batch, p.heads, p.seqlen}, {rows, p.seqlen, 1}};
   params.sm_scale = p.sm_scale;
-  params.causal = p.causal;
+  params.causal = p.causal != 0;
   return attn_fwd(params, Stream{p.stream});
 }
 
@@ -70,10 +70,12 @@ int64_t nanoseconds(std::chrono::steady_clock::duration taken) {
 
 }  // namespace
 
+#define EXPORT __attribute__((visibility("default")))
+
 extern "C" {
 
 // To be called before the others.
-AOTRITON_API const char* latency_open() {
+EXPORT const char* latency_open() {
   Library library;
   if (!library.open({"libcuda.so.1"})) return "libcuda.so.1 was not found";
   library.find(cuda.synchronize, "cuStreamSynchronize");
@@ -82,13 +84,13 @@ AOTRITON_API const char* latency_open() {
 }
 
 // The call alone, without waiting for it.
-AOTRITON_API const char* latency_call(const Problem* p) {
+EXPORT const char* latency_call(const Problem* p) {
   const Error error = call(*p);
   return error == Error::success ? nullptr : failure(error);
 }
 
 // Nanoseconds from before the call to its return, and to the end of a stream synchronise after it.
-AOTRITON_API const char* latency_host(const Problem* p, int64_t* to_return, int64_t* to_end) {
+EXPORT const char* latency_host(const Problem* p, int64_t* to_return, int64_t* to_end) {
   using clock = std::chrono::steady_clock;
   if (const char* failed = warm_up(*p)) return failed;
   const auto start = clock::now();
@@ -104,7 +106,7 @@ AOTRITON_API const char* latency_host(const Problem* p, int64_t* to_return, int6
 }
 
 // Records two events of the caller right around the call, and waits for them.
-AOTRITON_API const char* latency_events(const Problem* p, void* start, void* end) {
+EXPORT const char* latency_events(const Problem* p, void* start, void* end) {
   if (const char* failed = warm_up(*p)) return failed;
   const int started = cuda.record(start, p->stream);
   const Error error = call(*p);

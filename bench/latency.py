@@ -234,7 +234,7 @@ def measure(library: ctypes.CDLL, rounds: int) -> Iterator[dict[str, Any]]:
         }
         choices = pyaotriton.explain(
             OPERATORS["forward"], arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
-            batch=BATCH, heads=HEADS, seqlen_q=seqlen, seqlen_k=seqlen, head_dim=HEAD_DIM, causal=causal,
+            batch=BATCH, heads=HEADS, seqlen=seqlen, head_dim=HEAD_DIM, causal=causal,
         )  # fmt: skip
         yield {
             "batch": BATCH, "heads": HEADS, "seqlen": seqlen, "head_dim": HEAD_DIM, "causal": causal,

@@ -1,8 +1,9 @@
-// Host time of one warm attn_fwd through the C++ API, beside a bare cuLaunchKernel of the same kernel and arguments.
+// Host time of one warm attn_fwd and attn_bwd through the C++ API, and through a prepared call, beside bare
+// cuLaunchKernel calls of the same kernels and arguments.
 //
 //   launch [--json FILE] [--batches N]
 //
-// The two take turns in batches that the GPU works off before the next begins, so neither waits for room in its queue.
+// They take turns in batches that the GPU works off before the next begins, so none waits for room in its queue.
 #include <aotriton/flash.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "driver/driver.h"
@@ -50,36 +52,73 @@ void check(Error error) {
   std::exit(1);
 }
 
-// The last launch that went through the library's driver table, with arguments of its own.
+// The launches of a call that went through the library's driver table, with arguments of their own.
 struct Captured {
   Launch launch;
   std::vector<std::vector<uint64_t>> values;  // each as aligned as a tensor map, in a buffer that is larger
   std::vector<void*> pointers;
-} captured;
+};
+std::vector<Captured> captured;
 
 const Driver* real = nullptr;
 
 int capture(const Launch& launch) {
-  captured = {launch, {}, {}};
+  Captured& made = captured.emplace_back(Captured{launch, {}, {}});
   for (int i = 0; i < launch.argument_count; ++i) {
-    std::vector<uint64_t>& value = captured.values.emplace_back(launch.sizes[i] / 8 + 9);
+    std::vector<uint64_t>& value = made.values.emplace_back(launch.sizes[i] / 8 + 9);
     const auto start = (reinterpret_cast<uintptr_t>(value.data()) + 63) / 64 * 64;
-    captured.pointers.push_back(reinterpret_cast<void*>(start));
-    std::memcpy(captured.pointers.back(), launch.arguments[i], launch.sizes[i]);
+    made.pointers.push_back(reinterpret_cast<void*>(start));
+    std::memcpy(made.pointers.back(), launch.arguments[i], launch.sizes[i]);
   }
   return real->launch(launch);
 }
 
-Tensor<4> tensor(int64_t row_stride) {
+void* allocate(size_t bytes) {
   uint64_t address = 0;
-  const size_t bytes = static_cast<size_t>(kHeads * kSeqlen * row_stride) * 2;
   check(cuda.allocate(&address, bytes), "allocate memory");
   check(cuda.set_bytes(address, 0x3c, bytes), "fill memory");
-  return {reinterpret_cast<void*>(address),
+  return reinterpret_cast<void*>(address);
+}
+
+Tensor<4> tensor(int64_t row_stride) {
+  return {allocate(static_cast<size_t>(kHeads * kSeqlen * row_stride) * 2),
           DType::bfloat16,
           {1, kHeads, kSeqlen, kHeadDim},
           {kHeads * kSeqlen * row_stride, kSeqlen * row_stride, row_stride, 1}};
 }
+
+// One forward or backward on tensors with this row stride, and the pointers that a prepared call takes.
+struct Forward {
+  attn_fwd_params params;
+  explicit Forward(int64_t row_stride) {
+    params.q = tensor(row_stride);
+    params.k = tensor(row_stride);
+    params.v = tensor(row_stride);
+    params.out = tensor(row_stride);
+  }
+  Error call(Stream stream) { return attn_fwd(params, stream); }
+  std::vector<void*> pointers() {
+    return {params.q.data, params.k.data, params.v.data, params.out.data, nullptr, nullptr};
+  }
+};
+
+struct Backward {
+  attn_bwd_params params;
+  Backward(int64_t row_stride, Stream stream) {
+    aotriton_tensor4* const all[] = {&params.q,    &params.k,  &params.v,  &params.out,
+                                     &params.dout, &params.dq, &params.dk, &params.dv};
+    for (aotriton_tensor4* one : all) *one = tensor(row_stride);
+    params.logsumexp =
+        Tensor<3>{allocate(kHeads * kSeqlen * 4), DType::float32, {1, kHeads, kSeqlen}, {kHeads * kSeqlen, kSeqlen, 1}};
+    check(attn_bwd_workspace_size(params, stream, &params.workspace_size));
+    params.workspace = allocate(params.workspace_size);
+  }
+  Error call(Stream stream) { return attn_bwd(params, stream); }
+  std::vector<void*> pointers() {
+    return {params.q.data,         params.k.data,  params.v.data,  params.out.data, params.dout.data,
+            params.logsumexp.data, params.dq.data, params.dk.data, params.dv.data,  params.workspace};
+  }
+};
 
 // Microseconds of host time for one call, averaged over a batch.
 template <class Call>
@@ -97,48 +136,56 @@ double median(std::vector<double> values) {
 }
 
 struct Result {
-  const char* tensors;
+  const char* what;
+  size_t launches;
   int arguments;
-  double library_us, bare_us;
+  double library_us, prepared_us, bare_us;
 };
 
-Result measure(const char* tensors, int64_t row_stride, void* stream, int batches) {
-  attn_fwd_params params;
-  params.q = tensor(row_stride);
-  params.k = tensor(row_stride);
-  params.v = tensor(row_stride);
-  params.out = tensor(row_stride);
-  params.sm_scale = 0.125f;
-  check(attn_fwd(params, Stream{stream}));  // loads the image
-
+template <class Operation>
+Result measure(const char* what, Operation operation, Stream stream, int batches) {
+  check(operation.call(stream));  // loads the images
   Driver capturing = *real;
   capturing.launch = capture;
+  captured.clear();
+  PreparedCall prepared;
+  const std::vector<void*> pointers = operation.pointers();
   replace_driver(&capturing);
-  check(attn_fwd(params, Stream{stream}));
+  check(prepare(operation.params, stream, &prepared));
+  check(prepared.launch(pointers.data(), pointers.size(), stream));
   replace_driver(real);
-  check(cuda.stream_synchronize(stream), "run the kernels");
+  check(prepare(operation.params, stream, &prepared));
+  check(cuda.stream_synchronize(stream.handle), "run the kernels");
 
-  const Launch& l = captured.launch;
-  int status = 0;
+  int status = 0, arguments = 0;
+  for (const Captured& one : captured) arguments += one.launch.argument_count;
   Error error = Error::success;
   auto bare = [&] {
-    status |= cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, stream,
-                          captured.pointers.data(), nullptr);
+    for (Captured& one : captured) {
+      const Launch& l = one.launch;
+      status |= cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, stream.handle,
+                            one.pointers.data(), nullptr);
+    }
   };
   auto library = [&] {
-    if (const Error e = attn_fwd(params, Stream{stream}); e != Error::success) error = e;
+    if (const Error e = operation.call(stream); e != Error::success) error = e;
   };
-  std::vector<double> library_us, bare_us;
+  auto prepared_call = [&] {
+    if (const Error e = prepared.launch(pointers.data(), pointers.size(), stream); e != Error::success) error = e;
+  };
+  std::vector<double> taken[3];
   for (int i = -kWarmUp; i < batches; ++i) {
-    const bool library_first = i % 2 == 0;
-    double first = library_first ? time_batch(stream, library) : time_batch(stream, bare);
-    double second = library_first ? time_batch(stream, bare) : time_batch(stream, library);
-    if (!library_first) std::swap(first, second);
-    if (i >= 0) library_us.push_back(first), bare_us.push_back(second);
+    for (int turn = 0; turn < 3; ++turn) {
+      const int which = (turn + i + kWarmUp) % 3;
+      const double us = which == 0   ? time_batch(stream.handle, library)
+                        : which == 1 ? time_batch(stream.handle, prepared_call)
+                                     : time_batch(stream.handle, bare);
+      if (i >= 0) taken[which].push_back(us);
+    }
   }
   check(error);
   check(status, "launch the kernel");
-  return {tensors, l.argument_count, median(library_us), median(bare_us)};
+  return {what, captured.size(), arguments, median(taken[0]), median(taken[1]), median(taken[2])};
 }
 
 void open_cuda_functions() {
@@ -193,12 +240,16 @@ int main(int argc, char** argv) {
   real = driver();
   if (!real) check(Error::no_driver);
 
-  const Result results[] = {measure("aligned", kHeadDim, stream, batches),
-                            measure("odd row strides", kHeadDim + 1, stream, batches)};
-  std::printf("%-16s %10s %12s %10s %6s\n", "tensors", "arguments", "library us", "bare us", "ratio");
+  const Stream on{stream};
+  const Result results[] = {measure("forward", Forward(kHeadDim), on, batches),
+                            measure("backward", Backward(kHeadDim, on), on, batches),
+                            measure("forward, odd row strides", Forward(kHeadDim + 1), on, batches),
+                            measure("backward, odd row strides", Backward(kHeadDim + 1, on), on, batches)};
+  std::printf("%-26s %8s %9s %10s %12s %8s %8s %9s\n", "call", "launches", "arguments", "library us", "prepared us",
+              "bare us", "library", "prepared");
   for (const Result& r : results)
-    std::printf("%-16s %10d %12.3f %10.3f %6.3f\n", r.tensors, r.arguments, r.library_us, r.bare_us,
-                r.library_us / r.bare_us);
+    std::printf("%-26s %8zu %9d %10.3f %12.3f %8.3f %8.3f %9.3f\n", r.what, r.launches, r.arguments, r.library_us,
+                r.prepared_us, r.bare_us, r.library_us / r.bare_us, r.prepared_us / r.bare_us);
   if (!json) return 0;
   std::FILE* file = std::fopen(json, "w");
   if (!file) {
@@ -208,10 +259,12 @@ int main(int argc, char** argv) {
   std::fprintf(file, "{\n \"gpu\": \"%s\",\n \"cuda_driver\": %d,\n", name, version);
   std::fprintf(file, " \"batches\": %d,\n \"launches_per_batch\": %d,\n \"cases\": [\n", batches, kBatch);
   for (const Result& r : results)
-    std::fprintf(file,
-                 "  {\"tensors\": \"%s\", \"arguments\": %d, \"library_us\": %.4f, \"bare_us\": %.4f, "
-                 "\"ratio\": %.4f}%s\n",
-                 r.tensors, r.arguments, r.library_us, r.bare_us, r.library_us / r.bare_us, &r == results ? "," : "");
+    std::fprintf(
+        file,
+        "  {\"call\": \"%s\", \"launches\": %zu, \"arguments\": %d, \"library_us\": %.4f, \"prepared_us\": %.4f, "
+        "\"bare_us\": %.4f, \"library\": %.4f, \"prepared\": %.4f}%s\n",
+        r.what, r.launches, r.arguments, r.library_us, r.prepared_us, r.bare_us, r.library_us / r.bare_us,
+        r.prepared_us / r.bare_us, &r == std::end(results) - 1 ? "" : ",");
   std::fprintf(file, " ]\n}\n");
   return std::fclose(file) ? 1 : 0;
 }

@@ -77,7 +77,7 @@ def measure(problem: dict[str, Any]) -> dict[str, Any]:
     import pyaotriton
     import torch
 
-    sizes = {name: problem[name] for name in ("batch", "heads", "heads_k", "head_dim", "causal")}
+    sizes = {name: problem[name] for name in ("batch", "heads_k", "head_dim", "causal")} | {"heads_q": problem["heads"]}
     shape = (problem["batch"], problem["heads"], problem["seqlen"], problem["head_dim"])
     generator = torch.Generator(device="cuda").manual_seed(problem["seqlen"])
     q, k, v = (
@@ -93,7 +93,7 @@ def measure(problem: dict[str, Any]) -> dict[str, Any]:
     us = {who: statistics.median(taken) for who, taken in race(contenders, ROUNDS).items()}
     (choice,) = pyaotriton.explain(
         "attn_fwd", arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
-        seqlen_q=problem["seqlen"], seqlen_k=problem["seqlen"], **sizes,
+        seqlen=problem["seqlen"], **sizes,
     )  # fmt: skip
     return problem | {
         "us": {who: round(time, 2) for who, time in us.items()},

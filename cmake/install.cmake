@@ -9,6 +9,20 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/v2src/include/aotriton" DESTINATION "${
 install(EXPORT aotriton NAMESPACE aotriton:: FILE aotriton-targets.cmake DESTINATION "${config_dir}" COMPONENT library)
 install(TARGETS aotriton-explain DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT library)
 
+# What a family outside of the tree is generated, compiled and built with: the Python package, and the runtime's headers.
+set(share "${CMAKE_INSTALL_DATADIR}/aotriton")
+set(AOTRITON_INSTALLED_PACKAGE "${share}/python")
+set(AOTRITON_INSTALLED_RUNTIME "${share}/v2src")
+install(FILES "${PROJECT_SOURCE_DIR}/aotriton/__init__.py" DESTINATION "${share}/python/aotriton" COMPONENT library)
+install(DIRECTORY rules codegen tune tritonsrc DESTINATION "${share}/python/aotriton" COMPONENT library
+        FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "__pycache__" EXCLUDE)
+install(FILES "${PROJECT_SOURCE_DIR}/requirements.txt" DESTINATION "${share}" COMPONENT library)
+file(GLOB runtime_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/*.h")
+install(FILES ${runtime_headers} DESTINATION "${share}/v2src" COMPONENT library)
+install(FILES "${PROJECT_SOURCE_DIR}/v2src/driver/driver.h" DESTINATION "${share}/v2src/driver" COMPONENT library)
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/family.cmake" DESTINATION "${config_dir}" RENAME aotriton-family.cmake COMPONENT library)
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/python.cmake" DESTINATION "${config_dir}" RENAME aotriton-python.cmake COMPONENT library)
+
 set(AOTRITON_DEPENDENCIES "find_dependency(Threads)")
 set(AOTRITON_PC_LIBS "-lpthread -ldl")
 if(ZLIB_FOUND)
@@ -16,7 +30,8 @@ if(ZLIB_FOUND)
   string(PREPEND AOTRITON_PC_LIBS "-lz ")
 endif()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/aotriton-config.cmake.in"
-  "${PROJECT_BINARY_DIR}/aotriton-config.cmake" INSTALL_DESTINATION "${config_dir}")
+  "${PROJECT_BINARY_DIR}/aotriton-config.cmake" INSTALL_DESTINATION "${config_dir}"
+  PATH_VARS AOTRITON_INSTALLED_PACKAGE AOTRITON_INSTALLED_RUNTIME)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/aotriton-config-version.cmake" COMPATIBILITY SameMinorVersion)
 configure_file("${PROJECT_SOURCE_DIR}/cmake/aotriton_v2.pc.in" "${PROJECT_BINARY_DIR}/aotriton_v2.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/aotriton-config.cmake" "${PROJECT_BINARY_DIR}/aotriton-config-version.cmake"
@@ -25,6 +40,7 @@ install(FILES "${PROJECT_BINARY_DIR}/aotriton_v2.pc" DESTINATION "${CMAKE_INSTAL
 
 if(AOTRITON_BINDING)
   install(TARGETS pyaotriton DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(TARGETS pyaotriton DESTINATION "${share}/python" COMPONENT library)
 endif()
 
 # The last step of the default workflow: what one call gets from the library that was just installed.

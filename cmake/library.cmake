@@ -3,15 +3,24 @@
 find_package(Threads REQUIRED)
 
 file(GLOB runtime_sources CONFIGURE_DEPENDS
-     "${PROJECT_SOURCE_DIR}/v2src/*.cc" "${PROJECT_SOURCE_DIR}/v2src/flash/*.cc"
+     "${PROJECT_SOURCE_DIR}/v2src/*.cc"
      "${PROJECT_SOURCE_DIR}/v2src/driver/cuda.cc" "${PROJECT_SOURCE_DIR}/v2src/driver/hip.cc"
      "${PROJECT_SOURCE_DIR}/v2src/driver/driver.cc")
 list(REMOVE_ITEM runtime_sources "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
+set(family_sources "")
+foreach(family IN LISTS AOTRITON_FAMILY_NAMES)
+  file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${family}/*.cc")
+  list(APPEND family_sources ${own})
+endforeach()
+foreach(family IN LISTS AOTRITON_FAMILIES)
+  file(GLOB own CONFIGURE_DEPENDS "${family}/v2src/*.cc")
+  list(APPEND family_sources ${own})
+endforeach()
 
-add_library(aotriton_v2 STATIC ${runtime_sources} ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
+add_library(aotriton_v2 STATIC ${runtime_sources} ${family_sources} ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
 add_library(aotriton::aotriton_v2 ALIAS aotriton_v2)
-target_compile_features(aotriton_v2 PUBLIC cxx_std_20)
-target_compile_options(aotriton_v2 PRIVATE -Wall -Wextra -Werror)
+target_compile_features(aotriton_v2 PUBLIC cxx_std_17 PRIVATE cxx_std_20)
+target_compile_options(aotriton_v2 PRIVATE ${AOTRITON_WARNINGS})
 target_compile_definitions(aotriton_v2 PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
 target_include_directories(aotriton_v2
   PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/v2src/include>" "$<INSTALL_INTERFACE:include>"
@@ -23,17 +32,19 @@ if(ZLIB_FOUND)
 endif()
 
 add_executable(aotriton-explain "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
-target_compile_options(aotriton-explain PRIVATE -Wall -Wextra -Werror)
+target_compile_options(aotriton-explain PRIVATE ${AOTRITON_WARNINGS})
+target_compile_features(aotriton-explain PRIVATE cxx_std_20)
 target_link_libraries(aotriton-explain PRIVATE aotriton_v2)
 
 # Host time of a call; built on request, as it reaches below the public headers.
 add_executable(bench-launch EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/launch.cc")
 target_include_directories(bench-launch PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_compile_features(bench-launch PRIVATE cxx_std_20)
 target_link_libraries(bench-launch PRIVATE aotriton_v2)
 
 # The same beside torch, loaded by bench/latency.py.
 add_library(bench-latency MODULE EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/latency.cc")
 set_target_properties(bench-latency PROPERTIES PREFIX "")
-target_compile_options(bench-latency PRIVATE -Wall -Wextra -Werror)
+target_compile_options(bench-latency PRIVATE ${AOTRITON_WARNINGS})
 target_include_directories(bench-latency PRIVATE "${PROJECT_SOURCE_DIR}/v2src")
 target_link_libraries(bench-latency PRIVATE aotriton_v2)

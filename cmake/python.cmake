@@ -1,4 +1,5 @@
-# The Python that runs the code generator and the compiler: AOTRITON_PYTHON, or an environment made here from requirements.txt.
+# The Python that runs the code generator and the compiler: AOTRITON_PYTHON, or an environment made here from
+# AOTRITON_REQUIREMENTS, a list of requirement files.
 
 # Headers and library of this same Python are wanted for the binding alone, so their absence is not an error.
 if(SKBUILD AND NOT AOTRITON_PYTHON)
@@ -14,14 +15,10 @@ endif()
 find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
 set(AOTRITON_VENV "${PROJECT_BINARY_DIR}/venv" CACHE PATH "Where the build's own Python environment lives")
 
-set(requirements "${PROJECT_SOURCE_DIR}/requirements.txt")
-set(pip_arguments -r "${requirements}")
+set(pip_arguments "")
 set(wanted "${Python3_EXECUTABLE} ${Python3_VERSION}\n")
-if(AOTRITON_BUILD_TESTS)
-  list(APPEND requirements "${PROJECT_SOURCE_DIR}/requirements-test.txt")
-  list(APPEND pip_arguments -r "${PROJECT_SOURCE_DIR}/requirements-test.txt")
-endif()
-foreach(file IN LISTS requirements)
+foreach(file IN LISTS AOTRITON_REQUIREMENTS)
+  list(APPEND pip_arguments -r "${file}")
   file(READ "${file}" text)
   string(APPEND wanted "${text}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
@@ -44,7 +41,7 @@ if(found EQUAL -1)
   execute_process(COMMAND "${AOTRITON_VENV}/bin/python" -m pip install --quiet --disable-pip-version-check ${pip_arguments}
                   RESULT_VARIABLE failed)
   if(failed)
-    message(FATAL_ERROR "Could not install requirements.txt into ${AOTRITON_VENV}: see pip's message above.")
+    message(FATAL_ERROR "Could not install ${AOTRITON_REQUIREMENTS} into ${AOTRITON_VENV}: see pip's message above.")
   endif()
   file(WRITE "${stamp}" "${wanted}")
 endif()

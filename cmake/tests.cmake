@@ -1,38 +1,104 @@
 # Every test that needs no GPU: C++ under sanitizers, Python modules one by one, and the installed tree from outside.
 
-# C++: the written runtime with made-up tables and a recording driver, under the address and undefined-behaviour sanitizers.
-file(GLOB fake_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/cxx/fake/*.cc")
-file(GLOB cxx_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/cxx/test_*.cc")
-add_library(aotriton_checked STATIC ${runtime_sources} "${PROJECT_SOURCE_DIR}/v2src/driver/recording.cc" ${fake_sources})
-target_compile_options(aotriton_checked PUBLIC -Wall -Wextra -Werror -g -fsanitize=address,undefined -fno-sanitize-recover=all)
-target_link_options(aotriton_checked PUBLIC -fsanitize=address,undefined)
-target_compile_definitions(aotriton_checked PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
-target_include_directories(aotriton_checked PUBLIC "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"
-                           "${PROJECT_SOURCE_DIR}/test/cxx/fake" "${PROJECT_SOURCE_DIR}/test/cxx")
-target_link_libraries(aotriton_checked PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+# C++: the written runtime and what the generator makes of a made-up database, with a recording driver.
+set(fake_dir "${PROJECT_BINARY_DIR}/fake")
 if(ZLIB_FOUND)
-  target_compile_definitions(aotriton_checked PUBLIC AOTRITON_HAVE_ZLIB)
-  target_link_libraries(aotriton_checked PUBLIC ZLIB::ZLIB)
+  set(compression zlib)
+else()
+  set(compression none)
 endif()
+file(GLOB_RECURSE fake_inputs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/fake.py" "${PROJECT_SOURCE_DIR}/test/toy/*.py")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${fake_inputs})
+execute_process(
+  COMMAND "${CMAKE_COMMAND}" -E env PYTHONDONTWRITEBYTECODE=1 "${AOTRITON_HOST_PYTHON}"
+          "${PROJECT_SOURCE_DIR}/test/fake.py" --out "${fake_dir}" --compress ${compression}
+  COMMAND_ERROR_IS_FATAL ANY)
+
+# aotriton_fake_library(NAME OPTION ...)
+# The library over the made-up tables, compiled and linked with these options.
+function(aotriton_fake_library name)
+  include("${fake_dir}/sources.cmake")
+  foreach(list_name IN ITEMS AOTRITON_GENERATED_SOURCES AOTRITON_IMAGE_SOURCES)
+    list(TRANSFORM ${list_name} PREPEND "${fake_dir}/")
+  endforeach()
+  set(written "")
+  foreach(family IN LISTS AOTRITON_FAMILY_NAMES)
+    file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${family}/*.cc")
+    list(APPEND written ${own})
+  endforeach()
+  add_library(${name} STATIC ${runtime_sources} ${written} "${PROJECT_SOURCE_DIR}/v2src/driver/recording.cc"
+                             ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
+  set_source_files_properties(${AOTRITON_IMAGE_SOURCES} PROPERTIES COMPILE_OPTIONS "-Wa,-I${fake_dir}")
+  target_compile_options(${name} PUBLIC -Wall -Wextra -Werror -g ${ARGN})
+  target_link_options(${name} PUBLIC ${ARGN})
+  target_compile_definitions(${name} PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"
+                                            "${fake_dir}" "${PROJECT_SOURCE_DIR}/test/cxx")
+  target_link_libraries(${name} PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+  if(ZLIB_FOUND)
+    target_compile_definitions(${name} PUBLIC AOTRITON_HAVE_ZLIB)
+    target_link_libraries(${name} PUBLIC ZLIB::ZLIB)
+  endif()
+endfunction()
+aotriton_fake_library(aotriton_checked -fsanitize=address,undefined -fno-sanitize-recover=all)
+aotriton_fake_library(aotriton_raced -fsanitize=thread)
+
+# aotriton_cxx_test(NAME SOURCE LIBRARY)
+function(aotriton_cxx_test name source library)
+  add_executable(${name} "${PROJECT_SOURCE_DIR}/test/cxx/${source}")
+  target_link_libraries(${name} PRIVATE ${library})
+  add_test(NAME cxx.${name} COMMAND ${name})
+endfunction()
+
+file(GLOB cxx_tests CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/test/cxx" "${PROJECT_SOURCE_DIR}/test/cxx/test_*.cc")
 foreach(source IN LISTS cxx_tests)
   get_filename_component(name "${source}" NAME_WE)
-  add_executable(${name} "${source}")
-  target_link_libraries(${name} PRIVATE aotriton_checked)
-  add_test(NAME cxx.${name} COMMAND ${name})
+  aotriton_cxx_test(${name} ${source} aotriton_checked)
 endforeach()
 
-set(vendors cuda amdhip64)
-set(vendor_libraries libcuda.so.1 libamdhip64.so)
-# The vendors' drivers are opened by name, so stand-ins of that name in a folder of their own take their place.
-foreach(vendor library IN ZIP_LISTS vendors vendor_libraries)
-  add_library(standin_${vendor} MODULE "${PROJECT_SOURCE_DIR}/test/cxx/vendor/lib${vendor}.cc")
-  set_target_properties(standin_${vendor} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME "${library}"
-                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/vendor")
+# A minute of fuzzing: a longer run is `fuzz CALLS SEED cuda|hip`.
+add_executable(fuzz "${PROJECT_SOURCE_DIR}/test/cxx/fuzz.cc")
+target_link_libraries(fuzz PRIVATE aotriton_checked)
+foreach(vendor IN ITEMS cuda hip)
+  add_test(NAME cxx.fuzz_${vendor} COMMAND fuzz 1000000000 1 ${vendor} 30)
 endforeach()
-add_executable(test_vendor "${PROJECT_SOURCE_DIR}/test/cxx/vendor/test_vendor.cc")
-target_link_libraries(test_vendor PRIVATE aotriton_checked)
-add_test(NAME cxx.test_vendor COMMAND test_vendor)
+
+# The vendors' drivers are opened by name, so stand-ins of that name in a folder of their own take their place.
+function(aotriton_standin name source library folder)
+  add_library(${name} SHARED "${PROJECT_SOURCE_DIR}/test/cxx/vendor/${source}")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/test/cxx")
+  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME "${library}"
+                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/${folder}")
+endfunction()
+aotriton_standin(standin_cuda libcuda.cc libcuda.so.1 vendor)
+aotriton_standin(standin_hip libamdhip64.cc libamdhip64.so vendor)
+aotriton_standin(standin_contexts libcuda_contexts.cc libcuda.so.1 contexts)
+aotriton_cxx_test(test_vendor vendor/test_vendor.cc aotriton_checked)
+aotriton_cxx_test(test_contexts vendor/test_contexts.cc aotriton_checked)
+aotriton_cxx_test(test_threads vendor/test_threads.cc aotriton_raced)
+add_dependencies(test_vendor standin_cuda standin_hip)
 set_tests_properties(cxx.test_vendor PROPERTIES ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/vendor")
+foreach(name IN ITEMS test_contexts test_threads)
+  target_link_libraries(${name} PRIVATE standin_contexts)
+endforeach()
+
+# Two shared objects with the library inside, of different versions. The first has all of it.
+foreach(which IN ITEMS first second)
+  add_library(copy_${which} MODULE "${PROJECT_SOURCE_DIR}/test/cxx/copies/copy.cc")
+endforeach()
+target_link_libraries(copy_first PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,aotriton_v2>")
+target_sources(copy_second PRIVATE "${PROJECT_SOURCE_DIR}/v2src/runtime.cc")
+target_compile_definitions(copy_second PRIVATE AOTRITON_VERSION="77.8.9")
+target_include_directories(copy_second PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_link_libraries(copy_second PRIVATE aotriton_v2)
+add_executable(test_copies "${PROJECT_SOURCE_DIR}/test/cxx/copies/test_copies.cc")
+target_include_directories(test_copies PRIVATE "${PROJECT_SOURCE_DIR}/test/cxx")
+target_compile_options(test_copies PRIVATE ${AOTRITON_WARNINGS})
+target_compile_definitions(test_copies PRIVATE FIRST_COPY="$<TARGET_FILE:copy_first>" NM="${CMAKE_NM}"
+                           SECOND_COPY="$<TARGET_FILE:copy_second>" FIRST_VERSION="${PROJECT_VERSION}")
+add_dependencies(test_copies copy_first copy_second)
+target_link_libraries(test_copies PRIVATE ${CMAKE_DL_LIBS})
+add_test(NAME cxx.test_copies COMMAND test_copies)
 
 set_target_properties(bench-latency PROPERTIES EXCLUDE_FROM_ALL OFF)  # a test loads it beside the stand-in for CUDA
 
@@ -40,6 +106,15 @@ set_target_properties(bench-latency PROPERTIES EXCLUDE_FROM_ALL OFF)  # a test l
 set(test_prefix "${PROJECT_BINARY_DIR}/test-install")
 add_test(NAME install COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${test_prefix}")
 set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
+
+# A project of somebody else's, in C99 and C++17, built against the installed tree; its programs check what they are told.
+add_test(NAME cxx.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
+  --build-and-test "${PROJECT_SOURCE_DIR}/test/consumer" "${PROJECT_BINARY_DIR}/consumer"
+  --build-generator "${CMAKE_GENERATOR}" --build-makeprogram "${CMAKE_MAKE_PROGRAM}" --build-noclean
+  --build-options "-DCMAKE_PREFIX_PATH=${test_prefix}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
+                  "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}"
+  --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure)
+set_tests_properties(cxx.consumer PROPERTIES FIXTURES_REQUIRED installed)
 
 file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
 list(APPEND python_tests "${PROJECT_SOURCE_DIR}/test/gpu")  # skipped, with the reason, where there is no GPU

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
-from aotriton.rules.kernel import Backend, Functional, KernelDescription, Operator
+from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.operators import Backend, Operator
 
 CellKey = tuple[str, str, str]  # arch, kernel, and the cell as "<functional> <bin>"
 
@@ -37,10 +38,19 @@ class OperatorPlan:
         for functional in self.operator.lead.functionals(self.arch):
             own = kernel.like(functional)
             for cell in self.cells.get(functional.godel_number, ()):
-                if own and cell.backend and kernel in self.operator.backends[cell.backend].kernels:
+                of = [self.operator.backends[place] for place in self._chosen(cell) if place]
+                if own and any(kernel in backend.kernels for backend in of):
                     keys = _keys(self.operator.lead, cell.bin)
                     found.setdefault(own.godel_number, set()).add(kernel.cell_like(keys))
         return found
+
+    def _chosen(self, cell: BackendCell) -> set[int]:
+        """The backends that calls in the cell get: with a workspace, and without where the first one needs none."""
+        if self.operator.backends[0].workspace or not self.operator.backends[cell.backend].workspace:
+            return {cell.backend}
+        without = [place for place, backend in enumerate(self.operator.backends) if not backend.workspace]
+        timed = [(cell.medians_us[place], place) for place in without if cell.medians_us[place]]
+        return {cell.backend, min(timed)[1]}
 
 
 def choose(
@@ -65,11 +75,14 @@ def choose(
     return OperatorPlan(operator, arch, chosen)
 
 
-def lender(row: Winner) -> str:
+def lender(kernel: KernelDescription, row: Winner) -> str:
     """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
     differs = dict(word.split("=", 1) for word in row.source.split() if "=" in word)
-    own = (word.split("=", 1) for word in f"{row.functional} {row.bin}".split())
-    return " ".join(f"{name}={differs.get(name, value)}" for name, value in own)
+    choices = parse_functional(kernel, row.arch, row.functional).as_dict()
+    choices |= {choice.name: choice.read(differs[choice.name]) for choice in kernel.choices if choice.name in differs}
+    own = (word.split("=", 1) for word in row.bin.split())
+    bins = " ".join(f"{name}={differs.get(name, value)}" for name, value in own)
+    return f"{kernel.functional(row.arch, **choices)} {bins}"
 
 
 Time = tuple[float, list[dict[str, str]]]  # microseconds, and the choices and bin that each kernel was measured in
@@ -85,12 +98,15 @@ def _time(
         place = f"{own} {bin_text(kernel.tuning_keys, kernel.cell_like(keys))}"
         row = rows.get((functional.arch, kernel.name, place)) if own else None
         if row and row.provenance == "borrowed":
-            place = lender(row)
+            place = lender(kernel, row)
             row = rows.get((functional.arch, kernel.name, place))
         if not row or row.provenance != "measured":
             return None
         total += row.median_us
-        places.append(dict(word.split("=", 1) for word in place.split()))
+        spelled = dict(word.split("=", 1) for word in place.split())
+        places.append(
+            {choice.name: str(choice.default) for choice in kernel.choices if choice.default is not None} | spelled
+        )
     return total, places
 
 

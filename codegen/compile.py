@@ -20,6 +20,7 @@ from typing import Any
 from aotriton.codegen.missing import where
 from aotriton.codegen.pool import compile_images, cpu_count, spec_of
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules.family import source_module
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 
 __all__ = ["CompileFailure", "CompiledImage", "ImageStore", "compile_images", "main"]
@@ -60,7 +61,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         )
     functional, target, request = spec.functional, spec.functional.target, spec.compiler_request()
     kernel = functional.kernel.name
-    function = getattr(importlib.import_module(f"aotriton.tritonsrc.{kernel}"), kernel)
+    function = getattr(importlib.import_module(source_module(functional.kernel)), kernel)
     place = {name: (index,) for index, name in enumerate(function.arg_names)}
     if list(place) != list(request["signature"]):
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")

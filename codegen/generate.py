@@ -9,56 +9,78 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
+from aotriton.codegen import operator_source
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, render
-from aotriton.codegen.shim import shim
-from aotriton.rules import flash, target
+from aotriton.rules import target
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.family import IN_TREE, add
+from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.operators import Operator
 
 
-def write(made: Plan, out: Path, checksums: Mapping[str, str] | None = None) -> list[str]:
+def write(
+    made: Plan,
+    operators: Sequence[Operator],
+    out: Path,
+    checksums: Mapping[str, str] | None = None,
+    added: bool = False,
+) -> list[str]:
     """Writes the files of a build and removes those of the one before; returns the names of those that changed.
 
-    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with.
-    ValueError where a functional has more images than an index can name; nothing is removed then.
+    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with. ``added``: the
+    families are not the library's own, and register with it. ValueError where a functional has more images than an
+    index can name, or a description cannot be numbered; nothing is removed then.
     """
     output = Output(out)
+    planned = [table for table in made.tables if table.functionals]
     output.write("archs.h", render("archs.h", addressing=target.ADDRESSING, targets=target.TARGETS))
-    tables = made.tables
-    kernels: dict[str, list[TablePlan]] = {}
-    for table in tables:
-        kernels.setdefault(table.kernel.name, []).append(table)
     sources = []
-    for name, of_archs in sorted(kernels.items()):
-        kernel = of_archs[0].kernel
-        sizes = [{"arch": t.arch, "luts": kernel.functional_count, "images": len(t.images)} for t in of_archs]
-        output.write(f"{name}.shim.h", render("shim.h", shim=shim(kernel)))
-        output.write(f"{name}.shim.cc", render("shim.cc", shim=shim(kernel), tables=sizes))
-        sources.append(f"{name}.shim.cc")
-        for table in of_archs:
-            output.write(f"{name}.{table.arch}.lut.cc", _lut_source(table))
-            sources.append(f"{name}.{table.arch}.lut.cc")
-    operators: dict[str, list[OperatorPlan]] = {}
+    for table in planned:
+        sources.append(f"{table.kernel.name}.{table.arch}.lut.cc")
+        output.write(sources[-1], _lut_source(table))
+    choices: dict[str, list[OperatorPlan]] = {}
     for chosen in made.operators:
-        operators.setdefault(chosen.operator.name, []).append(chosen)
-    for name, choices in sorted(operators.items()):
-        output.write(f"{name}.backends.cc", _backends_source(choices))
-        sources.append(f"{name}.backends.cc")
-    stems = [
-        f"{table.kernel.name}.{table.arch}.images" for table in sorted(tables, key=lambda t: (t.kernel.name, t.arch))
-    ]
+        if chosen.cells:
+            choices.setdefault(chosen.operator.name, []).append(chosen)
+    tables = {f"{table.kernel.name}_{table.arch}_table" for table in planned}
+    backend_tables = {f"{name}_{one.arch}_backends" for name, plans in choices.items() for one in plans}
+    families: dict[str, list[Operator]] = {}
+    for operator in operators:
+        families.setdefault(operator.family, []).append(operator)
+        values = operator_source.values(operator, tables, backend_tables)
+        output.write(f"{operator.name}.operator.h", render("operator.h", **values))
+        output.write(f"{operator.name}.operator.cc", render("operator.cc", **values))
+        sources.append(f"{operator.name}.operator.cc")
+        if operator.name in choices:
+            output.write(f"{operator.name}.backends.cc", _backends_source(choices[operator.name]))
+            sources.append(f"{operator.name}.backends.cc")
+        if not operator.written:
+            output.write(f"{operator.name}.h", render("call.h", **values))
+            output.write(f"{operator.name}.call.cc", render("call.cc", **values))
+            sources.append(f"{operator.name}.call.cc")
+    listed = [{"name": name, "operators": members} for name, members in families.items()]
+    output.write("families.cc", render("families.cc", families=listed, added=added))
+    sources.append("families.cc")
+    stems = sorted(f"{table.kernel.name}.{table.arch}.images" for table in planned)
     image_sources, image_binaries = ([f"{stem}.{suffix}" for stem in stems] for suffix in ("cc", "bin"))
     for name in (*image_sources, *image_binaries):
         output.reserve(name)
     output.write(
         "sources.cmake",
-        render("sources.cmake", sources=sources, image_sources=image_sources, image_binaries=image_binaries),
+        render(
+            "sources.cmake",
+            sources=sorted(sources),
+            families=[name for name in families if name in IN_TREE],
+            image_sources=image_sources,
+            image_binaries=image_binaries,
+        ),
     )
-    output.write("images.json", _image_list(tables, checksums or {}))
+    output.write("images.json", _image_list(planned, checksums or {}))
     output.finish()
     return output.written
 
@@ -87,8 +109,7 @@ def _backends_source(choices: Sequence[OperatorPlan]) -> str:
             for number, cells in sorted(chosen.cells.items())
         }
         places = [number if number in luts else None for number in range(operator.lead.functional_count)]
-        if luts:
-            tables.append({"arch": chosen.arch, "luts": luts, "places": places})
+        tables.append({"arch": chosen.arch, "luts": luts, "places": places})
     return render("backends.cc", operator=operator, tables=tables)
 
 
@@ -111,8 +132,9 @@ def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> st
 
 def read(
     database: Path, kernels: Sequence[KernelDescription], archs: Sequence[str]
-) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str]]:
-    """Every winner of these kernels and archs, each cell's timings by config, and the checksums of measured images.
+) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
+    """Every winner of these kernels and archs, each cell's timings by config, the checksums of measured images, and
+    what each image that was compiled spills.
 
     TuningDatabaseError as it says.
     """
@@ -129,26 +151,47 @@ def read(
                             outcomes, key=lambda o: o.id
                         )  # of two images of one config the newer counts
                     }
-        return winners, timings, opened.checksums()
+        return winners, timings, opened.checksums(), opened.spills()
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Generates; 1 where the database can not be read or does not fill the coverage."""
     parser = argparse.ArgumentParser(prog="aotriton.codegen.generate", description=__doc__)
-    parser.add_argument("--database", type=Path, required=True, help="rules/tuning_database.sqlite3")
+    parser.add_argument("--database", type=Path, required=True, help="the tuning database of the families in the tree")
     archs = [row.arch for row in target.TARGETS]
     parser.add_argument("--arch", action="append", required=True, choices=archs, help="may be given more than once")
     parser.add_argument("--coverage", choices=COVERAGES, default="default", help="which functionals get images")
+    parser.add_argument(
+        "--family",
+        type=Path,
+        action="append",
+        default=[],
+        help="folder of a family outside; may be given more than once",
+    )
+    parser.add_argument("--alone", action="store_true", help="those families only, to be added to an installed library")
     parser.add_argument("--out", type=Path, required=True, help="folder of the generated files")
     options = parser.parse_args(arguments)
     try:
         archs = sorted(set(options.arch))
-        # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
-        winners, timings, checksums = (
-            read(options.database, flash.KERNELS, archs) if options.coverage != "none" else ([], {}, {})
-        )
-        made = plan(flash.OPERATORS, archs, options.coverage, winners, timings)
-        written = write(made, options.out, checksums)
+        outside = [add(folder) for folder in options.family]
+        families = outside if options.alone else all_families()
+        winners: list[Winner] = []
+        timings: dict[CellKey, dict[str, Timing]] = {}
+        checksums: dict[str, str] = {}
+        spills: dict[str, int] = {}
+        for family in families:
+            # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
+            if options.coverage == "none":
+                continue
+            database = options.database if family.in_tree else family.folder / "rules" / options.database.name
+            found = read(database, family.kernels, archs)
+            winners += found[0]
+            timings |= found[1]
+            checksums |= found[2]
+            spills |= found[3]
+        operators = [operator for family in families for operator in family.operators]
+        made = plan(operators, archs, options.coverage, winners, timings, spills)
+        written = write(made, operators, options.out, checksums, options.alone)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 from aotriton.rules.binning import bin_text
+from aotriton.rules.family import family
 from aotriton.rules.kernel import Functional
-
-# How tune_flash.py spells what it is asked to tune.
-CHOICE_OPTIONS = {"T": "--dtype", "BLOCK_DMODEL": "--head-dim", "ADDRESSING": "--addressing"}
 
 
 def where(functional: Functional) -> str:
-    """The functional as error messages name it: ``attn_fwd sm_90 F7 (T=bf16 ...)``."""
+    """The functional as error messages name it: ``scale_rows sm_90 F7 (T=bf16 ...)``."""
     return f"{functional.kernel.name} {functional.arch} F{functional.godel_number} ({functional})"
 
 
@@ -65,15 +63,16 @@ def _command(gaps: Sequence[Missing], predict: bool) -> str:
     """Tunes these cells, or a few more where options multiply to more."""
     functional = gaps[0].functional
     kernel = functional.kernel
-    words = [f"python tune/tune_flash.py --arch {functional.arch} --kernel {kernel.name}"]
+    words = [
+        f"python tune/tune.py --family {family(kernel.family).place} --arch {functional.arch} --kernel {kernel.name}"
+    ]
     words += ["--predict"] if predict else []
     for choice, values in zip(kernel.choices, zip(*(gap.functional.values for gap in gaps), strict=True), strict=True):
-        if choice.name in CHOICE_OPTIONS:
-            words.append(" ".join([CHOICE_OPTIONS[choice.name], *map(str, dict.fromkeys(values))]))
-        elif len(set(values)) == 1:
-            words.append(f"--{'' if values[0] else 'no-'}{choice.name.lower()}")
+        if all(isinstance(value, bool) for value in choice.values):
+            words += [f"--{'' if values[0] else 'no-'}{choice.option}"] if len(set(values)) == 1 else []
+        else:
+            words.append(" ".join([f"--{choice.option}", *map(str, dict.fromkeys(values))]))
     if not gaps[0].complete:
         for key, edges in zip(kernel.tuning_keys, zip(*gaps[0].cells, strict=True), strict=True):
-            option = "--" + key.name.removeprefix("max_").replace("_", "-")
-            words.append(" ".join([option, *map(str, sorted(set(edges)))]))
+            words.append(" ".join([f"--{key.option}", *map(str, sorted(set(edges)))]))
     return " ".join(words)

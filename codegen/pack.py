@@ -24,4 +24,6 @@ def write(out: Path, family: str, kernel: str, arch: str, images: Sequence[Compi
     stem = f"{kernel}.{arch}.images"
     write_if_changed(out / f"{stem}.bin", bytes(packed))
     values = {"family": family, "symbol": f"aotriton_v2_{family}_{kernel}_{arch}_images", "binary": f"{stem}.bin"}
-    write_if_changed(out / f"{stem}.cc", render("images.cc", **values, alignment=ALIGNMENT, images=rows))
+    write_if_changed(
+        out / f"{stem}.cc", render("images.cc", **values, alignment=ALIGNMENT, bytes=len(packed), images=rows)
+    )

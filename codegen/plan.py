@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,14 +12,10 @@ from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription, Operator, Value, kernels_of
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.operators import Operator, kernels_of
 
 COVERAGES = ("none", "small", "default", "full")
-
-SMALL: Mapping[str, Value] = {
-    "T": "bf16",
-    "BLOCK_DMODEL": 64,
-}  # the choices that small coverage pins; the others stay open
 
 TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a functional needs fewer images
 
@@ -89,8 +86,10 @@ def plan(
     coverage: str,
     winners: Iterable[Winner],
     timings: Mapping[CellKey, Mapping[str, Timing]],
+    spills: Mapping[str, int] | None = None,
 ) -> Plan:
-    """``timings`` maps a cell to its timed configs.
+    """``timings`` maps a cell to its timed configs. ``spills`` says of images that were compiled what they spill: only
+    one that is known to spill nothing takes the place of a winner that was borrowed; None: every one may.
 
     PlanError where a cell of an operator's first backend has no winner, or where a needed winner has psels or copts
     that its kernel does not have.
@@ -132,7 +131,7 @@ def plan(
                 if absent:
                     missing.append(Missing(functional, tuple(absent)))
                 elif wanted and len(present) == len(wanted):
-                    cells = _cells(present, here, _named(functional, configs))
+                    cells = _cells(present, here, _named(functional, configs, spills))
                     planned.append(FunctionalPlan(functional, _filled(kernel, cells)))
             tables.append(TablePlan(kernel, arch, tuple(planned)))
     if problems or missing:
@@ -148,7 +147,8 @@ def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functio
     functionals = list(kernel.functionals(arch)) if coverage != "none" else []
     if coverage != "small":
         return functionals
-    return [f for f in functionals if all(f.get(name, value) == value for name, value in SMALL.items())]
+    pinned = [(place, choice.small) for place, choice in enumerate(kernel.choices) if choice.small is not None]
+    return [f for f in functionals if all(f.values[place] == value for place, value in pinned)]
 
 
 def _filled(kernel: KernelDescription, cells: Collection[Cell]) -> tuple[Cell, ...]:
@@ -184,18 +184,16 @@ def _cells(
     return tuple(cells)
 
 
-def _named(functional: Functional, configs: Iterable[str]) -> dict[str, tuple[ImageSpec, str]]:
-    """Spec and image name of each config (as ``ImageSpec.config`` spells it) whose names the kernel still has."""
+def _named(
+    functional: Functional, configs: Iterable[str], spills: Mapping[str, int] | None
+) -> dict[str, tuple[ImageSpec, str]]:
+    """Spec and image name of each config, as ``ImageSpec.config`` spells it, that the kernel has and that fits."""
     found = {}
     for config in configs:
-        values = {name: int(value) for name, _, value in (pair.partition("=") for pair in config.split())}
-        psels = {name: value for name, value in values.items() if name in functional.kernel.psel_names}
-        copts = {name: value for name, value in values.items() if name not in psels}
-        try:
-            spec = ImageSpec.of(functional, psels, copts)
-        except ValueError:
-            continue
-        found[config] = spec, spec.name
+        with suppress(ValueError):
+            spec = ImageSpec.parse(functional, config)
+            if spills is None or spills.get(spec.name) == 0:
+                found[config] = spec, spec.name
     return found
 
 
@@ -210,7 +208,7 @@ def _timed(
     Those of a measured cell must be as up to date with the kernel's source as its winner is.
     """
     if row.provenance == "borrowed":
-        times = timings.get((row.arch, row.kernel, lender(row)), {})
+        times = timings.get((row.arch, row.kernel, lender(own.functional.kernel, row)), {})
         return {config: timing for config, timing in times.items() if config in named}
     times = timings.get((row.arch, row.kernel, f"{row.functional} {row.bin}"), {})
     if not times:

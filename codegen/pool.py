@@ -18,7 +18,7 @@ from typing import Any
 
 import aotriton
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
-from aotriton.rules import flash
+from aotriton.rules import family
 from aotriton.rules.image import ImageSpec
 
 TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, so only a hang meets it
@@ -46,7 +46,7 @@ def request_of(spec: ImageSpec) -> dict[str, Any]:
 
 def spec_of(request: Mapping[str, Any]) -> ImageSpec:
     """The spec that ``request_of`` wrote down; ValueError where the rules no longer know a name or a value."""
-    functional = flash.kernel(request["kernel"]).functional(request["arch"], **request["functional"])
+    functional = family.kernel(request["kernel"]).functional(request["arch"], **request["functional"])
     return ImageSpec.of(functional, request["psels"], request["copts"])
 
 

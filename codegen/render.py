@@ -20,7 +20,7 @@ _environment = Environment(
     keep_trailing_newline=True,
     autoescape=False,
 )
-_environment.filters.update(string=cxx.string, literal=cxx.literal, camel=cxx.camel)
+_environment.filters.update(string=cxx.string, literal=cxx.literal)
 
 
 def render(template: str, **values: Any) -> str:

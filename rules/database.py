@@ -288,6 +288,11 @@ class TuningDatabase:
                 )
             return int(str(self._value("SELECT id FROM image WHERE name = ?", [name])))
 
+    def spills(self) -> dict[str, int]:
+        """What each image that was ever compiled spills, by its name; 0 where nothing."""
+        rows = self._db.execute("SELECT name, spills FROM image WHERE sha256 IS NOT NULL")
+        return {str(name): int(spills or 0) for name, spills in rows}
+
     def checksums(self) -> dict[str, str]:
         """SHA-256 by image name, of every image that was measured."""
         rows = self._db.execute(

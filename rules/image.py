@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,44 +12,64 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aotriton.rules.kernel import Constexpr, Functional, Scalar, Stride, Tensor, Value
+from aotriton.rules.family import source_module
+from aotriton.rules.kernel import Constexpr, Functional, Number, Parameter, Stride, Tensor, Value, block_of
+from aotriton.rules.target import DTYPE_BYTES
 
 TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipped; requirements.txt pins the same
-
-KERNEL_SOURCES = Path(__file__).resolve().parent.parent / "tritonsrc"
 
 
 @cache
 def source_digest(module: str) -> str:
-    """SHA-256 of the code of ``tritonsrc/<module>.py`` and of every tritonsrc module that it imports.
+    """SHA-256 of the code of a module (aotriton.tritonsrc.<family>.<kernel>) and of what it imports of its package.
 
-    Comments, docstrings and layout do not count: they do not reach the image.
+    Comments, docstrings, layout and the package's own name do not count: they do not reach the image.
     """
+    package, _, name = module.rpartition(".")
     digest = hashlib.sha256()
-    for name in sorted(_closure(module)):
-        tree = ast.parse((KERNEL_SOURCES / f"{name}.py").read_text())
+    for own in sorted(_closure(package, name)):
+        tree = _syntax(package, own)
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
             if isinstance(body, list) and body and _is_docstring(body[0]):
                 body[:1] = [] if len(body) > 1 else [ast.Pass()]
-        digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
+            if isinstance(node, ast.ImportFrom) and _siblings(package, node):
+                node.module, node.level = (node.module or "").removeprefix(package).lstrip(".") or None, 1
+        digest.update(f"{own}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()
 
 
-def _closure(module: str) -> set[str]:
-    """``module`` and the tritonsrc modules it imports, directly or not."""
+def _closure(package: str, name: str) -> set[str]:
+    """``name`` and the modules of its package that it imports, directly or not."""
     found: set[str] = set()
-    waiting = [module]
+    waiting = [name]
     while waiting:
-        name = waiting.pop()
-        if name in found:
+        own = waiting.pop()
+        if own in found:
             continue
-        found.add(name)
-        for node in ast.walk(ast.parse((KERNEL_SOURCES / f"{name}.py").read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("aotriton.tritonsrc"):
-                tail = node.module.removeprefix("aotriton.tritonsrc")
-                waiting += [tail[1:]] if tail else [alias.name for alias in node.names]
+        found.add(own)
+        for node in ast.walk(_syntax(package, own)):
+            if isinstance(node, ast.ImportFrom):
+                waiting += _siblings(package, node)
     return found
+
+
+def _siblings(package: str, node: ast.ImportFrom) -> list[str]:
+    """The modules of ``package`` that the statement imports or imports from."""
+    if node.module == package:
+        return [alias.name for alias in node.names]
+    inside = node.module and node.module.startswith(f"{package}.")
+    return [str(node.module).removeprefix(f"{package}.")] if inside else []
+
+
+def _syntax(package: str, name: str) -> ast.Module:
+    return ast.parse((_folder(package) / f"{name}.py").read_text())
+
+
+@cache
+def _folder(package: str) -> Path:
+    """Where the package's files are; importing it runs no more than its ``__init__``."""
+    return Path(str(importlib.import_module(package).__file__)).parent
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -65,33 +86,65 @@ class ImageSpec:
 
     @classmethod
     def of(cls, functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The spec with psels and copts in the order of the kernel description; ValueError where a name is off."""
+        """The spec with psels and copts in the order of the kernel description, those not given at their defaults.
+
+        ValueError where a name is off, or one without a default is missing.
+        """
         kernel, vendor = functional.kernel, functional.target.vendor
-        for given, known in ((psels, kernel.psels[vendor]), (copts, kernel.copts[vendor])):
-            if set(given) != set(known):
-                raise ValueError(f"{kernel.name} {functional.arch}: expected {list(known)}, got {list(given)}")
-        return cls(
-            functional,
-            tuple((name, int(psels[name])) for name in kernel.psels[vendor]),
-            tuple((name, int(copts[name])) for name in kernel.copts[vendor]),
-        )
+        made = []
+        for given, parameters in (
+            (psels, kernel.psels),
+            (copts, tuple(parameter for parameter in kernel.copts if vendor in parameter.values)),
+        ):
+            names = {parameter.name for parameter in parameters}
+            required = {parameter.name for parameter in parameters if parameter.default is None}
+            if not required <= set(given) <= names:
+                known = [parameter.name for parameter in parameters]
+                raise ValueError(f"{kernel.name} {functional.arch}: expected {known}, got {list(given)}")
+            made.append(tuple((one.name, int(given.get(one.name, one.default or 0))) for one in parameters))
+        return cls(functional, made[0], made[1])
+
+    @classmethod
+    def parse(cls, functional: Functional, config: str) -> ImageSpec:
+        """The spec whose ``config`` is this; ValueError where the rules do not know its psels and copts."""
+        try:
+            values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
+        except ValueError:
+            raise ValueError(f"{functional.kernel.name}: {config!r} is not a config") from None
+        psels = {name: value for name, value in values.items() if name in functional.kernel.psel_names}
+        return cls.of(functional, psels, {name: value for name, value in values.items() if name not in psels})
+
+    def canonical(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Psels and copts, those at their defaults left out."""
+        kernel = self.functional.kernel
+        return _without_defaults(self.psels, kernel.psels), _without_defaults(self.copts, kernel.copts)
 
     @property
     def config(self) -> str:
-        """The candidate as people read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``."""
-        return " ".join(f"{name}={value}" for name, value in self.psels + self.copts)
+        """The candidate as people and the database read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
+
+        What is at its default is left out.
+        """
+        return " ".join(f"{name}={value}" for values in self.canonical() for name, value in values.items())
 
     @property
     def name(self) -> str:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
+        kernel, request = self.functional.kernel, self.compiler_request()
+        psels, copts = self.canonical()
+        at_default = {name for name, _ in self.psels if name not in psels}
+        at_default |= {c.name for c, v in zip(kernel.choices, self.functional.values, strict=True) if v == c.default}
+        for part in ("signature", "constexprs"):
+            request[part] = {name: value for name, value in request[part].items() if name not in at_default}
+        request["options"] = {**copts, "enable_fp_fusion": True}
         made_of = {
-            "kernel": self.functional.kernel.name,
-            "source": source_digest(self.functional.kernel.name),
+            "kernel": kernel.name,
+            "source": source_digest(source_module(kernel)),
             "triton": TRITON_VERSION,
-            **self.compiler_request(),
+            **request,
         }
         digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-        return f"{self.functional.kernel.name}_{self.functional.arch}_{digest[:16]}"
+        return f"{kernel.name}_{self.functional.arch}_{digest[:16]}"
 
     def compiler_request(self) -> dict[str, Any]:
         """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
@@ -100,27 +153,34 @@ class ImageSpec:
         """
         functional, kernel = self.functional, self.functional.kernel
         constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels)}
-        addressing = functional["ADDRESSING"]
+        addressing = functional.addressing
         aligned = addressing != "general"
         signature: dict[str, str] = {}
         attrs: dict[str, list[list[str | int]]] = {}
+        elements: dict[str, int] = {}  # bytes of one, by tensor
+        descriptors: set[str] = set()
         for argument in kernel.arguments:
             name = argument.name
             if isinstance(argument, Tensor):
                 dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
+                elements[name] = DTYPE_BYTES[dtype]
                 if addressing == "descriptor" and argument.block is not None:
-                    tile = [int(constexprs.get(str(side), side)) for side in argument.block]
+                    tile = block_of(argument.block, constexprs)
                     layout = f",{_shared_layout(tile, dtype)}" if kernel.gluon else ""
                     signature[name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
+                    descriptors.add(name)
                     continue
                 signature[name] = f"*{dtype}"
-                attrs[name] = [["tt.divisibility", 16]] if aligned or argument.dtype != "T" else []
+                attrs[name] = [["tt.divisibility", 16]] if aligned or argument.operand.alignment >= 16 else []
                 if addressing == "offset32":
                     attrs[name].append(["tt.pointer_range", 32])
+            elif isinstance(argument, Stride) and argument.tensor in descriptors:
+                signature[name], constexprs[name] = "constexpr", 0  # the descriptor has it
             elif isinstance(argument, Stride):
                 signature[name] = "i32" if addressing == "offset32" else "i64"
-                attrs[name] = [["tt.divisibility", 8]] if aligned else []
-            elif isinstance(argument, Scalar):
+                multiple = 16 // elements[argument.tensor]
+                attrs[name] = [["tt.divisibility", multiple]] if aligned else []
+            elif isinstance(argument, Number):
                 signature[name] = argument.dtype
                 attrs[name] = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else []
             elif isinstance(argument, Constexpr):
@@ -128,16 +188,21 @@ class ImageSpec:
         return {
             "arch": functional.arch,
             "signature": signature,
-            "constexprs": {a.name: constexprs[a.name] for a in kernel.arguments if isinstance(a, Constexpr)},
+            "constexprs": {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"},
             "attrs": {name: pairs for name, pairs in attrs.items() if pairs},
             "options": {**dict(self.copts), "enable_fp_fusion": True},
         }
 
 
+def _without_defaults(values: Sequence[tuple[str, int]], parameters: Sequence[Parameter]) -> dict[str, int]:
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    return {name: value for name, value in values if value != defaults[name]}
+
+
 def _shared_layout(tile: Sequence[int], dtype: str) -> str:
     """How Gluon spells the layout of a tile in shared memory, swizzled as widely as its rows allow."""
-    bits = 32 if dtype == "fp32" else 16
+    width = DTYPE_BYTES[dtype]
     return (
-        f"NVMMASharedLayout(swizzle_byte_width={min(128, bits // 8 * tile[-1])}, element_bitwidth={bits},"
+        f"NVMMASharedLayout(swizzle_byte_width={min(128, width * tile[-1])}, element_bitwidth={8 * width},"
         f" rank={len(tile)}, transposed=False, fp4_padded=False, cga_layout=[])"
     )

@@ -1,51 +1,108 @@
-"""Descriptions: of a kernel by its arguments, choices, psels, copts and tuning keys, of an operator by its backends."""
+"""Kernel descriptions: from what a kernel takes, serves and may vary to its functionals and their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.target import TARGETS, Target, target
+from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
+from aotriton.rules.target import ADDRESSING, DTYPES, TARGETS, Target, target
 
 Value = str | int | bool
+Side = str | int | Expression
+Config = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of an operator. ``dims`` names its sizes, outermost first.
+
+    ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
+    ``contiguous``: no strides of its own, rows follow each other; otherwise any strides with a contiguous last
+    dimension, or ``strided``: any at all. ``alignment`` in bytes is asked of the caller; 0: that of an element.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str = "T"
+    written: bool = False
+    optional: bool = False
+    contiguous: bool = False
+    strided: bool = False
+    alignment: int = 0
+    if_empty: float = 0.0  # what a result holds whose call has a size of 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("T", *DTYPES[1:]):
+            raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
+        if self.contiguous and self.strided:
+            raise ValueError(f"operand {self.name}: contiguous or strided, not both")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument: a pointer, or a TMA descriptor where ADDRESSING says so and a block is given.
+    """A kernel's argument for an operand: a pointer, or a TMA descriptor where ADDRESSING says so and a block is given.
 
-    ``dtype`` is "T", the functional's type choice, or a fixed Triton type. ``block`` is the tile that one descriptor
-    access moves, in constexpr names and integers.
+    ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them.
+    ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it; the caller's operands
+    are read or written.
     """
 
     name: str
-    rank: int
-    dtype: str = "T"
-    block: tuple[str | int, ...] | None = None
+    operand: Operand
+    block: tuple[Side, ...] | None = None
+    does: str = ""
+
+    def __post_init__(self) -> None:
+        if self.does not in ("", "read", "write", "add"):
+            raise ValueError(f"{self.name}: does must be read, write or add, not {self.does!r}")
+
+    @property
+    def access(self) -> str:
+        return self.does or ("write" if self.operand.written else "read")
+
+    @property
+    def rank(self) -> int:
+        return len(self.operand.dims)
+
+    @property
+    def dtype(self) -> str:
+        return self.operand.dtype
 
 
 @dataclass(frozen=True)
 class Stride:
-    """Distance in elements along ``dim`` of ``tensor``. The last dimension has none: it is contiguous."""
+    """Distance in elements along the dimension ``dim`` of argument ``tensor``; ``letter`` ends the argument's name."""
 
     tensor: str
-    dim: str
+    dim: int
+    letter: str
 
     @property
     def name(self) -> str:
-        return f"stride_{self.tensor.lower()}_{self.dim}"
+        return f"stride_{self.tensor.lower()}_{self.letter}"
 
 
 @dataclass(frozen=True)
-class Scalar:
-    """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees."""
+class Number:
+    """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees.
+
+    ``value`` is an expression, or for "fp32" the scalar of the operator that it is.
+    """
 
     name: str
     dtype: str
+    value: Expression
     multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("i32", "i64", "fp32"):
+            raise ValueError(f"{self.name}: dtype must be i32, i64 or fp32, not {self.dtype!r}")
+        if self.dtype == "fp32" and self.value.code != "scalar":
+            raise ValueError(f"{self.name}: a number of type fp32 must be a scalar of the operator")
 
 
 @dataclass(frozen=True)
@@ -55,85 +112,228 @@ class Constexpr:
     name: str
 
 
-Argument = Tensor | Stride | Scalar | Constexpr
+Argument = Tensor | Stride | Number | Constexpr
+
+
+def strides(letters: str, *tensors: str) -> tuple[Stride, ...]:
+    """A stride for each letter, from the outermost dimension on, of each of the tensors."""
+    return tuple(Stride(tensor, dim, letter) for tensor in tensors for dim, letter in enumerate(letters))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that the caller's request pins: a *type* or a *feature*."""
+    """Something that the caller's request pins: ``source`` says where in the call it is found.
+
+    ``round_up``: the first value that is not smaller serves. ``default`` is the value that names leave out, so that a
+    choice can be added without renaming what exists. ``measured_as``: values do not differ in speed, so this one is
+    measured and lends to the others. ``lends``: values differ, but a winner of another one is better than none.
+    ``small`` is the value that a build of small coverage has. ``option`` is how commands spell the choice: by default
+    as its name, in small letters.
+    """
 
     name: str
-    kind: str  # "type" or "feature"
     values: tuple[Value, ...]
+    source: Expression
+    round_up: bool = False
+    default: Value | None = None
+    measured_as: Value | None = None
+    lends: bool = False
+    small: Value | None = None
+    option: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("type", "feature"):
-            raise ValueError(f"choice {self.name}: kind must be 'type' or 'feature', not {self.kind!r}")
         if len(set(self.values)) != len(self.values) or not self.values:
             raise ValueError(f"choice {self.name}: values must be distinct and not empty, got {self.values}")
+        for special in (self.default, self.measured_as, self.small):
+            if special is not None and special not in self.values:
+                raise ValueError(f"choice {self.name}: {special!r} is not among its values {self.values}")
+        numbers = [self.number(value) for value in self.values]
+        if self.round_up and numbers != sorted(numbers):
+            raise ValueError(f"choice {self.name}: values that round up must ascend, got {self.values}")
+        object.__setattr__(self, "option", self.option or self.name.lower().replace("_", "-"))
+
+    def number(self, value: Value) -> int:
+        """What the source gives for ``value``; ValueError where it cannot give it."""
+        names = {"dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
+        if names is not None:
+            if value not in names:
+                raise ValueError(f"choice {self.name}: {value!r} is not among {names}")
+            return names.index(str(value))
+        if isinstance(value, str):
+            raise ValueError(f"choice {self.name}: {value!r} is not a number")
+        return int(value)
+
+    def narrowed(self, *values: Value) -> Choice:
+        """The same choice for a kernel that serves these values only."""
+        default, measured_as = (one if one in values else None for one in (self.default, self.measured_as))
+        return replace(self, values=values, small=None, default=default, measured_as=measured_as)
+
+    def read(self, text: str) -> Value:
+        """The value that is spelled ``text``."""
+        for value in self.values:
+            if str(value) == text:
+                return value
+        raise ValueError(f"{self.name} must be among {self.values}, not {text}")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A psel or copt: by vendor, the values that the tuner may pick. Names leave the ``default`` out."""
+
+    name: str
+    values: Mapping[str, tuple[int, ...]]
+    default: int | None = None
+
+    def __post_init__(self) -> None:
+        for vendor, values in self.values.items():
+            if vendor not in {row.vendor for row in TARGETS} or not values:
+                raise ValueError(f"{self.name}: {vendor!r} must be a vendor with values, got {values}")
+
+
+def by_vendor(
+    defaults: Mapping[str, int] | None = None, **vendors: Mapping[str, tuple[int, ...]]
+) -> tuple[Parameter, ...]:
+    """Parameters from each vendor's table of values, in order of first appearance."""
+    names = dict.fromkeys(name for table in vendors.values() for name in table)
+    return tuple(
+        Parameter(
+            name,
+            {vendor: table[name] for vendor, table in vendors.items() if name in table},
+            (defaults or {}).get(name),
+        )
+        for name in names
+    )
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A kernel serves a call only where ``condition`` is not 0; ``why`` completes "can not serve this call: "."""
+
+    condition: Expression
+    why: str
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin."""
+
+    why: str
+    applies: Callable[[Functional, Mapping[str, int], Config], bool]
 
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One Triton kernel. ``name`` is also its module in tritonsrc/, the function in it and its host file in v2src/.
+    """One Triton or Gluon kernel. ``name`` is also its module in tritonsrc/<family>/ and the function in it.
 
-    ``psels`` and ``copts`` give, by vendor, the values that the tuner may pick for each performance parameter and each
-    compiler option. A kernel serves the values that its choices list, on ``archs``.
+    ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
+    serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations
+    of choices that no call has.
     """
 
     name: str
     family: str
     arguments: tuple[Argument, ...]
     choices: tuple[Choice, ...]
-    psels: Mapping[str, Mapping[str, tuple[int, ...]]]
-    copts: Mapping[str, Mapping[str, tuple[int, ...]]]
+    psels: tuple[Parameter, ...]
+    copts: tuple[Parameter, ...]
     tuning_keys: tuple[TuningKey, ...]
-    tiled_axis: str  # "q" or "k": whose rows and heads the grid walks, and the `waves` key counts
+    grid: tuple[Expression, Expression, Expression]
+    impossible: tuple[Mapping[str, Value], ...] = ()
+    guards: tuple[Guard, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
     archs: tuple[str, ...] = tuple(row.arch for row in TARGETS)
-    gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory, and no register may spill
+    gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
 
     def __post_init__(self) -> None:
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")
-        for vendor in self.psels:
-            if tuple(self.psels[vendor]) != self.psel_names:
-                raise ValueError(f"{self.name}: every vendor must list the psels {self.psel_names} in this order")
+        pinned = [choice.name for choice in self.choices] + [parameter.name for parameter in (*self.psels, *self.copts)]
+        if len(set(pinned)) != len(pinned):
+            raise ValueError(f"{self.name}: a choice, psel or copt appears twice in {pinned}")
+        if len(self.grid) != 3:
+            raise ValueError(f"{self.name}: the grid has {len(self.grid)} axes, not 3")
         known = {choice.name for choice in self.choices} | set(self.psel_names)
+        tensors = {argument.name: argument for argument in self.arguments if isinstance(argument, Tensor)}
         for argument in self.arguments:
             if isinstance(argument, Constexpr) and argument.name not in known:
                 raise ValueError(f"{self.name}: constexpr {argument.name} is neither a choice nor a psel")
+            if isinstance(argument, Stride) and not (
+                argument.tensor in tensors and argument.dim < tensors[argument.tensor].rank
+            ):
+                raise ValueError(f"{self.name}: {argument.name} is of no dimension of a tensor")
+            if isinstance(argument, Tensor) and argument.block is not None:
+                steps = [step for side in argument.block for step in _expression(side).postfix() if step[0] in LEAVES]
+                for code, name in steps:
+                    if code != "psel" or name not in known:
+                        raise ValueError(
+                            f"{self.name}: {name} in {argument.name}'s block is neither a choice nor a psel"
+                        )
+                if len(argument.block) != argument.rank:
+                    raise ValueError(f"{self.name}: {argument.name}'s block has not {argument.rank} sides")
+        values = {choice.name: choice.values for choice in self.choices}
+        for row in self.impossible:
+            if not all(value in values.get(name, ()) for name, value in row.items()):
+                raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
+        for vendor in {target(arch).vendor for arch in self.archs}:
+            for parameter in self.psels:
+                if vendor not in parameter.values and parameter.default is None:
+                    raise ValueError(
+                        f"{self.name}: psel {parameter.name} has neither values for {vendor} nor a default"
+                    )
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # some of the fields are dictionaries
 
     @property
     def psel_names(self) -> tuple[str, ...]:
-        return tuple(next(iter(self.psels.values())))
+        return tuple(parameter.name for parameter in self.psels)
+
+    def psel_values(self, vendor: str) -> dict[str, tuple[int, ...]]:
+        """What the tuner may pick for each psel."""
+        return {one.name: one.values[vendor] for one in self.psels if vendor in one.values}
+
+    def copt_values(self, vendor: str) -> dict[str, tuple[int, ...]]:
+        """What the tuner may pick for each copt of this vendor's compiler."""
+        return {one.name: one.values[vendor] for one in self.copts if vendor in one.values}
 
     @property
     def functional_count(self) -> int:
         """Number of godel numbers; an arch may lack some of them."""
         return prod(len(choice.values) for choice in self.choices)
 
+    def _available(self, arch: str, values: tuple[Value, ...]) -> bool:
+        """Whether a call on the arch can have these values."""
+        pinned = {choice.name: value for choice, value in zip(self.choices, values, strict=True)}
+        if any(all(pinned[name] == value for name, value in row.items()) for row in self.impossible):
+            return False
+        has = [pinned[choice.name] for choice in self.choices if choice.source.code == "addressing"]
+        return arch in self.archs and all(value in target(arch).addressing for value in has)
+
     def functionals(self, arch: str) -> Iterator[Functional]:
         """Every functional that the kernel serves on ``arch``, by ascending godel number."""
-        if arch not in self.archs:
-            return
-        available = target(arch).addressing
         for values in product(*(choice.values for choice in self.choices)):
-            functional = Functional(self, arch, values)
-            if functional.get("ADDRESSING", available[0]) in available:
-                yield functional
+            if self._available(arch, values):
+                yield Functional(self, arch, values)
 
     def functional(self, arch: str, **values: Value) -> Functional:
-        """The functional with these choices; ValueError names a choice that is missing, unknown or out of range."""
-        if set(values) != {choice.name for choice in self.choices}:
+        """The functional with these choices, the others at their defaults.
+
+        ValueError names a choice that is missing, unknown or out of range.
+        """
+        missing = {choice.name for choice in self.choices if choice.default is None} - set(values)
+        if missing or not set(values) <= {choice.name for choice in self.choices}:
             raise ValueError(f"{self.name}: choices are {[c.name for c in self.choices]}, got {sorted(values)}")
-        return Functional(self, arch, tuple(values[choice.name] for choice in self.choices))
+        return Functional(self, arch, tuple(values.get(c.name, c.default) for c in self.choices))  # type: ignore[misc]
 
     def like(self, functional: Functional) -> Functional | None:
         """The functional with the choices and arch of another kernel's; None where this kernel does not serve it."""
         given = functional.as_dict()
-        values = tuple(given.get(choice.name) for choice in self.choices)
-        return next((own for own in self.functionals(functional.arch) if own.values == values), None)
+        values = tuple(given.get(choice.name, choice.default) for choice in self.choices)
+        served = all(value in choice.values for choice, value in zip(self.choices, values, strict=True))
+        if not served or not self._available(functional.arch, values):  # type: ignore[arg-type]
+            return None
+        return Functional(self, functional.arch, values)  # type: ignore[arg-type]
 
     def cells(self) -> Iterator[tuple[int, ...]]:
         """Every bin of a functional as a tuple of representatives, row-major over the tuning keys."""
@@ -142,42 +342,6 @@ class KernelDescription:
     def cell_like(self, keys: Mapping[str, int]) -> tuple[int, ...]:
         """The cell of these representatives, given by their keys' names; keys that the kernel lacks are left out."""
         return tuple(keys[key.name] for key in self.tuning_keys)
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One way to run an operator: kernels in launch order. It serves what each of them serves."""
-
-    name: str
-    kernels: tuple[KernelDescription, ...]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """What a caller asks for. The first backend serves all of it; another one the cells where it measured faster.
-
-    A cell is one of the ``lead``, the first backend's last kernel, which has every choice and tuning key of the others.
-    """
-
-    name: str
-    family: str
-    backends: tuple[Backend, ...]
-
-    def __post_init__(self) -> None:
-        choices, keys = {choice.name for choice in self.lead.choices}, set(self.lead.tuning_keys)
-        for kernel in (kernel for backend in self.backends for kernel in backend.kernels):
-            if not {choice.name for choice in kernel.choices} <= choices or not set(kernel.tuning_keys) <= keys:
-                raise ValueError(f"{self.name}: {kernel.name} has a choice or a tuning key that {self.lead.name} lacks")
-
-    @property
-    def lead(self) -> KernelDescription:
-        return self.backends[0].kernels[-1]
-
-
-def kernels_of(operators: Iterable[Operator]) -> tuple[KernelDescription, ...]:
-    """Every kernel of the operators, each once, in launch order."""
-    backends = (backend for operator in operators for backend in operator.backends)
-    return tuple({kernel.name: kernel for backend in backends for kernel in backend.kernels}.values())
 
 
 @dataclass(frozen=True)
@@ -194,10 +358,7 @@ class Functional:
                 raise ValueError(f"{self.kernel.name}: {choice.name} must be among {choice.values}, not {value!r}")
 
     def __getitem__(self, name: str) -> Value:
-        for choice, value in zip(self.kernel.choices, self.values, strict=True):
-            if choice.name == name:
-                return value
-        raise KeyError(name)
+        return self.as_dict()[name]
 
     def get(self, name: str, default: Value) -> Value:
         """The value of choice ``name``, or ``default`` where the kernel has no such choice."""
@@ -205,6 +366,12 @@ class Functional:
 
     def as_dict(self) -> dict[str, Value]:
         return {choice.name: value for choice, value in zip(self.kernel.choices, self.values, strict=True)}
+
+    @property
+    def addressing(self) -> str:
+        """How the functional reaches its tensors; "general" for a kernel without the choice."""
+        found = [v for c, v in zip(self.kernel.choices, self.values, strict=True) if c.source.code == "addressing"]
+        return str(found[0]) if found else "general"
 
     @property
     def godel_number(self) -> int:
@@ -219,12 +386,30 @@ class Functional:
         return target(self.arch)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.as_dict().items())
+        """``T=bf16 WIDTH=64``; choices at their default are left out."""
+        pairs = zip(self.kernel.choices, self.values, strict=True)
+        return " ".join(f"{choice.name}={value}" for choice, value in pairs if value != choice.default)
 
 
 def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functional:
     """The functional that ``str(functional)`` spelled as ``text``."""
-    spelled = {str(functional): functional for functional in kernel.functionals(arch)}
-    if text not in spelled:
+    choices = {choice.name: choice for choice in kernel.choices}
+    try:
+        words = [word.partition("=") for word in text.split()]
+        functional = kernel.functional(arch, **{name: choices[name].read(value) for name, _, value in words})
+    except (KeyError, ValueError):
+        functional = None
+    if functional is None or str(functional) != text or not kernel._available(arch, functional.values):
         raise ValueError(f"{kernel.name} {arch}: {text!r} is not a functional of this kernel")
-    return spelled[text]
+    return functional
+
+
+def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[int]:
+    """The sides of a block, with constexprs by name."""
+    numbers = {name: int(value) for name, value in constexprs.items() if not isinstance(value, str)}
+    return [evaluate(_expression(side), Environment(psels=numbers)) for side in block]
+
+
+def _expression(side: Side) -> Expression:
+    """The side of a block; constexprs, which may be choices, are psels in it."""
+    return psel(side) if isinstance(side, str) else constant(side) if isinstance(side, int) else side

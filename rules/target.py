@@ -24,7 +24,13 @@ class Target:
             raise ValueError(f"{self.arch}: addressing must be among {ADDRESSING}, not {self.addressing}")
 
 
-# How a kernel reaches its tensors.
+REGISTERS = {"cuda": 255, "hip": 512}  # 32-bit ones that a thread can have; on gfx942 with the accumulation ones
+
+# Element types of tensors, in the order of the C++ enumeration.
+DTYPES = ("none", "fp16", "bf16", "fp32")
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+# How a kernel reaches its tensors, in the order of the C++ enumeration.
 #   general     64-bit offsets, any strides, any alignment
 #   offset32    every tensor smaller than 2 GiB and 16-byte aligned rows: AMD buffer instructions
 #   descriptor  TMA tensor maps, 16-byte aligned rows

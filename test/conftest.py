@@ -1,9 +1,15 @@
-"""What every test shares: the import path and the golden-file switch."""
+"""What tests share: import path, golden-file switch, the installed tree, the made-up family, Triton's interpreter."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from toy import toy  # noqa: E402, F401 (a fixture of every test)
+from toy_database import toy  # noqa: E402, F401 (a fixture of every test)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +27,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="module")
+def launch() -> Iterator[Any]:
+    """interpreted.launch in a process of its own, so that other tests of this process compile kernels as ever."""
+    before = os.environ.get("TRITON_INTERPRET")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda *args: pool.submit(_launch, *args).result()
+    assert os.environ.get("TRITON_INTERPRET") == before
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the installed tree: nothing in it may depend on where it was installed."""
+    installed = os.environ.get("AOTRITON_INSTALL")
+    if not installed:
+        if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
+            pytest.fail("ctest does not set AOTRITON_INSTALL")
+        pytest.skip("AOTRITON_INSTALL is not set: run this through ctest")
+    return Path(shutil.copytree(installed, tmp_path_factory.mktemp("moved") / "aotriton"))
+
+
+def _launch(*args: Any) -> Any:
+    import interpreted
+
+    return interpreted.launch(*args)

@@ -17,14 +17,15 @@ CRASH = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2"
 
 
 class Wild:
-    """A tensor whose data lies where nothing is mapped."""
+    """A tensor whose data lies where nothing is mapped; those of other places lie elsewhere."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, place: int) -> None:
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
         self.stride = tensor.stride
+        self._place = place
 
     def data_ptr(self) -> int:
-        return 1 << 40
+        return (1 << 40) + (self._place << 36)
 
     def fill_(self, value: float) -> None:
         pass
@@ -36,8 +37,10 @@ class FaultyLauncher(GpuLauncher):
         if request.config == os.environ.get("AOTRITON_TEST_HANG", HANG):
             opened.launch = self._hang
         if request.config == os.environ.get("AOTRITON_TEST_CRASH", CRASH):
-            opened.results = {name: Wild(result) for name, result in opened.results.items()}
-            opened.launch = self.bind(request.kernel, opened.candidate, opened.results)
+            for place, result in enumerate(opened.results.values()):
+                result.tensor = Wild(result.tensor, place)
+            tensors = {name: result.tensor for name, result in opened.results.items()}
+            opened.launch = self.bind(opened.kernel, opened.candidate, tensors)
         return opened
 
     def _hang(self) -> None:

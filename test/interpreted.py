@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,8 +19,10 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from aotriton.rules import flash
-from aotriton.rules.kernel import Constexpr, Scalar, Stride, Tensor
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import kernel as description_of
+from aotriton.rules.family import operator_of, source_module
+from aotriton.rules.kernel import Constexpr, Number, Stride, Tensor, block_of
 
 POISON = 0x7F  # every byte of memory that no tensor owns: as a number, not a number or a huge one
 
@@ -60,17 +63,19 @@ DTYPES = {
 class View:
     """A strided array inside poisoned memory, with the part of torch's interface that the interpreter uses.
 
-    ``gap`` elements lie between rows; with a gap the rows of heads alternate, as in [batch, seqlen, heads, head_dim].
+    ``order`` has the dimensions as they lie in memory, outermost first; ``gap`` elements lie between what is
+    contiguous. Where that takes rows off 16 bytes, the first is off, too.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, gap: int) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DType, gap: int, order: tuple[int, ...]) -> None:
         self.dtype = dtype
-        outer = (shape[0], shape[2], shape[1], shape[3] + gap) if gap else shape
+        outer = [shape[dim] for dim in order]
+        outer[-1] += gap
         size = prod(outer) * dtype.itemsize
         self.memory = np.full(size + 128, POISON, np.uint8)
-        start = -self.memory.ctypes.data % 64 + (0 if gap % 8 == 0 else dtype.itemsize)
+        start = -self.memory.ctypes.data % 64 + (dtype.itemsize if gap and outer[-1] % 8 else 0)
         whole = self.memory[start : start + size].view(dtype.storage).reshape(outer)
-        self.array = whole.transpose(0, 2, 1, 3)[..., : shape[3]] if gap else whole
+        self.array = whole[..., : shape[order[-1]]].transpose(np.argsort(order))
 
     def owned(self) -> np.ndarray:
         """Which bytes of the memory belong to the tensor."""
@@ -114,41 +119,69 @@ def launch(
     inputs: dict[str, np.ndarray],
     outputs: dict[str, tuple[int, ...]],
     values: dict[str, Any],
-    grid: tuple[int, int, int],
-    gap: int = 0,
+    gap: int | Mapping[str, int] = 0,
+    absent: frozenset[str] = frozenset(),
+    orders: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, np.ndarray]:
     """What ``kernel`` writes to tensors of the shapes ``outputs``, as float64; AssertionError if it writes elsewhere.
 
-    ``values`` gives scalars, choices and psels by name, strides come from the tensors. ``gap``: see View.
+    ``values`` gives scalars, choices and psels by name; strides come from the tensors, numbers and the grid from the
+    description. Operands that are ``absent`` are not given by the caller, though there is memory. ``gap``, of all or by
+    tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not the operand's.
     """
-    description = flash.kernel(kernel)
+    description = description_of(kernel)
+    workspace = {operand.name for operand in operator_of(description).workspace}
     views: dict[str, View] = {}
     for argument in description.arguments:
         if isinstance(argument, Tensor):
             name = argument.name
             dtype = DTYPES[str(values["T"]) if argument.dtype == "T" else argument.dtype]
             shape = inputs[name].shape if name in inputs else outputs[name]
-            views[name] = View(shape, dtype, gap if argument.rank == 4 else 0)
+            natural = tuple(range(len(shape)))
+            own_gap = gap if isinstance(gap, int) else gap.get(name, 0)
+            if argument.operand.contiguous or argument.operand.name in workspace:
+                own_gap = 0
+            views[name] = View(shape, dtype, own_gap, (orders or {}).get(name, natural))
             if name in inputs:
                 views[name].array[...] = dtype.encode(inputs[name])
     before = {name: view.memory.copy() for name, view in views.items()}
 
+    tensors = [argument for argument in description.arguments if isinstance(argument, Tensor)]
+    sizes: dict[str, int] = {}
+    for one in (one for one in tensors if one.operand.name not in absent):
+        for dim, n in zip((dims or {}).get(one.name, one.operand.dims), views[one.name].size(), strict=True):
+            assert sizes.setdefault(dim, n) == n, f"{kernel}: {dim} is {sizes[dim]}, but {n} of {one.name}"
+    environment = Environment(
+        sizes=sizes,
+        scalars=values,
+        psels=values,
+        present={one.operand.name for one in tensors} - absent,
+    )
+    descriptors: set[str] = set()
     arguments: list[Any] = []
     for argument in description.arguments:
         if isinstance(argument, Tensor):
             view = views[argument.name]
             if values["ADDRESSING"] == "descriptor" and argument.block is not None:
-                block = [values.get(str(side), side) for side in argument.block]
-                arguments.append(TensorDescriptor(view, list(view.size()), list(view.stride()), block))
+                block, order = block_of(argument.block, values), list(range(argument.rank))
+                if view.stride()[-1] != 1:  # it is described as it is stored
+                    order[-2:] = order[:-3:-1]
+                lengths, steps = ([of[dim] for dim in order] for of in (view.size(), view.stride()))
+                arguments.append(TensorDescriptor(view, lengths, steps, block))
+                descriptors.add(argument.name)
             else:
                 arguments.append(view)
         elif isinstance(argument, Stride):
-            arguments.append(views[argument.tensor].stride()["bhs".index(argument.dim)])
-        elif isinstance(argument, Scalar):
-            arguments.append(values[argument.name])
+            arguments.append(0 if argument.tensor in descriptors else views[argument.tensor].stride()[argument.dim])
+        elif isinstance(argument, Number) and argument.dtype == "fp32":
+            arguments.append(values[argument.value.name])
+        elif isinstance(argument, Number):
+            arguments.append(evaluate(argument.value, environment))
         elif isinstance(argument, Constexpr):
             arguments.append(tl.constexpr(values[argument.name]))
-    function = getattr(importlib.import_module(f"aotriton.tritonsrc.{kernel}"), kernel)
+    grid = tuple(evaluate(axis, environment) for axis in description.grid)
+    function = getattr(importlib.import_module(source_module(description)), kernel)
     with np.errstate(all="ignore"):  # rows beyond the end may hold anything
         function[grid](*arguments)
 

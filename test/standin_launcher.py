@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from aotriton.tune.check import Check
 from aotriton.tune.problems import Problem
-from aotriton.tune.reference import Check
 from aotriton.tune.worker import Device, Request
 
 

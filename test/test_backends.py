@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toy import FAST, KERNEL, OPERATOR, cells, database, spec, with_fast
+from toy.rules import APPLY, FAST, KERNEL, OPERATOR, WEIGH
+from toy_database import cells, database, spec, with_fast, with_split
 
 from aotriton.codegen.backends import BackendCell, choose
 from aotriton.codegen.plan import UNREACHED, Plan, TablePlan, plan
-from aotriton.rules import flash
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
+from aotriton.rules.flash import backward, forward
+from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Backend, Functional, KernelDescription, Operator
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.operators import Backend, Operator
 
-ATTN_FWD = flash.OPERATORS[0]
 DIAGONAL, SHORT = (512, 512, 8), (64, 512, 8)
 
 
@@ -26,8 +28,8 @@ def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addres
 def row(functional: Functional, cell: tuple[int, ...], median: float = 0.0, source: str = "") -> Winner:
     """A measured winner where a median is given, else one borrowed from ``source``."""
     kernel = functional.kernel
-    psels = {name: values[0] for name, values in kernel.psels["cuda"].items()}
-    copts = {name: values[0] for name, values in kernel.copts["cuda"].items()}
+    psels = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
+    copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
     image = ImageSpec.of(functional, psels, copts).name
     provenance = "measured" if median else "borrowed"
     bin = bin_text(kernel.tuning_keys, cell)
@@ -48,7 +50,7 @@ def chosen(
 
 def test_the_faster_backend_serves_a_cell() -> None:
     """The lower median wins, the first backend a tie; a cell where another backend has no winner is the first's."""
-    one, other = attn(flash.ATTN_FWD), attn(flash.ATTN_FWD_HOPPER)
+    one, other = attn(forward.ATTN_FWD), attn(forward.ATTN_FWD_HOPPER)
     assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 9.9)) == (1, (10.0, 9.9))
     assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 10.1)) == (0, (10.0, 10.1))
     assert chosen(ATTN_FWD, one, DIAGONAL, row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 10.0))[0] == 0
@@ -60,21 +62,21 @@ def test_the_faster_backend_serves_a_cell() -> None:
 
 def test_only_measurements_choose() -> None:
     """A predicted or imported winner is compared with nothing, on either side."""
-    one, other = row(attn(flash.ATTN_FWD), DIAGONAL, 10.0), row(attn(flash.ATTN_FWD_HOPPER), DIAGONAL, 1.0)
+    one, other = row(attn(forward.ATTN_FWD), DIAGONAL, 10.0), row(attn(forward.ATTN_FWD_HOPPER), DIAGONAL, 1.0)
     for provenance in ("predicted", "imported"):
-        assert chosen(ATTN_FWD, attn(flash.ATTN_FWD), DIAGONAL, one, replace(other, provenance=provenance))[0] == 0
-        assert chosen(ATTN_FWD, attn(flash.ATTN_FWD), DIAGONAL, replace(one, provenance=provenance), other)[0] == 0
+        assert chosen(ATTN_FWD, attn(forward.ATTN_FWD), DIAGONAL, one, replace(other, provenance=provenance))[0] == 0
+        assert chosen(ATTN_FWD, attn(forward.ATTN_FWD), DIAGONAL, replace(one, provenance=provenance), other)[0] == 0
 
 
 def test_what_a_backend_does_not_serve_is_the_first_ones() -> None:
     """General addressing has no Hopper kernel, so that nothing is compared there."""
-    general, other = attn(flash.ATTN_FWD, addressing="general"), attn(flash.ATTN_FWD_HOPPER)
+    general, other = attn(forward.ATTN_FWD, addressing="general"), attn(forward.ATTN_FWD_HOPPER)
     assert chosen(ATTN_FWD, general, DIAGONAL, row(general, DIAGONAL, 10.0), row(other, DIAGONAL, 1.0)) == (0, ())
 
 
 def test_borrowed_cells_compare_their_lender() -> None:
     """fp16 gets bf16's choice, and an unmeasured bin that of the bin it borrows from: from one and the same only."""
-    kernels = flash.ATTN_FWD, flash.ATTN_FWD_HOPPER
+    kernels = forward.ATTN_FWD, forward.ATTN_FWD_HOPPER
     one, other = (attn(kernel) for kernel in kernels)
     one16, other16 = (attn(kernel, "fp16") for kernel in kernels)
     measured = row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 8.0), row(one, SHORT, 3.0), row(other, SHORT, 4.0)
@@ -90,9 +92,9 @@ def test_borrowed_cells_compare_their_lender() -> None:
 
 def test_the_kernels_of_a_backend_count_together() -> None:
     """Medians of all kernels are added, each of its own cell of the same bins; without one of them there is no time."""
-    first = flash.OPERATORS[1].backends[0]
+    first = backward.OPERATOR.backends[0]
     pre, dk_dv, dq = first.kernels
-    operator = Operator("attn_bwd", "flash", (first, Backend("other", (pre, dq))))
+    operator = replace(backward.OPERATOR, backends=(first, Backend("other", (pre, dq), first.workspace)))
     rows = row(attn(pre), (512,), 1.0), row(attn(dk_dv), DIAGONAL, 5.0), row(attn(dq), DIAGONAL, 4.0)
     assert chosen(operator, attn(dq), DIAGONAL, *rows) == (1, (10.0, 5.0))
     assert chosen(operator, attn(dq), DIAGONAL, *rows[1:]) == (0, ())
@@ -121,6 +123,20 @@ def test_a_backend_brings_the_images_that_are_reached(toy: KernelDescription) ->
     assert planned(toy, slow)[1].functionals == ()
 
 
+def test_a_backend_of_kernels_with_fewer_choices_and_keys(toy: KernelDescription) -> None:
+    """Each kernel's median is that of its own cell: the one whose choices and keys the cell of the operator has."""
+    rows = [row for row in with_split(with_fast(database(toy)[0])) if row.arch == "sm_90"]
+    made = plan([OPERATOR], ["sm_90"], "default", rows, {})
+    (compared,) = made.operators[0].cells.values()
+    assert [cell.backend for cell in compared] == [1, 0, 1, 2]
+    assert compared[3] == BackendCell((512, 8), 2, (20.0, 0.0, 15.0))
+    tables = {table.kernel.name: table for table in made.tables}
+    for kernel, sources in ((WEIGH, [UNREACHED, ""]), (APPLY, [UNREACHED, ""])):
+        (functional,) = tables[kernel.name].functionals
+        assert [cell.source for cell in functional.cells] == sources
+        assert len(tables[kernel.name].images) == 1
+
+
 def test_a_backend_needs_no_winners(toy: KernelDescription) -> None:
     """Without measurements of it a build has the first backend everywhere, and no gap is reported."""
     rows = [row for row in with_fast(database(toy)[0]) if row.kernel != FAST.name]
@@ -134,5 +150,5 @@ def test_a_changed_kernel_keeps_its_place(toy: KernelDescription) -> None:
     """Until it is measured again the last measurement chooses, and the cell says that the kernel has changed."""
     old = [replace(row, image="old") if row.kernel == FAST.name else row for row in with_fast(database(toy)[0])]
     made, table = planned(toy, old)
-    assert next(iter(made.operators[0].cells.values()))[0] == BackendCell((64, 1), 1, (20.0, 15.0))
+    assert next(iter(made.operators[0].cells.values()))[0] == BackendCell((64, 1), 1, (20.0, 15.0, 0.0))
     assert table.functionals[0].cells[0].source == "old: the kernel's source has changed since"

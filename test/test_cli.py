@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aotriton.rules.database import TuningDatabase
+from aotriton.tune import tune as program
 from aotriton.tune import tune_flash
 from aotriton.tune.launcher import visible_gpus
 
@@ -44,7 +45,12 @@ def test_dry_run_lists_problems_and_counts_candidates(tmp_path: Path) -> None:
         (["--head-dim", "48"], "--head-dim: invalid choice: 48"),
         (["--seqlen-q", "100"], "--seqlen-q: invalid choice: 100"),
         (["--arch", "gfx942", "--addressing", "descriptor", "--dry-run"], "leave no problem on gfx942"),
-        (["--causal", "--seqlen-q", "64", "--seqlen-k", "512", "--kernel", "attn_fwd", "--dry-run"], "equal seqlens"),
+        (
+            ["--causal", "--seqlen-q", "64", "--seqlen-k", "512", "--kernel", "attn_fwd", "--dry-run"],
+            "leave no problem",
+        ),
+        (["--batch", "1", "--heads", "1", "--waves", "8", "--kernel", "attn_fwd", "--dry-run"], "must reach the bins"),
+        (["--family", "none", "--dry-run"], "none: no family, it has no rules/__init__.py"),
         (["--heads", "0", "--dry-run"], "--heads must be positive"),
         (["--dry-run", "--predict"], "not allowed with"),
     ],
@@ -69,13 +75,15 @@ def test_without_a_gpu_it_says_so_at_once(tmp_path: Path) -> None:
 
 def test_another_triton_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Images of another compiler are never measured: the row would lie."""
-    monkeypatch.setattr(tune_flash, "TRITON_VERSION", "1.2.3")
+    monkeypatch.setattr(program, "TRITON_VERSION", "1.2.3")
     assert tune_flash.main(["--compile-only"]) == 2
     assert "1.2.3" in capsys.readouterr().err
 
 
 def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
-    """The images compiled without a GPU are those that a run then measures; a second run finds all done."""
+    """The images compiled without a GPU are those that a run then measures, and it compiles no other but what it has
+    borrowed; a second run finds all done.
+    """
     done = tune(tmp_path, "--compile-only", "--arch", "sm_90", *TINY)
     assert done.returncode == 0, done.stderr
     assert "4 images in" in done.stdout
@@ -95,7 +103,8 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert sum(w.provenance == "measured" for w in winners) == 1
     assert "seqlen_q=[64]" in options
     assert str(tmp_path) not in options
-    assert {path.stem for path in (tmp_path / "store").glob("*.cubin")} == stored
+    borrowed = {winner.image for winner in winners if winner.provenance == "borrowed"} - stored
+    assert {path.stem for path in (tmp_path / "store").glob("*.cubin")} == stored | borrowed
     again = tune(tmp_path, *TINY, *standin)
     assert again.returncode == 0
     assert "1 problems, 1 of them measured before" in again.stderr
@@ -117,7 +126,7 @@ def test_winners_are_decided_anew_without_a_gpu(tmp_path: Path) -> None:
             database._db.execute("UPDATE image SET spills = 8 WHERE name = ?", [spilling])
     done = tune(tmp_path, "--decide", "--arch", "sm_90", *TINY)
     assert done.returncode == 0, done.stderr
-    assert f"{len(before)} winners decided" in done.stdout
+    assert done.stdout == f"{len(before)} winners stand, 3 images of borrowed ones were compiled\n"
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         after = database.winners()
         measured = {outcome.image for outcome in database.outcomes() if outcome.status == "ok"}

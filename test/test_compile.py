@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
 from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
-from aotriton.rules import flash
+from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.target import target
 
-KERNEL = flash.ATTN_BWD_PREPROCESS
+ROOT = Path(__file__).resolve().parent.parent
 
 HEADER = """import os, signal, time
 import triton
@@ -61,15 +61,15 @@ class Tree:
             shutil.copytree(
                 ROOT / name, folder / "aotriton" / name, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3")
             )
-        (folder / "aotriton" / "tritonsrc").mkdir()
-        for package in (".", "tritonsrc"):
+        (folder / "aotriton" / "tritonsrc" / "flash").mkdir(parents=True)
+        for package in (".", "tritonsrc", "tritonsrc/flash"):
             (folder / "aotriton" / package / "__init__.py").touch()
         (folder / "tmp").mkdir()
         self.out.mkdir()
         self.kernel(kernel)
 
     def kernel(self, body: str) -> None:
-        (self.folder / "aotriton" / "tritonsrc" / "attn_bwd_preprocess.py").write_text(HEADER + body)
+        (self.folder / "aotriton" / "tritonsrc" / "flash" / "attn_bwd_preprocess.py").write_text(HEADER + body)
 
     def popen(self, *code: str, **options: Any) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "TMPDIR": str(self.folder / "tmp")}
@@ -138,7 +138,7 @@ def test_real_compile(arch: str, tmp_path: Path) -> None:
 
 def test_descriptors_are_recorded(tmp_path: Path) -> None:
     """An image lists rank, swizzle and box of each TMA descriptor, in argument order, as the compiler chose them."""
-    functional = flash.ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor")
+    functional = ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=128, CAUSAL=False, ADDRESSING="descriptor")
     given = ImageSpec.of(functional, {"BLOCK_M": 64, "BLOCK_N": 32}, {"num_warps": 4, "num_stages": 2})
     ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
     assert isinstance(image, CompiledImage), image
@@ -150,9 +150,9 @@ def test_descriptors_are_recorded(tmp_path: Path) -> None:
 
 def test_a_gluon_kernel_compiles(tmp_path: Path) -> None:
     """Its threads count every consumer and the producer with padding; its descriptors have 64 rows or BLOCK_N."""
-    kernel = flash.ATTN_FWD_HOPPER
+    kernel = ATTN_FWD_HOPPER
     functional = kernel.functional("sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
-    smallest = {name: values[0] for name, values in kernel.psels["cuda"].items()}
+    smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
     psels = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2}
     ((_, image),) = compile_images(
         [ImageSpec.of(functional, psels, {"num_warps": 4, "maxnreg": 168})], ImageStore(tmp_path), 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aotriton.rules import database as module
-from aotriton.rules.binning import MAX_SEQLEN_Q, WAVES, bin_text
+from aotriton.rules.binning import TuningKey, bin_text
 from aotriton.rules.database import Measurement, TuningDatabase, TuningDatabaseError, Winner
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +54,8 @@ def write_rows(path: Path, writer: int, count: int, acknowledge: Callable[[str],
 
 def test_bins_are_spelled_key_by_key() -> None:
     """A bin is spelled key by key, in the table's order."""
-    assert bin_text((MAX_SEQLEN_Q, WAVES), (64, 8)) == "max_seqlen_q=64 waves=8"
+    keys = TuningKey("rows", (64, 512)), TuningKey("waves", (1, 8))
+    assert bin_text(keys, (64, 8)) == "rows=64 waves=8"
 
 
 def test_medians_prefer_the_race_and_the_latest_session(path: Path) -> None:

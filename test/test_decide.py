@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 
-from aotriton.rules import flash
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Outcome
+from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune.decide import decide, race_is_due, racers, siblings, spec_of
 
-KERNEL = flash.ATTN_FWD
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
+KEYS = KERNEL.tuning_keys
 
 
 def functional(T: str = "bf16", addressing: str = "descriptor", causal: bool = False) -> Functional:
@@ -145,6 +145,21 @@ def test_general_prefers_its_own_kind() -> None:
     winners = decide(siblings(general), log.outcomes)
     assert source(winners, general, (8192, 8192, 8)) == "max_seqlen_q=512 max_seqlen_k=512 waves=8"
     assert source(winners, functional("fp16", "general"), (512, 512, 8)) == "T=bf16 in the same bin"
+
+
+def test_what_would_spill_where_it_is_borrowed_makes_way() -> None:
+    """The next best of the lender's cell takes its place; where none is left, the best stays, for the build to tell."""
+    log, cell, other = Log(), (512, 512, 8), functional("fp16")
+    for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
+        log.add(functional(), cell, psels, median)
+    fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
+    for unfit, expected in (((), fast), ((fast,), slow), ((slow,), fast), ((fast, slow), fast)):
+        winners = decide(siblings(functional()), log.outcomes, unfit)
+        assert {w.image for w in winners if w.functional == str(other)} == {expected}
+        assert {w.source for w in winners if w.functional == str(other) and w.bin == bin_text(KEYS, cell)} == {
+            "T=bf16 in the same bin"
+        }
+        assert [w.psels for w in winners if w.provenance == "measured"] == [FAST]
 
 
 def test_decisions_do_not_depend_on_the_order_of_rows() -> None:

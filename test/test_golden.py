@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from toy import OPERATOR, database, with_fast
+from toy.rules import OPERATOR
+from toy_database import database, with_fast, with_split
 
 from aotriton.codegen import pack
 from aotriton.codegen.generate import main, write
 from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
-from aotriton.rules import flash, target
-from aotriton.rules.kernel import KernelDescription, Value
+from aotriton.rules import target
+from aotriton.rules.family import families
+from aotriton.rules.kernel import KernelDescription
+
+ROOT = Path(__file__).resolve().parent.parent
 
 GOLDEN = Path(__file__).parent / "golden"
 COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", f"-I{ROOT}/v2src")
@@ -24,7 +27,7 @@ COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/
 
 def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"), backwards: bool = False) -> Plan:
     winners, timings = database(kernel)
-    winners = with_fast(winners)
+    winners = with_split(with_fast(winners))
     if backwards:
         winners, timings = winners[::-1], dict(reversed(timings.items()))
     return plan([OPERATOR], archs, "default", winners, timings)
@@ -32,7 +35,7 @@ def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"
 
 def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: bool) -> None:
     """Packs made-up binaries under the names of the planned images."""
-    for table in tables:
+    for table in (table for table in tables if table.functionals):
         images = []
         for place, (name, spec) in enumerate(table.images.items()):
             path = folder / f"{name}.bin"
@@ -46,7 +49,7 @@ def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: boo
                 "threads": 128,
                 "shared": 4096,
                 "global_scratch": 0,
-                "descriptors": [descriptor] if spec.functional["ADDRESSING"] == "descriptor" else [],
+                "descriptors": [descriptor] if spec.functional.addressing == "descriptor" else [],
                 "registers": 64,
                 "spills": 0,
             }
@@ -58,7 +61,7 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
     """Every generated file is, byte for byte, the one beside this test; `pytest --update-golden` accepts a change."""
     made = planned(toy)
     out = GOLDEN if update_golden else tmp_path / "out"
-    write(made, out)
+    write(made, [OPERATOR], out)
     packed(made.tables, out, tmp_path, compress=False)
     if update_golden:
         return
@@ -70,11 +73,11 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
 def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> None:
     """Two runs over the same rows, in whatever order they come, give the same bytes, and the second touches no file."""
     made = planned(toy)
-    assert write(made, tmp_path / "a")
+    assert write(made, [OPERATOR], tmp_path / "a")
     packed(made.tables, tmp_path / "a", tmp_path, compress=True)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
     shuffled = planned(toy, ("gfx942", "sm_90"), backwards=True)
-    assert write(shuffled, tmp_path / "a") == []
+    assert write(shuffled, [OPERATOR], tmp_path / "a") == []
     packed(shuffled.tables, tmp_path / "a", tmp_path, compress=True)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
 
@@ -82,10 +85,10 @@ def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> No
 def test_stale_files_go(toy: KernelDescription, tmp_path: Path) -> None:
     """Files of an arch that left the build are removed, packed images included; a stranger's file stays."""
     made = planned(toy)
-    write(made, tmp_path / "out")
+    write(made, [OPERATOR], tmp_path / "out")
     packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    write(planned(toy, ["sm_90"]), tmp_path / "out")
+    write(planned(toy, ["sm_90"]), [OPERATOR], tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "scale_rows.sm_90.images.bin" in names
     assert "notes.txt" in names
@@ -96,17 +99,31 @@ def test_duplicate_output_is_refused(toy: KernelDescription, tmp_path: Path) -> 
     """Two tables for one kernel and arch would write one file twice: an error that names the file."""
     made = planned(toy)
     with pytest.raises(ValueError, match=r"scale_rows\.gfx942\.lut\.cc would be written twice"):
-        write(replace(made, tables=(*made.tables, made.tables[0])), tmp_path)
+        write(replace(made, tables=(*made.tables, made.tables[0])), [OPERATOR], tmp_path)
 
 
 def test_generated_cxx_compiles(toy: KernelDescription, tmp_path: Path) -> None:
     """g++ -Wall -Wextra -Werror takes every generated source, packed images included, with the runtime's headers."""
     made = planned(toy)
-    write(made, tmp_path / "out")
+    write(made, [OPERATOR], tmp_path / "out")
     packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     sources = sorted((tmp_path / "out").glob("*.cc"))
-    assert len(sources) == 11
+    # An operator's description, backends and calls; the families; tables and images of one kernel on two archs and
+    # of three on one.
+    assert len(sources) == 3 + 1 + 2 * 5
     subprocess.run([*COMPILE, "-I.", "-fsyntax-only", *sources], check=True, cwd=tmp_path / "out")
+
+
+def test_a_family_of_its_own_compiles(toy: KernelDescription, tmp_path: Path) -> None:
+    """So does the source that registers families beside an installed library; the header of calls needs C++17 and the
+    public headers only.
+    """
+    write(planned(toy), [OPERATOR], tmp_path, added=True)
+    assert "add_family" in (tmp_path / "families.cc").read_text()
+    subprocess.run([*COMPILE, "-fsyntax-only", tmp_path / "families.cc"], check=True)
+    (tmp_path / "user.cc").write_text('#include "scale.h"\ntoy::scale_params made() { return {}; }\n')
+    public = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", "-fsyntax-only"]
+    subprocess.run(["g++", *public, tmp_path / "user.cc"], check=True)
 
 
 def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: Path) -> None:
@@ -132,31 +149,52 @@ def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: P
 
 
 def test_godel_numbers_agree(tmp_path: Path) -> None:
-    """For every functional of every kernel, C++ gives Python's godel number, and -1 for a choice that is not one."""
+    """For every functional of every kernel, C++ choices give Python's godel number; a value that is not there none."""
     archs = [word for row in target.TARGETS for word in ("--arch", row.arch)]
     assert main(["--database", str(tmp_path / "none"), *archs, "--coverage", "none", "--out", str(tmp_path)]) == 0
-    lines = [f'#include "{kernel.name}.shim.h"' for kernel in flash.KERNELS]
-    lines += ["using namespace aotriton::v2;", "int main() {", "  int bad = 0;"]
-    for kernel in flash.KERNELS:
-        kind = "flash::" + "".join(part.title() for part in kernel.name.split("_")) + "Functional"
-        for row in target.TARGETS:
-            for functional in kernel.functionals(row.arch):
-                values = ", ".join(spelled(name, value) for name, value in functional.as_dict().items())
-                lines.append(f"  bad += {kind}{{{values}}}.godel_number() != {functional.godel_number};")
-    for odd in ("DType::float32, 64", "DType::none, 64", "DType::float16, 96", "DType::float16, 0"):
-        lines.append(f"  bad += flash::AttnFwdFunctional{{{odd}, false, Addressing::general}}.godel_number() != -1;")
+    operators = [operator for family in families() for operator in family.operators]
+    lines = [f'#include "{operator.name}.operator.h"' for operator in operators]
+    lines += ["using namespace aotriton::v2;", NUMBER_OF]
+    for operator in operators:
+        if operator.checked:
+            lines.append(f"Error {operator.family}::check_{operator.name}(Call&) noexcept {{ return Error::success; }}")
+    lines += ["int main() {", "  int bad = 0;"]
+    for operator in operators:
+        for kernel in operator.kernels:
+            wanted = {f.godel_number: f for row in target.TARGETS for f in kernel.functionals(row.arch)}
+            info = f'{operator.family}::{operator.name}_operator, "{kernel.name}"'
+            for number, functional in wanted.items():
+                pairs = list(zip(kernel.choices, functional.values, strict=True))
+                values = ", ".join(str(choice.number(value)) for choice, value in pairs)
+                texts = ", ".join(f'"{value}"' for value in functional.values)
+                lines.append(f"  bad += number_of({info}, {{{values}}}, {{{texts}}}) != {number};")
+            none = ", ".join(["1 << 30"] * len(kernel.choices))
+            lines.append(f"  bad += number_of({info}, {{{none}}}, {{}}) != -1;")
     (tmp_path / "main.cc").write_text("\n".join([*lines, "  return bad != 0;", "}\n"]))
-    # The kernels' collect() needs the runtime, which is not linked: sections that nothing reaches are dropped.
-    options = ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", f"-I{tmp_path}"]
-    sources = sorted(tmp_path.glob("*.shim.cc"))
-    subprocess.run([*COMPILE, *options, tmp_path / "main.cc", *sources, "-o", tmp_path / "main"], check=True)
+    sources = sorted(tmp_path.glob("*.operator.cc"))
+    subprocess.run([*COMPILE, f"-I{tmp_path}", tmp_path / "main.cc", *sources, "-o", tmp_path / "main"], check=True)
     subprocess.run([tmp_path / "main"], check=True)
 
 
-def spelled(choice: str, value: Value) -> str:
-    """The value in C++, by a table of its own rather than the generator's."""
-    if choice == "T":
-        return {"fp16": "DType::float16", "bf16": "DType::bfloat16"}[str(value)]
-    if choice == "ADDRESSING":
-        return f"Addressing::{value}"
-    return str(value).lower()
+# The number of the functional with these values, which are spelled so; -1 where there is none, -2 where a text differs.
+NUMBER_OF = """
+#include <cstring>
+#include <vector>
+int number_of(const OperatorInfo& info, const char* name, std::vector<int64_t> values, std::vector<const char*> texts) {
+  for (const BackendInfo& backend : info.backends)
+    for (const KernelInfo* kernel : backend.kernels) {
+      if (strcmp(kernel->name, name) || kernel->choices.size() != values.size()) continue;
+      int number = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const ChoiceInfo& choice = kernel->choices[i];
+        size_t place = 0;
+        while (place < choice.values.size() && choice.values[place] != values[i]) ++place;
+        if (place == choice.values.size()) return -1;
+        if (strcmp(choice.texts[place], texts[i])) return -2;
+        number = number * static_cast<int>(choice.values.size()) + static_cast<int>(place);
+      }
+      return number;
+    }
+  return -1;
+}
+"""

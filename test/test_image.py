@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
-from aotriton.rules import flash, image
-from aotriton.rules.image import ImageSpec
+from aotriton.rules import image
+from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
+from aotriton.rules.image import ImageSpec, source_digest
 from aotriton.rules.target import target
 
-KERNEL = flash.ATTN_BWD_PREPROCESS
+ROOT = Path(__file__).resolve().parent.parent
+
+KERNELS = [kernel for name in IN_TREE for kernel in family(name).kernels]
+PACKAGE = "aotriton.tritonsrc.flash"
 
 TILE = '''"""Tiles."""
 SIZE = 4
@@ -24,7 +29,7 @@ def load(x):
     return x  # as is
 '''
 SOURCE = '''"""Rowsum."""
-from aotriton.tritonsrc.tile import load
+from aotriton.tritonsrc.flash.tile import load
 
 
 def attn_bwd_preprocess(Out):
@@ -34,17 +39,18 @@ def attn_bwd_preprocess(Out):
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The family's device code, made up."""
     (tmp_path / "tile.py").write_text(TILE)
     (tmp_path / "attn_bwd_preprocess.py").write_text(SOURCE)
     (tmp_path / "stranger.py").write_text("x = 1\n")
-    monkeypatch.setattr(image, "KERNEL_SOURCES", tmp_path)
+    monkeypatch.setattr(image, "_folder", {PACKAGE: tmp_path}.__getitem__)
     yield tmp_path
-    image.source_digest.cache_clear()
+    source_digest.cache_clear()
 
 
 def name(arch: str = "sm_90", **changed: int | str) -> str:
-    image.source_digest.cache_clear()
+    source_digest.cache_clear()
     values = {"T": "bf16", "BLOCK_DMODEL": 64, "ADDRESSING": "general", "BLOCK_M": 64, "num_warps": 4, "num_stages": 1}
     values |= {"waves_per_eu": 0} if arch == "gfx942" else {}
     values |= changed
@@ -90,7 +96,7 @@ def test_code_counts(sources: Path, file: str, old: str, new: str) -> None:
 
 def test_indirect_imports_count(sources: Path) -> None:
     """The source of a module imported by an imported module counts, in either way of importing it."""
-    (sources / "tile.py").write_text("from aotriton.tritonsrc import deep\n" + TILE)
+    (sources / "tile.py").write_text(f"from {PACKAGE} import deep\n" + TILE)
     (sources / "deep.py").write_text("DEPTH = 1\n")
     before = name()
     (sources / "deep.py").write_text("DEPTH = 2\n")
@@ -118,6 +124,21 @@ def test_the_request_counts(sources: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not {name(**variant) for variant in variants} & set(names)  # type: ignore[arg-type]
 
 
+def test_the_packages_own_name_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same code in a package of another name has the same digest: a family can be moved without measuring again."""
+    digests = []
+    for package in (PACKAGE, "elsewhere.tritonsrc"):
+        (tmp_path / "tile.py").write_text(TILE)
+        (tmp_path / "kernel.py").write_text(SOURCE.replace(PACKAGE, package))
+        monkeypatch.setattr(image, "_folder", {package: tmp_path}.__getitem__)
+        source_digest.cache_clear()
+        digests.append(source_digest(f"{package}.kernel"))
+    assert digests[0] == digests[1]
+    (tmp_path / "tile.py").write_text(TILE.replace("4", "5"))
+    source_digest.cache_clear()
+    assert source_digest("elsewhere.tritonsrc.kernel") != digests[0]
+
+
 def test_names_are_symbols(sources: Path) -> None:
     """A name tells kernel and arch and is a C++ identifier."""
     assert name().startswith("attn_bwd_preprocess_sm_90_")
@@ -135,16 +156,16 @@ def test_wrong_names_are_refused() -> None:
 
 def test_requests_survive_json() -> None:
     """The request is plain data: it reads back from json as it was, for every functional of every kernel and arch."""
-    for kernel in flash.KERNELS:
+    for kernel in KERNELS:
         for arch, vendor in ((arch, target(arch).vendor) for arch in kernel.archs):
-            psels = {name: values[0] for name, values in kernel.psels[vendor].items()}
-            copts = {name: values[0] for name, values in kernel.copts[vendor].items()}
+            psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
+            copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
             for functional in kernel.functionals(arch):
                 request = ImageSpec.of(functional, psels, copts).compiler_request()
                 assert json.loads(json.dumps(request)) == request
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tritonsrc").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "tritonsrc").rglob("*.py")), ids=lambda path: path.name)
 def test_names_do_not_depend_on_python(path: Path) -> None:
     """Kernel sources hold no f-string: Python 3.12 unparses those unlike 3.11, and names hash what is unparsed."""
     assert not any(isinstance(node, ast.JoinedStr) for node in ast.walk(ast.parse(path.read_text())))

@@ -10,25 +10,18 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from toy_database import FOLDER, cells, spec, winner
 
-from aotriton.rules import flash
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.family import VARIABLE, operator
+from aotriton.rules.kernel import KernelDescription
 
 CONSUMER = Path(__file__).resolve().parent / "consumer"
-WARNINGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror")
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the installed tree: nothing in it may depend on where it was installed."""
-    installed = os.environ.get("AOTRITON_INSTALL")
-    if not installed:
-        if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
-            pytest.fail("ctest does not set AOTRITON_INSTALL")
-        pytest.skip("AOTRITON_INSTALL is not set: run this through ctest")
-    return Path(shutil.copytree(installed, tmp_path_factory.mktemp("moved") / "aotriton"))
+WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -69,6 +62,64 @@ def test_a_cmake_project_finds_and_links_the_library(prefix: Path, tmp_path: Pat
         assert "libcuda.so.1" in done.stderr
 
 
+FAMILY_PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES CXX)
+find_package(aotriton CONFIG REQUIRED)
+aotriton_add_family(made_up "${CMAKE_CURRENT_SOURCE_DIR}/toy" ARCHS sm_90)
+add_executable(user main.cc)
+target_link_libraries(user PRIVATE made_up)
+"""
+FAMILY_MAIN = """
+#include "scale.h"
+#include <cstdio>
+using namespace aotriton::v2;
+int main() {
+  toy::scale_params params;
+  const auto bf16 = DType::bfloat16;
+  params.x = Tensor<4>(nullptr, bf16, {3, 2, 1000, 32}, {64000, 32000, 32, 1});
+  params.y = params.x;
+  params.w = Tensor<2>(nullptr, bf16, {8, 32}, {32, 1});
+  Explanation explanation;
+  if (toy::explain(params, "sm_90", 132, &explanation) != Error::success) return 1;
+  const KernelChoice& choice = explanation.kernels[0];
+  std::printf("%s; %s; %s; %s\\n", choice.kernel, choice.functional, choice.psels, choice.source);
+  if (toy::explain(params, "gfx942", 0, &explanation) != Error::unknown_arch) return 2;
+  if (toy::scale(params, {}) != Error::null_pointer) return 3;
+  std::printf("%s\\n", last_error_message());
+}
+"""
+
+
+def test_a_project_adds_a_family_of_its_own(prefix: Path, tmp_path: Path, toy: KernelDescription) -> None:
+    """From a folder with descriptions, device code and winners the installed tree generates, compiles and links it, and
+    its program is told what it would run. Nothing of this source tree is needed.
+    """
+    shutil.copytree(FOLDER, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    with TuningDatabase(tmp_path / "toy" / "rules" / "tuning_database.sqlite3") as database:
+        for functional in toy.functionals("sm_90"):
+            rows = [winner(spec(functional, 64, 8), cell, "imported", source="a list") for cell in cells(functional)]
+            database.put_winners(rows)
+    (tmp_path / "CMakeLists.txt").write_text(FAMILY_PROJECT)
+    (tmp_path / "main.cc").write_text(FAMILY_MAIN)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", VARIABLE)}
+    environment["AOTRITON_IMAGE_STORE"] = str(tmp_path / "store")
+    cmake, build = os.environ.get("CMAKE_COMMAND", "cmake"), tmp_path / "build"
+    for command in (
+        [cmake, "-G", "Ninja", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
+         f"-DCMAKE_CXX_COMPILER={compiler()}", f"-DAOTRITON_PYTHON={sys.executable}"],
+        [cmake, "--build", build],
+        [build / "user"],
+    ):  # fmt: skip
+        done = run(*command, env=environment)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    assert done.stdout.splitlines() == [
+        "scale_rows; T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor; BLOCK_M=64 UNROLL=1; a list",
+        "scale: x has no data",
+    ]
+    assert len(list((tmp_path / "store").glob("scale_rows_sm_90_*.cubin"))) == 8
+
+
 def pkg_config_flags(prefix: Path) -> list[str]:
     """Compiler and linker flags of the .pc file, worked out as pkg-config does."""
     (file,) = prefix.rglob("pkgconfig/aotriton_v2.pc")
@@ -106,12 +157,16 @@ def test_the_pkg_config_file_gives_flags_that_build(prefix: Path, tmp_path: Path
 
 
 def test_each_public_header_stands_alone(prefix: Path) -> None:
-    """Every installed header compiles by itself, without warnings, and includes no header that is not installed."""
+    """Every installed header compiles by itself, without warnings, and includes none that is not installed; that of the
+    C interface is C99.
+    """
     headers = sorted((prefix / "include" / "aotriton").glob("*.h"))
-    assert {header.name for header in headers} >= {"flash.h", "types.h", "runtime.h", "explain.h"}
+    assert {header.name for header in headers} >= {"c.h", "flash.h", "types.h", "runtime.h", "explain.h"}
     for header in headers:
         include = ("-I", prefix / "include", "-include", header)
         must(compiler(), *WARNINGS, "-pedantic", "-fsyntax-only", *include, "-x", "c++", os.devnull)
+    include = ("-I", prefix / "include", "-include", prefix / "include" / "aotriton" / "c.h")
+    must(compiler(), "-std=c99", *WARNINGS[1:], "-pedantic", "-fsyntax-only", *include, "-x", "c", os.devnull)
 
 
 EXAMPLE = (
@@ -125,8 +180,10 @@ EXAMPLE = (
     "1024",
     "--batch",
     "2",
-    "--heads",
+    "--heads-q",
     "16",
+    "--heads-k",
+    "4",
 )
 
 
@@ -137,7 +194,7 @@ def test_explain_answers_in_text_and_json(prefix: Path, arch: str, op: str) -> N
     command = (prefix / "bin" / "aotriton-explain", "--op", op, "--arch", arch, *EXAMPLE, "--causal")
     text, kernels = must(*command), json.loads(must(*command, "--json"))
     # Which backend a call gets is the database's to say.
-    backends = next(operator.backends for operator in flash.OPERATORS if operator.name == op)
+    backends = operator(op).backends
     assert [kernel["kernel"] for kernel in kernels] in [[k.name for k in backend.kernels] for backend in backends]
     for kernel in kernels:
         assert kernel["arch"] == arch
@@ -162,3 +219,59 @@ def test_explain_refuses_an_unknown_arch(prefix: Path) -> None:
     assert "unknown_arch: " in done.stderr
     assert "sm_42" in done.stderr
     assert "sm_90" in done.stderr
+
+
+def test_explain_tells_its_options(prefix: Path) -> None:
+    """--help lists every operator with its sizes and scalars, as options are spelled."""
+    text = must(prefix / "bin" / "aotriton-explain", "--help")
+    for name in ("attn_fwd", "attn_bwd"):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"  {name} "))
+        of = operator(name)
+        assert all(f"--{size.replace('_', '-')} N" in line for size in of.sizes)
+        for scalar in (scalar for scalar in of.scalars if not scalar.internal):
+            option = f"--{scalar.name.replace('_', '-')}"
+            assert f"[{option}]" in line if scalar.dtype == "bool" else f"[{option} X]" in line
+
+
+def test_sizes_have_short_options(prefix: Path) -> None:
+    """What sizes have in common stands for all of them, and a size that is named itself comes first."""
+    start = (
+        prefix / "bin" / "aotriton-explain",
+        "--op",
+        "attn_fwd",
+        "--arch",
+        "sm_90",
+        "--dtype",
+        "bf16",
+        "--batch",
+        "2",
+    )
+    rest = ("--head-dim", "64", "--sm-scale", "0.5", "--json")
+    sizes = ("--heads-q", "16", "--heads-k", "16", "--seqlen-q", "1024", "--seqlen-k", "1024")
+    assert must(*start, *sizes, *rest) == must(*start, "--heads", "16", "--seqlen", "1024", *rest)
+    wider = ("--seqlen", "1024", "--seqlen-k", "300", "--heads", "16")
+    keys = json.loads(must(*start, *wider, *rest))[0]["keys"]
+    assert {key["name"]: key["value"] for key in keys[:2]} == {"max_seqlen_q": 1024, "max_seqlen_k": 300}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--arch", "sm_90"], 2, "--op is missing"),
+        (["--op", "gemv"], 2, "unknown op gemv: choose from attn_fwd, "),
+        (["--op", "attn_fwd", *EXAMPLE], 2, "--arch is missing"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[2:]], 2, "--dtype is missing"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--rows", "4"], 2, "unknown option --rows of attn_fwd"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch"], 2, "--batch needs a value"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch", "many"], 2, "--batch takes a whole number"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch", "-1"], 2, "that is not negative, not '-1'"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "12"], 2, "unexpected 12"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-2]], 1, "heads_k of attn_fwd is missing"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-1], "5"], 1, "a multiple of the 5 of k"),
+    ],
+)
+def test_explain_names_what_is_wrong(prefix: Path, arguments: list[str], status: int, message: str) -> None:
+    """2 where the command line is not understood, 1 where the call is refused; the message says what and why."""
+    done = run(prefix / "bin" / "aotriton-explain", *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert message in done.stderr

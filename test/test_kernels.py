@@ -5,11 +5,7 @@ The tolerance of a case is what a plain low-precision implementation gets wrong 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -33,7 +29,7 @@ class Case:
     batch: int = 1
     heads_q: int = 2
     heads_k: int = 2
-    gap: int = 0  # elements between rows; with a gap rows of different heads alternate
+    gap: int = 0  # elements between rows; with a gap rows of heads alternate, as in [batch, seqlen, heads, head_dim]
     spread: float = 1.0  # of the scores: large ones make the softmax peaked
     opposed: bool = False  # queries against keys: all scores far below the zero that masked rows score
 
@@ -135,45 +131,26 @@ def assert_close(name: str, actual: np.ndarray, exact: np.ndarray, plain: np.nda
     assert error <= allowed, f"{name}: error {error:.3g}, a plain implementation allows {allowed:.3g}"
 
 
-@pytest.fixture(scope="module")
-def launch() -> Iterator[Any]:
-    """interpreted.launch in a process of its own, so that other tests of this process compile kernels as ever."""
-    before = os.environ.get("TRITON_INTERPRET")
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield lambda *args: pool.submit(_launch, *args).result()
-    assert os.environ.get("TRITON_INTERPRET") == before
-
-
-def _launch(*args: Any) -> Arrays:
-    import interpreted
-
-    return interpreted.launch(*args)
-
-
-def run(launch: Any, case: Case, kernel: str, inputs: Arrays, outputs: tuple[str, ...], store_lse: int = 1) -> Arrays:
+def run(
+    launch: Any, case: Case, kernel: str, inputs: Arrays, outputs: tuple[str, ...], absent: frozenset[str] = frozenset()
+) -> Arrays:
     q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
     k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
     shapes = {"Out": q_shape, "DQ": q_shape, "DK": k_shape, "DV": k_shape, "L": q_shape[:3], "Delta": q_shape[:3]}
+    shapes["DQSum"] = q_shape
     values = {
         "T": case.T,
         "sm_scale": case.sm_scale,
-        "store_lse": store_lse,
-        "num_heads_q": case.heads_q,
-        "num_heads_k": case.heads_k,
-        "max_seqlen_q": case.seqlen_q,
-        "max_seqlen_k": case.seqlen_k,
-        "head_dim": case.head_dim,
         "BLOCK_M": case.block_m,
         "BLOCK_N": case.block_n,
         "BLOCK_DMODEL": case.block_dmodel,
         "CAUSAL": case.causal,
         "ADDRESSING": case.addressing,
     }
-    if kernel == "attn_bwd_dk_dv":
-        grid = (-(-case.seqlen_k // case.block_n), case.heads_k, case.batch)
-    else:
-        grid = (-(-case.seqlen_q // case.block_m), case.heads_q, case.batch)
-    return launch(kernel, inputs, {name: shapes[name] for name in outputs}, values, grid, case.gap)
+    results = {name: shapes[name] for name in outputs}
+    tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]
+    orders = dict.fromkeys((name for name in tensors if name != "DQSum"), (0, 2, 1, 3)) if case.gap else {}
+    return launch(kernel, inputs, results, values, case.gap, absent, orders)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -202,9 +179,24 @@ def test_backward(launch: Any, case: Case) -> None:
         assert_close(name, actual, exact[name], plain[name])
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.addressing == "descriptor"], ids=str)
+def test_around_the_hopper_backward(launch: Any, case: Case) -> None:
+    """Its first kernel writes Delta and clears the sum of DQ; its last one writes the scaled sum, and nothing else."""
+    inputs = make_inputs(case)
+    plain = attention(case, inputs, True)
+    forward = {"Out": plain["Out"], "DO": inputs["DO"]}
+    cleared = run(launch, case, "attn_bwd_hopper_prepare", forward, ("Delta", "DQSum"))
+    assert_close("Delta", cleared["Delta"], (plain["Out"].astype(np.float64) * inputs["DO"]).sum(-1), plain["Delta"])
+    assert not cleared["DQSum"].any()
+    summed = np.random.default_rng(8).standard_normal(inputs["Q"].shape).astype(np.float32)
+    exact = case.sm_scale * summed.astype(np.float64)
+    results = run(launch, case, "attn_bwd_hopper_finish", {"DQSum": summed}, ("DQ",))
+    assert_close("DQ", results["DQ"], exact, round_to(case.T, exact))
+
+
 def test_without_lse(launch: Any) -> None:
-    """With store_lse = 0 attn_fwd does not touch L: it may be any pointer."""
+    """Where the caller gives no logsumexp, attn_fwd does not touch L: it may be any pointer."""
     case = CASES[3]
     inputs = {name: array for name, array in make_inputs(case).items() if name != "DO"}
     inputs["L"] = np.full((case.batch, case.heads_q, case.seqlen_q), 3.0)  # an input: must be as it was
-    run(launch, case, "attn_fwd", inputs, ("Out",), 0)
+    run(launch, case, "attn_fwd", inputs, ("Out",), frozenset({"logsumexp"}))

@@ -1,29 +1,38 @@
-"""The import table: which part may import what. Everything else is found by reading every file's syntax tree."""
+"""The import table: which part may import what; and that nothing outside of a family knows the family.
+
+Everything is found by reading every file: its syntax tree, or its text.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
-# What a folder's modules may import, besides the standard library.
+from aotriton.rules.family import IN_TREE
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What a folder's modules may import, besides the standard library. A family's own modules have their package in
+# addition, and no other family's.
 TABLE = {
     "rules": {"aotriton.rules", "sqlite_utils"},
-    "tritonsrc": {"aotriton.tritonsrc", "triton"},
+    "tritonsrc": {"triton"},
     "tune": {
         "aotriton.tune",
         "aotriton.rules",
-        "aotriton.tritonsrc",
         "aotriton.codegen.compile",
+        "aotriton.codegen.program",
         "torch",
         "pyaotriton",
     },
     "codegen": {"aotriton", "aotriton.codegen", "aotriton.rules", "jinja2", "triton"},
 }
+FAMILIES = ("flash", "gemm")
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -41,8 +50,28 @@ def put_off(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
 
 
+def family_of(path: Path) -> str:
+    """The family in whose folder the file is; empty for what all families share."""
+    parts = path.relative_to(ROOT).parts[1:-1]
+    return parts[0] if parts and parts[0] in FAMILIES else ""
+
+
+def allowed(folder: str, family: str, module: str) -> bool:
+    """Whether a module of ``family`` in ``folder`` may import ``module``."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names and folder != "tritonsrc":
+        return True
+    for other in FAMILIES:
+        stops = [f"aotriton.{stop}.{other}" for stop in TABLE]
+        if any(module == stop or module.startswith(f"{stop}.") for stop in stops) and other != family:
+            return False
+    own = {f"aotriton.{folder}.{family}"} if family else set()
+    names = [name for name in TABLE[folder] | own if module == name or module.startswith(f"{name}.")]
+    return any(name != "aotriton" or module == name for name in names)
+
+
 FILES = [
-    pytest.param(folder, path, id=f"{folder}/{path.name}")
+    pytest.param(folder, path, id=str(path.relative_to(ROOT)))
     for folder in TABLE
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
@@ -50,15 +79,9 @@ FILES = [
 
 @pytest.mark.parametrize(("folder", "path"), FILES)
 def test_imports_follow_the_table(folder: str, path: Path) -> None:
-    """A module imports what the table allows its folder, and nothing else."""
+    """A module imports what the table allows its folder and its family, and nothing else."""
     for module, _ in imports(ast.parse(path.read_text())):
-        package = module.partition(".")[0]
-        if package in sys.stdlib_module_names and folder != "tritonsrc":
-            continue
-        allowed = [name for name in TABLE[folder] if module == name or module.startswith(f"{name}.")]
-        assert any(name != "aotriton" or module == name for name in allowed), (
-            f"{path}: {folder} may not import {module}"
-        )
+        assert allowed(folder, family_of(path), module), f"{path}: may not import {module}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "codegen").glob("*.py")), ids=lambda path: path.name)
@@ -69,11 +92,15 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
 
 
 def test_tuning_starts_without_a_gpu() -> None:
-    """Importing tune_flash.py imports neither torch nor the binding nor Triton, through whichever of our modules."""
+    """Importing the tuner, and a family for it, imports neither torch nor the binding nor Triton, through whichever of
+    our modules.
+    """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
+    waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:
         name = waiting.pop()
-        path = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py")
+        folder = ROOT.joinpath(*name.split(".")[1:])
+        path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         if name in seen or not path.is_file():
             continue
         seen.add(name)
@@ -81,10 +108,101 @@ def test_tuning_starts_without_a_gpu() -> None:
             if not inside:
                 assert module.partition(".")[0] not in ("torch", "pyaotriton", "triton"), f"{path} imports {module}"
                 waiting += [module, module.rpartition(".")[0]]
-    assert len(seen) > 1
+    assert {"aotriton.tune.tune", "aotriton.tune.worker", "aotriton.rules.kernel"} <= seen
 
 
 def test_the_table_sees_violations() -> None:
-    """The reader of imports tells `import a.b`, `from a import b` and an import inside a function apart."""
+    """The reader of imports tells `import a.b`, `from a import b` and an import inside a function apart; the table
+    tells a family's own modules from another's.
+    """
     tree = ast.parse("import a.b\nfrom c import d\ndef f():\n    from e.f import g\nif TYPE_CHECKING:\n    import h\n")
     assert sorted(imports(tree)) == [("a.b", False), ("c.d", False), ("e.f.g", True), ("h", True)]
+    assert allowed("tritonsrc", "flash", "aotriton.tritonsrc.flash.tile")
+    assert allowed("tune", "flash", "aotriton.rules.flash.common")
+    for folder, family, module in (
+        ("tritonsrc", "gemm", "aotriton.tritonsrc.flash.tile"),
+        ("tritonsrc", "flash", "os"),
+        ("tune", "", "aotriton.rules.flash.common"),
+        ("codegen", "", "aotriton.rules.flash"),
+        ("rules", "", "aotriton.codegen.plan"),
+        ("rules", "flash", "aotriton.tune.check"),
+        ("tune", "", "aotriton.codegen.pool"),
+        ("rules", "", "numpy"),
+        ("codegen", "", "aotriton.tune.space"),
+    ):
+        assert not allowed(folder, family, module), (folder, family, module)
+
+
+# What would tell a family from outside of it.
+WORDS = re.compile(
+    r"attn|attention|flash|softmax|logsumexp|seqlen|head.?dim|heads|causal|gemm|matmul|rms.?norm", re.IGNORECASE
+)
+SHARED = ("v2src", "rules", "codegen", "tune", "cmake", "aotriton", "CMakeLists.txt", "CMakePresets.json")
+
+# Lines that may: a file, what the line has, and why.
+EXCEPTIONS = {
+    (
+        "v2src/include/aotriton/c.h",
+        "",
+    ): "the C functions of the operators in the tree are written by hand, in one header",
+    ("tune/tune_flash.py", ""): "the command of one family, kept for those who type it",
+    ("tune/tune.py", 'default: str = "flash"'): "the family that is tuned where none is named",
+    ("rules/family.py", "IN_TREE = ("): "the list of the families in the tree",
+    ("cmake/install.cmake", "aotriton-explain: what a bf16 forward"): "what the default build shows when it is done",
+    ("cmake/install.cmake", "--op attn_fwd"): "the same",
+    ("cmake/install.cmake", "--head-dim 128"): "the same",
+}
+
+
+def shared_files() -> list[Path]:
+    """The files that belong to no family, of whatever kind but the database and what Python keeps."""
+    own = {ROOT / "v2src" / "include" / "aotriton" / f"{family}.h" for family in FAMILIES}
+    places = [ROOT / place for place in SHARED]
+    found = [path for place in places for path in (place, *sorted(place.rglob("*"))) if path.is_file()]
+    text = [path for path in found if path.suffix != ".pyc" and ".sqlite3" not in path.name]
+    return [path for path in text if not family_of(path) and path not in own]
+
+
+def test_nothing_shared_names_a_family() -> None:
+    """No file outside of the families' folders, nor a public header that all share, speaks of attention, of a kernel or
+    of what only one family has. Each exception is a line that is there.
+    """
+    assert set(IN_TREE) <= set(FAMILIES)
+    told: list[str] = []
+    used: set[tuple[str, str]] = set()
+    files = shared_files()
+    names = {str(path.relative_to(ROOT)) for path in files}
+    assert {f"v2src/include/aotriton/{name}.h" for name in ("types", "explain", "runtime", "operator")} <= names
+    assert {"v2src/run.cc", "v2src/python/tensor.cc", "v2src/driver/cuda.cc", "codegen/template/lut.cc.j2"} <= names
+    assert {"cmake/family.cmake", "cmake/aotriton_v2.pc.in", "tune/launcher.py", "CMakeLists.txt"} <= names
+    assert not names & {"v2src/flash/attn_fwd.cc", "rules/gemm/common.py", "tune/flash/tuning.py"}
+    for path in files:
+        name = str(path.relative_to(ROOT))
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if not WORDS.search(line):
+                continue
+            excepted = {key for key in EXCEPTIONS if key[0] == name and key[1] in line}
+            used |= excepted
+            told += [] if excepted else [f"{name}:{number}: {line.strip()}"]
+    assert not told, "\n".join(told)
+    assert used == set(EXCEPTIONS)
+
+
+def test_the_search_sees_violations() -> None:
+    """The words are found in whatever spelling, inside of names too."""
+    for text in (
+        "attn_fwd",
+        "Attention",
+        "num_heads_q",
+        "--head-dim",
+        "BLOCK_HEADDIM",
+        "max_seqlen_q",
+        "GemmParams",
+        "CAUSAL",
+        "rms_norm",
+        "RmsNorm",
+        "softmax",
+    ):
+        assert WORDS.search(text), text
+    for text in ("ahead of time", "header", "the head of the list", "overhead", "terms", "normal"):
+        assert not WORDS.search(text), text

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toy import KERNEL, PORTABLE, cells, database, spec, timed, winner
+from toy.rules import KERNEL, PORTABLE
+from toy_database import FOLDER, cells, database, spec, timed, winner
 
 from aotriton.codegen.generate import main, read
 from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan
-from aotriton.rules import flash
 from aotriton.rules.database import Measurement, TuningDatabase, Winner
+from aotriton.rules.flash.forward import ATTN_FWD as ATTN_FWD_KERNEL
+from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.kernel import Functional, KernelDescription
-
-ATTN_FWD = flash.OPERATORS[0]
 
 
 def plan_of(
@@ -113,6 +113,21 @@ def test_borrowed_cells_merge_as_their_source(toy: KernelDescription) -> None:
         assert (got.provenance, got.median_us, got.source) == ("borrowed", 0.0, source)
 
 
+def test_only_what_is_known_to_fit_takes_a_borrowed_place(toy: KernelDescription) -> None:
+    """An image that its lender's timings allow, but that spills here, or that nobody has compiled, serves no cell."""
+    winners, timings = database(toy)
+    borrower = list(toy.functionals("sm_90"))[1]
+    own, near = spec(borrower, 32), spec(borrower, 64, 8)
+    rows = [row for row in winners if row.arch == "sm_90" and row.functional != str(borrower)]
+    for cell in cells(borrower):
+        source = "ADDRESSING=general rows=64 waves=1"
+        rows.append(winner(own, cell, "borrowed", source=source))
+    for known, expected in (({near.name: 0}, 64), ({near.name: 8}, 32), ({}, 32), (None, 64)):
+        spills = None if known is None else {own.name: 0, **known}
+        (table,) = plan([PORTABLE], ["sm_90"], "default", rows, timings, spills).tables
+        assert {dict(cell.spec.psels)["BLOCK_M"] for cell in table.functionals[1].cells} == {expected}
+
+
 def test_stale_measurements_are_borrowed(toy: KernelDescription) -> None:
     """A winner measured with an image of an older kernel source is not `measured` any more: it names the old image."""
     rows, timings = near_and_far(toy)
@@ -140,23 +155,23 @@ def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:
     with pytest.raises(PlanError) as caught:
         plan([PORTABLE], ["sm_90", "gfx942"], "default", kept[1:], timings)
     lines = str(caught.value).splitlines()
-    assert "expected ['BLOCK_M'], got ['BLOCK_Z']" in lines[0]
+    assert "expected ['BLOCK_M', 'UNROLL'], got ['BLOCK_Z']" in lines[0]
     assert "rows=64 waves=1" in lines[0]
     assert "scale_rows gfx942 F0 (T=bf16 BLOCK_DMODEL=32 ADDRESSING=general): no winner in any bin" in lines
     assert "scale_rows sm_90 F0 (T=bf16 BLOCK_DMODEL=32 ADDRESSING=general): no winner for rows=64 waves=1" in lines
 
 
 def test_commands_for_attention() -> None:
-    """What is missing of attention is listed as tune_flash.py commands that name it, on gfx942 with --predict."""
+    """What is missing of attention is listed as tune.py commands that name it, on gfx942 with --predict."""
     with pytest.raises(PlanError) as caught:
         plan([ATTN_FWD], ["sm_90", "gfx942"], "small", [], {})
     commands = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
-    start = "python tune/tune_flash.py --arch {} --kernel attn_fwd "
+    start = "python tune/tune.py --family flash --arch {} --kernel attn_fwd "
     assert commands == [
         start.format("gfx942") + "--predict --dtype bf16 --head-dim 64 --addressing general offset32",
         start.format("sm_90") + "--dtype bf16 --head-dim 64 --addressing general descriptor",
     ]
-    kernel = flash.ATTN_FWD
+    kernel = ATTN_FWD_KERNEL
     functionals = covered(kernel, "sm_90", "small")
     copts = {"num_warps": 4, "num_stages": 2}
     rows = [
@@ -171,16 +186,33 @@ def test_commands_for_attention() -> None:
         "attn_fwd sm_90 F33 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
         " no winner for max_seqlen_q=64 max_seqlen_k=64 waves=1, nor for 1 other bins",
         "to fill what is missing, run:",
-        "  python tune/tune_flash.py --arch sm_90 --kernel attn_fwd --dtype bf16 --head-dim 64 --causal"
+        "  python tune/tune.py --family flash --arch sm_90 --kernel attn_fwd --dtype bf16 --head-dim 64 --causal"
         " --addressing general --seqlen-q 64 --seqlen-k 64 --waves 1 8",
     ]
+
+
+def test_commands_for_a_family_outside(toy: KernelDescription) -> None:
+    """They name its folder; a choice that is a truth value is named where only one of the two is missing."""
+    winners = [row for row in database(toy)[0] if row.arch == "sm_90"]
+    for rows, options in (
+        ([], "--dtype bf16 --width 32 64 --addressing general descriptor"),
+        ([row for row in winners if "HAS_BIAS" in row.functional], "--no-bias --addressing general descriptor"),
+        ([row for row in winners if "HAS_BIAS" not in row.functional], "--bias --addressing general descriptor"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            plan([PORTABLE], ["sm_90"], "default", rows, {})
+        command = str(caught.value).splitlines()[-1]
+        assert command.startswith(
+            f"  python tune/tune.py --family {FOLDER} --arch sm_90 --kernel scale_rows --dtype bf16"
+        )
+        assert command.endswith(options)
 
 
 def test_coverages(toy: KernelDescription) -> None:
     """none plans empty tables, small pins what it says, default and full take all; another word is an error."""
     tables = plan([PORTABLE], ["sm_90", "gfx942"], "none", [], {}).tables
     assert tables == (TablePlan(toy, "gfx942", ()), TablePlan(toy, "sm_90", ()))
-    assert [f.as_dict()["BLOCK_DMODEL"] for f in covered(toy, "sm_90", "small")] == [64, 64]
+    assert [f["BLOCK_DMODEL"] for f in covered(toy, "sm_90", "small")] == [64] * 4
     assert covered(toy, "sm_90", "default") == covered(toy, "sm_90", "full") == list(toy.functionals("sm_90"))
     with pytest.raises(ValueError, match="unknown coverage 'big': choose from none, small, default, full"):
         covered(toy, "sm_90", "big")
@@ -202,7 +234,7 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
         slow = spec(functional, 128, 8)
         opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
         opened.put_winners(rows)
-    winners, timings, _ = read(path, [toy], ["gfx942", "sm_90"])
+    winners, timings, *_ = read(path, [toy], ["gfx942", "sm_90"])
     assert winners == rows
     assert timings == {("sm_90", toy.name, f"{functional} {cell}"): {image.config: Timing(image.name, 7.0)}}
 
@@ -215,5 +247,6 @@ def test_generator_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"error: {path}: there is no such file" in capsys.readouterr().err
     TuningDatabase(path).close()
     assert main(arguments) == 1
-    assert "  python tune/tune_flash.py --arch sm_90 --kernel attn_bwd_dq --dtype bf16" in capsys.readouterr().err
+    start = "  python tune/tune.py --family flash --arch sm_90 --kernel attn_bwd_dq --dtype bf16"
+    assert start in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

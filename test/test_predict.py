@@ -10,19 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
-from aotriton.rules import flash
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.family import family
+from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import predict as module
-from aotriton.tune.predict import Candidate, candidates_of, decide, estimate, is_short, predict, rank, resident_programs
+from aotriton.tune.compute_unit import Candidate, resident_programs
+from aotriton.tune.flash.estimate import PRIOR, estimate, is_short, rank
+from aotriton.tune.predict import decide, predict
+from aotriton.tune.session import TuningError
+from aotriton.tune.space import configs
+
+KERNELS = family("flash").kernels
 
 LIMIT = 64 * 1024
 
 
 def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | bool) -> Functional:
-    description = flash.kernel(kernel)
+    description = kernel_named(kernel)
     values = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"} | choices
     return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
 
@@ -55,7 +63,7 @@ def test_residency_is_what_the_hardware_allows(registers: int, shared: int, warp
 
 
 @settings(deadline=None)  # a busy machine is no failure
-@given(st.integers(16, 500), st.integers(0, 12), st.sampled_from(list(flash.ATTN_FWD.cells())))
+@given(st.integers(16, 500), st.integers(0, 12), st.sampled_from(list(ATTN_FWD.cells())))
 def test_more_registers_are_never_faster(registers: int, more: int, cell: tuple[int, ...]) -> None:
     """Of two images that differ in registers only, the model never finds the larger one faster."""
     one = functional()
@@ -68,7 +76,7 @@ def test_published_tile_wins_a_close_call() -> None:
     tall, flat = candidate(362, 32768, BLOCK_M=128, BLOCK_N=64), candidate(215, 16384, BLOCK_M=64, BLOCK_N=64)
     one = functional()
     cell = long_cells(one)[-1]
-    assert 1.0 < estimate(one, cell, tall) / estimate(one, cell, flat) < 1 / module.PRIOR
+    assert 1.0 < estimate(one, cell, tall) / estimate(one, cell, flat) < 1 / PRIOR
     assert rank(one, long_cells(one), [flat, tall])[0] is tall
     general = functional(ADDRESSING="general")
     assert rank(general, long_cells(general), [flat, tall])[0] is flat
@@ -82,11 +90,11 @@ def test_short_sequences_get_small_tiles() -> None:
     assert rank(one, short, [tall, flat])[0] is flat
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in flash.KERNELS if "gfx942" in kernel.archs])
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS if "gfx942" in kernel.archs])
 def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     """decide covers each cell once, with at most two images, no measured time, and names the model."""
     one = functional(kernel)
-    found = [(spec, Candidate.of(spec, metadata(spec))) for spec in candidates_of(one)]
+    found = [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
     winners = decide(one, found)
     assert sorted(w.bin for w in winners) == sorted(bin_text(one.kernel.tuning_keys, c) for c in one.kernel.cells())
     assert {(w.provenance, w.median_us, w.runners_up) for w in winners} == {("predicted", 0.0, ())}
@@ -122,10 +130,10 @@ def test_winners_reach_the_database(unfit: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "compile_images", compiler(**{unfit: frozenset({64})}))
     wanted = [functional("attn_fwd"), functional("attn_fwd", CAUSAL=True), functional("attn_bwd_dq")]
     with TuningDatabase(tmp_path / "db.sqlite3") as database:
-        returned = predict(database, [flash.ATTN_FWD], wanted, ImageStore(tmp_path / "store"), 1)
+        returned = predict(database, [ATTN_FWD], wanted, ImageStore(tmp_path / "store"), 1)
         assert database.winners() == sorted(returned, key=lambda w: (w.arch, w.kernel, w.functional, w.bin))
     assert {w.kernel for w in returned} == {"attn_fwd"}
-    assert len(returned) == 2 * len(list(flash.ATTN_FWD.cells()))
+    assert len(returned) == 2 * len(list(ATTN_FWD.cells()))
     assert {w.psels["BLOCK_M"] for w in returned} == {128}
 
 
@@ -134,8 +142,8 @@ def test_nothing_to_choose_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "compile_images", compiler(frozenset({16, 32, 64, 128})))
     with TuningDatabase(tmp_path / "db.sqlite3") as database:
         store = ImageStore(tmp_path / "store")
-        with pytest.raises(RuntimeError, match=r"attn_fwd T=bf16 BLOCK_DMODEL=128 .* gfx942: no candidate"):
-            predict(database, flash.KERNELS, [functional()], store)
-        with pytest.raises(ValueError, match="the static model describes gfx942, not sm_90"):
-            predict(database, flash.KERNELS, flash.ATTN_FWD.functionals("sm_90"), store)
+        with pytest.raises(TuningError, match=r"attn_fwd T=bf16 BLOCK_DMODEL=128 .* gfx942: no candidate"):
+            predict(database, KERNELS, [functional()], store)
+        with pytest.raises(TuningError, match="the static model describes gfx942, not sm_90"):
+            predict(database, KERNELS, ATTN_FWD.functionals("sm_90"), store)
         assert database.winners() == []

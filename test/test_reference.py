@@ -6,7 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
 
-from aotriton.tune.reference import Attention  # noqa: E402  (after the check for torch)
+from aotriton.rules.family import family  # noqa: E402  (after the check for torch)
+from aotriton.rules.kernel import KernelDescription, Tensor  # noqa: E402
+from aotriton.tune.family import results_of  # noqa: E402
+from aotriton.tune.flash.reference import Attention, name_of  # noqa: E402
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -21,7 +24,7 @@ def test_it_agrees_with_autograd(causal: bool) -> None:
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     out.backward(data.dout)
     for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
-        for head, expected in data.expect(name).items():
+        for head, expected in data.expected(name).items():
             torch.testing.assert_close(actual[head], expected.value, rtol=1e-4, atol=1e-5)
 
 
@@ -31,10 +34,10 @@ def test_an_ordinary_implementation_passes(dtype: str, causal: bool) -> None:
     """torch's low-precision forward is within the tolerance, in flat and in peaked heads, and so is an exact lse."""
     data = attention(dtype, causal)
     out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, is_causal=causal)
-    check = data.check("out", out)
+    check = data.compare("out", out)
     assert check.wrong is None
     assert 0 < check.error < check.tolerance < 0.01
-    assert data.check("lse", data.lse).wrong is None
+    assert data.compare("lse", data.lse).wrong is None
     assert {(b * 6 + h) % 2 for b, h in data.sample} == {0, 1}
     assert {(0, 0), (1, 5)} <= set(data.sample)
 
@@ -47,20 +50,51 @@ def test_wrong_results_are_found() -> None:
         return torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, attn_mask=mask)
 
     mask = torch.ones(192, 192, dtype=torch.bool).tril()
-    assert data.check("out", masked(mask)).wrong is None
+    assert data.compare("out", masked(mask)).wrong is None
     mask[100, 101] = True  # one element too many in one row
-    assert "out of head" in str(data.check("out", masked(mask)).wrong)
-    assert "out" in str(data.check("out", masked(torch.ones(192, 192, dtype=torch.bool).tril(1))).wrong)
+    assert "out of head" in str(data.compare("out", masked(mask)).wrong)
+    assert "out" in str(data.compare("out", masked(torch.ones(192, 192, dtype=torch.bool).tril(1))).wrong)
     missing = masked(torch.ones(192, 192, dtype=torch.bool).tril())
     missing[1, 3, 100, 63] = torch.nan
-    assert "not written" in str(data.check("out", missing).wrong)
-    assert "lse" in str(data.check("lse", data.lse * 1.4427).wrong)
+    assert "not written" in str(data.compare("out", missing).wrong)
+    assert "lse" in str(data.compare("lse", data.lse * 1.4427).wrong)
 
 
 def test_one_bad_row_of_many_is_found() -> None:
     """An error that is small against the whole head, but all in one row, does not pass."""
     data = Attention(1, 2, 1024, 1024, 64, False, torch.bfloat16, "cpu", torch.float32)
     out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v)
-    assert data.check("out", out).wrong is None
+    assert data.compare("out", out).wrong is None
     out[0, 0, 700] *= 1.06
-    assert "a row of out of head (0, 0)" in str(data.check("out", out).wrong)
+    assert "a row of out of head (0, 0)" in str(data.compare("out", out).wrong)
+
+
+@pytest.mark.parametrize("kernel", family("flash").kernels, ids=lambda kernel: kernel.name)
+def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> None:
+    """The truth passes as a kernel's result, in the tensor that the launcher gives it; the same upside down does not,
+    and neither does a tensor that the kernel has not written.
+    """
+    data = Attention(1, 2, 96, 96, 32, True, torch.bfloat16, "cpu", torch.float32)
+    for argument in results_of(kernel):
+        tensor, fill = data.result(kernel, argument, {})
+        tensor.fill_(fill)
+        if argument.access == "write":
+            assert "not written" in str(data.check(kernel, argument, {}, tensor).wrong)
+        data.expect(kernel, argument)
+        for head, expected in data.expected(name_of(kernel, argument)).items():
+            tensor[head] = expected.value
+        tensor.nan_to_num_()  # heads that are not looked at
+        assert data.check(kernel, argument, {}, tensor).wrong is None
+        wrong = tensor.flip(2) if tensor.any() else tensor + 1
+        assert data.check(kernel, argument, {}, wrong).wrong is not None
+
+
+def test_what_kernels_read_is_there() -> None:
+    """Every tensor that some kernel reads, and every scalar that it takes, is among the inputs."""
+    data = attention()
+    for operator in family("flash").operators:
+        assert {scalar.name for scalar in operator.scalars} - {"deterministic"} <= set(data.scalars)
+    for kernel in family("flash").kernels:
+        for argument in kernel.arguments:
+            if isinstance(argument, Tensor) and argument.access == "read":
+                assert data.tensors[argument.operand.name].ndim == argument.rank

@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import ast
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
-from aotriton.rules import flash
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import IN_TREE, family, source_module
+from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.common import MOST_ROWS
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
-    Backend,
-    Choice,
     Constexpr,
+    Functional,
     KernelDescription,
-    Operator,
-    Scalar,
+    Number,
     Stride,
     Tensor,
     parse_functional,
 )
+from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS, Target, target
 
-KERNELS = pytest.mark.parametrize("kernel", flash.KERNELS, ids=lambda kernel: kernel.name)
+ROOT = Path(__file__).resolve().parent.parent
+
+FLASH = family("flash")
+KERNELS = pytest.mark.parametrize("kernel", FLASH.kernels, ids=lambda kernel: kernel.name)
+EVERY_FAMILY = [family(name) for name in IN_TREE]
+EVERY_KERNEL = pytest.mark.parametrize(
+    "kernel", [kernel for one in EVERY_FAMILY for kernel in one.kernels], ids=lambda kernel: kernel.name
+)
+EVERY_OPERATOR = pytest.mark.parametrize(
+    "operator", [operator for one in EVERY_FAMILY for operator in one.operators], ids=lambda operator: operator.name
+)
 
 
 def serving(arch: str, addressing: str) -> pytest.MarkDecorator:
     """Parametrizes with the kernels that have this addressing on ``arch``."""
-    found = [k for k in flash.KERNELS if any(f["ADDRESSING"] == addressing for f in k.functionals(arch))]
+    found = [k for k in FLASH.kernels if any(f.addressing == addressing for f in k.functionals(arch))]
     return pytest.mark.parametrize("kernel", found, ids=lambda kernel: kernel.name)
+
+
+def smallest(functional: Functional) -> ImageSpec:
+    """Some candidate of the functional."""
+    kernel, vendor = functional.kernel, functional.target.vendor
+    psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
+    return ImageSpec.of(functional, psels, {name: values[0] for name, values in kernel.copt_values(vendor).items()})
 
 
 def request(kernel: KernelDescription, arch: str, addressing: str) -> dict[str, Any]:
     """The compiler request of some candidate for this addressing."""
-    vendor = target(arch).vendor
-    functional = next(f for f in kernel.functionals(arch) if f["ADDRESSING"] == addressing)
-    psels = {name: values[0] for name, values in kernel.psels[vendor].items()}
-    copts = {name: values[0] for name, values in kernel.copts[vendor].items()}
-    return ImageSpec.of(functional, psels, copts).compiler_request()
+    return smallest(next(f for f in kernel.functionals(arch) if f.addressing == addressing)).compiler_request()
 
 
-@KERNELS
+@EVERY_KERNEL
 def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
-    """tritonsrc/<kernel>.py has a function <kernel> with the described arguments, in order, constexprs marked."""
-    tree = ast.parse((ROOT / "tritonsrc" / f"{kernel.name}.py").read_text())
+    """tritonsrc/<family>/<kernel>.py has a function <kernel> with the described arguments, constexprs marked."""
+    path = ROOT.joinpath(*source_module(kernel).split(".")[1:]).with_suffix(".py")
+    assert path == ROOT / "tritonsrc" / kernel.family / f"{kernel.name}.py"
+    tree = ast.parse(path.read_text())
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel.name)
     assert [argument.arg for argument in function.args.args] == [argument.name for argument in kernel.arguments]
     marked = {a.arg for a in function.args.args if a.annotation and "constexpr" in ast.unparse(a.annotation)}
@@ -53,37 +72,36 @@ def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
 
 @KERNELS
 def test_descriptions_hold_together(kernel: KernelDescription) -> None:
-    """Strides are of tensor arguments, outermost first; blocks fit their tensors; no candidate value is negative."""
+    """Strides are of the outer dimensions, outermost first, of tensors that have their own; no value is negative."""
     tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
-    dims: dict[str, str] = {}
+    dims: dict[str, list[int]] = {}
     for argument in kernel.arguments:
         if isinstance(argument, Stride):
-            dims[argument.tensor] = dims.get(argument.tensor, "") + argument.dim
-        if isinstance(argument, Tensor) and argument.block:
-            assert len(argument.block) == argument.rank
-            assert {side for side in argument.block if isinstance(side, str)} <= {"BLOCK_DMODEL", *kernel.psel_names}
-    assert set(dims) <= set(tensors)
-    assert set(dims.values()) <= {"bhs"}
-    for lists in (*kernel.psels.values(), *kernel.copts.values()):
-        assert all(values and all(value >= 0 for value in values) for values in lists.values())
-    assert set(kernel.psels) == set(kernel.copts) == {target(arch).vendor for arch in kernel.archs}
-    assert len(kernel.psel_names) <= 8
-    assert len(kernel.tuning_keys) <= 4
+            dims.setdefault(argument.tensor, []).append(argument.dim)
+    assert set(map(tuple, dims.values())) <= {(0, 1, 2)}
+    assert all(tensors[name].rank == 4 for name in dims)
+    for parameter in (*kernel.psels, *kernel.copts):
+        assert set(parameter.values) <= {target(arch).vendor for arch in kernel.archs}
+        assert all(values and min(values) >= 0 for values in parameter.values.values())
 
 
-@KERNELS
+@EVERY_KERNEL
 @pytest.mark.parametrize("row", TARGETS, ids=lambda row: row.arch)
 def test_functionals_of_each_arch(kernel: KernelDescription, row: Target) -> None:
-    """An arch has all combinations of choices with the addressings it can do, and each reads back from its text.
+    """An arch has all combinations of choices with the addressings it can do, but those that no call has; each reads
+    back from its text.
 
     Archs that the kernel is not for have none.
     """
     functionals = list(kernel.functionals(row.arch))
-    (addressing,) = (choice.values for choice in kernel.choices if choice.name == "ADDRESSING")
-    here = set(addressing) & set(row.addressing) if row.arch in kernel.archs else ()
-    assert len(functionals) == kernel.functional_count * len(here) // len(addressing)
+    names = [choice.name for choice in kernel.choices]
+    every = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in kernel.choices))]
+    here = [one for one in every if one["ADDRESSING"] in row.addressing and row.arch in kernel.archs]
+    possible = [one for one in here if not any(rows.items() <= one.items() for rows in kernel.impossible)]
+    assert [functional.as_dict() for functional in functionals] == possible
     for functional in functionals:
-        assert functional["ADDRESSING"] in row.addressing
+        assert functional["ADDRESSING"] == functional.addressing
+        assert functional.addressing in row.addressing
         assert parse_functional(kernel, row.arch, str(functional)) == functional
 
 
@@ -114,11 +132,13 @@ def test_offset32_addressing(kernel: KernelDescription) -> None:
 
 @serving("sm_90", "descriptor")
 def test_descriptor_addressing(kernel: KernelDescription) -> None:
-    """descriptor: arguments with a block are TMA descriptors of it, the others aligned pointers; strides are i64.
+    """descriptor: arguments with a block are TMA descriptors of it, whose strides are 0, known to the compiler.
 
-    A Gluon kernel's descriptors name their layout, too.
+    The others are aligned pointers, whose strides are i64 and multiples of 16 bytes. A Gluon kernel's descriptors name
+    their layout, too.
     """
     made = request(kernel, "sm_90", "descriptor")
+    tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
     for argument in kernel.arguments:
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         if isinstance(argument, Tensor) and argument.block:
@@ -130,69 +150,155 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
         elif isinstance(argument, Tensor):
             assert kind.startswith("*")
             assert attributes == [["tt.divisibility", 16]]
+        elif isinstance(argument, Stride) and tensors[argument.tensor].block:
+            assert (kind, attributes, made["constexprs"][argument.name]) == ("constexpr", None, 0)
         elif isinstance(argument, Stride):
-            assert (kind, attributes) == ("i64", [["tt.divisibility", 8]])
+            divisor = 8 if tensors[argument.tensor].dtype == "T" else 4
+            assert (kind, attributes) == ("i64", [["tt.divisibility", divisor]])
 
 
-@KERNELS
-def test_scalars_and_options(kernel: KernelDescription) -> None:
-    """Scalars keep type and divisor, every constexpr has its value, and fused multiply-add is asked for by name."""
+@EVERY_KERNEL
+def test_numbers_and_options(kernel: KernelDescription) -> None:
+    """Numbers keep type and divisor, every constexpr has its value, and fused multiply-add is asked for by name."""
     made = request(kernel, *(("gfx942", "general") if "gfx942" in kernel.archs else ("sm_90", "descriptor")))
     assert list(made["signature"]) == [argument.name for argument in kernel.arguments]
     for argument in kernel.arguments:
-        if isinstance(argument, Scalar):
+        if isinstance(argument, Number):
             assert made["signature"][argument.name] == argument.dtype
             divisor = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else None
             assert made["attrs"].get(argument.name) == divisor
-    assert set(made["constexprs"]) == {
-        argument.name for argument in kernel.arguments if isinstance(argument, Constexpr)
-    }
+    assert set(made["constexprs"]) == {name for name, kind in made["signature"].items() if kind == "constexpr"}
     assert made["options"]["enable_fp_fusion"] is True
     assert "num_warps" in made["options"]
 
 
 def test_unknown_names_are_errors() -> None:
-    """An unknown arch, kernel, functional text, choice value or choice kind is an error that says what there is."""
+    """An unknown arch, kernel, family, functional text or choice value is an error that says what there is."""
     with pytest.raises(ValueError, match="unknown arch 'sm_1': choose from sm_90, gfx942"):
         target("sm_1")
     with pytest.raises(ValueError, match="unknown kernel 'x': choose from attn_fwd, "):
-        flash.kernel("x")
-    with pytest.raises(ValueError, match="'T=fp8' is not a functional of this kernel"):
-        parse_functional(flash.ATTN_FWD, "sm_90", "T=fp8")
+        kernel_named("x")
+    with pytest.raises(ValueError, match="unknown family 'x': choose from flash"):
+        family("x")
+    for text in ("T=fp8", "T=bf16", "CAUSAL=False T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", "nonsense"):
+        with pytest.raises(ValueError, match=f"{text!r} is not a functional of this kernel"):
+            parse_functional(ATTN_FWD, "sm_90", text)
     with pytest.raises(ValueError, match=r"attn_fwd: BLOCK_DMODEL must be among \(32, 64, 128, 256\), not 48"):
-        flash.ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
-    with pytest.raises(ValueError, match="kind must be 'type' or 'feature'"):
-        Choice("X", "psel", (1,))
-    portable, other = Backend("portable", (flash.ATTN_BWD_PREPROCESS,)), Backend("other", (flash.ATTN_FWD,))
-    with pytest.raises(ValueError, match="attn_fwd has a choice or a tuning key that attn_bwd_preprocess lacks"):
-        Operator("attn_bwd", "flash", (portable, other))
+        ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
+    with pytest.raises(ValueError, match=r"attn_fwd: choices are \['T', .*\], got \['T', 'X'\]"):
+        ATTN_FWD.functional("sm_90", T="bf16", X=1)
 
 
 def test_the_layout_is_gluons_own() -> None:
     """The layout that rules spell is what Gluon itself takes for such a tile, for every head dim."""
     from triton.experimental.gluon import language as gl
 
-    for functional in flash.ATTN_FWD_HOPPER.functionals("sm_90"):
-        psels = {name: values[0] for name, values in flash.ATTN_FWD_HOPPER.psels["cuda"].items()}
-        copts = {name: values[0] for name, values in flash.ATTN_FWD_HOPPER.copts["cuda"].items()}
-        signature = ImageSpec.of(functional, psels, copts).compiler_request()["signature"]
+    for functional in ATTN_FWD_HOPPER.functionals("sm_90"):
+        signature = smallest(functional).compiler_request()["signature"]
         dtype = {"fp16": gl.float16, "bf16": gl.bfloat16}[str(functional["T"])]
         layout = gl.NVMMASharedLayout.get_default_for([1, 1, 64, functional["BLOCK_DMODEL"]], dtype)
         assert signature["Q"].partition("],")[2] == f"{layout!r}>"
 
 
-def test_the_portable_backend_serves_everything() -> None:
+@EVERY_OPERATOR
+def test_the_portable_backend_serves_everything(operator: Operator) -> None:
     """Whatever another backend of an operator serves, the first one serves on every arch, and more."""
-    for operator in flash.OPERATORS:
-        assert operator.backends[0].name == "portable"
-        for row in TARGETS:
-            for kernel in operator.backends[0].kernels:
-                assert len(list(kernel.functionals(row.arch))) * 3 == kernel.functional_count * 2
-            for backend in operator.backends[1:]:
-                for kernel in backend.kernels:
-                    for functional in kernel.functionals(row.arch):
-                        wanted = functional.as_dict()
-                        for one in operator.backends[0].kernels:
-                            shared = {choice.name for choice in one.choices} & set(wanted)
-                            served = [{name: f[name] for name in shared} for f in one.functionals(row.arch)]
-                            assert {name: wanted[name] for name in shared} in served
+    assert operator.backends[0].name == "portable"
+    for row in TARGETS:
+        for kernel in operator.backends[0].kernels:
+            assert {functional.addressing for functional in kernel.functionals(row.arch)} == set(row.addressing)
+        for backend in operator.backends[1:]:
+            for kernel in backend.kernels:
+                for functional in kernel.functionals(row.arch):
+                    wanted = functional.as_dict()
+                    for one in operator.backends[0].kernels:
+                        shared = {choice.name for choice in one.choices} & set(wanted)
+                        served = [{name: f[name] for name in shared} for f in one.functionals(row.arch)]
+                        assert {name: wanted[name] for name in shared} in served
+
+
+@EVERY_OPERATOR
+def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
+    """In launch order, a backend's kernels read a workspace tensor, or add to it, only after one has written it, and
+    together they write every result. What kernels do with the caller's tensors follows from the operator.
+    """
+    results = {operand.name for operand in operator.operands if operand.written}
+    for backend in operator.backends:
+        filled: set[str] = set()
+        written: set[str] = set()
+        for kernel in backend.kernels:
+            for argument in (one for one in kernel.arguments if isinstance(one, Tensor)):
+                name = argument.operand.name
+                if argument.operand in backend.workspace:
+                    assert (argument.access == "write") != (name in filled), f"{kernel.name}: {name}"
+                    filled |= {name}
+                else:
+                    assert argument.does == ""
+                    assert (argument.access == "write") == (name in results)
+                    written |= {name} if argument.access == "write" else set()
+        assert written == results, backend.name
+        assert filled == {operand.name for operand in backend.workspace}, backend.name
+
+
+SIZES = {"batch": 3, "heads_q": 6, "heads_k": 2, "seqlen_q": 1000, "seqlen_k": 1300, "head_dim": 40}
+
+# Whose rows a kernel's programs walk, and how many each: a psel or a number.
+TILES: dict[str, tuple[str, str | int]] = {
+    "attn_fwd": ("q", "BLOCK_M"),
+    "attn_bwd_preprocess": ("q", "BLOCK_M"),
+    "attn_bwd_dk_dv": ("k", "BLOCK_N"),
+    "attn_bwd_dq": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
+    "attn_bwd_hopper": ("k", 128),
+    "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_dk_dv": ("k", 64),
+    "attn_bwd_hopper_dq": ("q", 128),
+}
+
+
+@KERNELS
+def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -> None:
+    """A program for each tile of each head of each batch, all along x. The persistent forward has no more than there
+    are multiprocessors.
+    """
+    for row in (row for row in TARGETS if row.arch in kernel.archs):
+        for functional in kernel.functionals(row.arch):
+            psels = dict(smallest(functional).psels)
+            environment = Environment(sizes=SIZES, psels=psels, multiprocessors=132)
+            side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
+            rows = psels[rows] if isinstance(rows, str) else rows
+            programs = SIZES["batch"] * SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows)
+            if kernel is ATTN_FWD_HOPPER:
+                few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
+                assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
+                programs = 132
+            assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
+
+
+def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
+    """Why the kernel does not serve a call."""
+    environment = Environment(sizes=sizes, scalars={"deterministic": 0} | scalars, multiprocessors=132)
+    return [guard.why for guard in kernel.guards if not evaluate(guard.condition, environment)]
+
+
+@KERNELS
+def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
+    """A kernel refuses more rows than it counts, of each sequence that it takes, by name; one row less is fine."""
+    taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
+    for side in "qk":
+        large = {"batch": 1, "heads_q": 1, "heads_k": 1, "seqlen_q": 1, "seqlen_k": 1} | {f"seqlen_{side}": MOST_ROWS}
+        assert refused(kernel, large) == []
+        why = refused(kernel, large | {f"seqlen_{side}": MOST_ROWS + 1})
+        assert why == ([f"seqlen_{side} is more than {MOST_ROWS}"] if f"max_seqlen_{side}" in taken else [])
+    assert MOST_ROWS + 1024 == 2**31
+
+
+def test_guards_of_single_kernels() -> None:
+    """The persistent forward counts tiles of 64 rows in 31 bits, twice; the adding backward is not deterministic."""
+    most = 2**30 - 1
+    sizes = {"batch": most, "heads_q": 1, "heads_k": 1, "seqlen_q": 64, "seqlen_k": 64}
+    assert refused(ATTN_FWD_HOPPER, sizes) == []
+    assert refused(ATTN_FWD_HOPPER, sizes | {"seqlen_q": 65}) == ["it has more tiles than are counted in 32 bits"]
+    for kernel in FLASH.kernels:
+        adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
+        assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

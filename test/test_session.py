@@ -16,8 +16,8 @@ import pytest
 from standin_launcher import time_of
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
-from aotriton.rules import flash
 from aotriton.rules.database import Outcome, TuningDatabase
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
@@ -54,7 +54,7 @@ def broken_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | No
 def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
     """Forward, head dim 64, one addressing, one mask: 27 candidates a problem."""
     choices = {"BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
-    return problems([flash.ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
+    return problems([ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
 
 
 def run(tmp_path: Path, found: list[Problem], gpus: int = 1, limit: float = 20.0, **plan: object) -> list[Outcome]:
@@ -293,7 +293,7 @@ def test_what_spills_or_does_not_fit_is_never_measured(fact: str, value: int) ->
 
 def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dict[str, object]) -> None:
     """Its candidates become rows and its bin a measured winner, which its fp16 functional borrows."""
-    found = problems([flash.ATTN_FWD_HOPPER], "sm_90", 132, HOPPER)
+    found = problems([ATTN_FWD_HOPPER], "sm_90", 132, HOPPER)
     outcomes = run(tmp_path, found)
     assert set(swept(outcomes)) == {spec.config for spec in space(found[0]).candidates}
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:

@@ -21,12 +21,18 @@ import pytest
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.plan import TOLERANCE, covered
-from aotriton.rules import flash
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner, latest_medians
+from aotriton.rules.family import IN_TREE as FAMILIES
+from aotriton.rules.family import family, operator_of
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Operator, parse_functional
+from aotriton.rules.kernel import parse_functional
+from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS
+
+KERNELS = family("flash").kernels
+ALL_KERNELS = "|".join(kernel.name for name in FAMILIES for kernel in family(name).kernels)
+SYMBOL = rf"(?:{ALL_KERNELS})_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{{16}}".encode()  # an image's name
 
 IN_TREE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 DATABASE = Path(os.environ.get("AOTRITON_DATABASE") or IN_TREE)  # what the build was generated from
@@ -65,8 +71,7 @@ class Shipped:
 
     @property
     def operator(self) -> Operator:
-        kernel = self.spec.functional.kernel
-        return next(one for one in flash.OPERATORS if any(kernel in backend.kernels for backend in one.backends))
+        return operator_of(self.spec.functional.kernel)
 
     @property
     def portable(self) -> bool:
@@ -84,8 +89,9 @@ def shipped() -> Iterator[Shipped]:
     coverage = given("AOTRITON_COVERAGE")
     with TuningDatabase(DATABASE, readonly=True) as database:
         for target in TARGETS:
-            for kernel in flash.KERNELS:
-                functionals = set(map(str, covered(kernel, target.arch, coverage)))
+            for kernel in KERNELS:
+                asked = covered(operator_of(kernel).lead, target.arch, coverage)
+                functionals = {str(kernel.like(functional)) for functional in asked}
                 timed = latest_medians(database.outcomes(target.arch, kernel.name))
                 for winner in database.winners(target.arch, kernel.name):
                     if winner.provenance != "measured" or winner.functional not in functionals:
@@ -208,7 +214,7 @@ def test_a_changed_kernel_is_not_called_measured(winners: list[Shipped]) -> None
 
 def test_the_archive_holds_the_images_that_were_measured(cells: list[Shipped], archive: bytes) -> None:
     """Each measured cell's image is a symbol of the archive; where no explanation reaches, the winner or its equal."""
-    symbols = {name.decode() for name in re.findall(rb"attn_[a-z_]+_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{16}", archive)}
+    symbols = {name.decode() for name in re.findall(SYMBOL, archive)}
     for cell in cells:
         if not cell.portable and not cell.explained:
             continue  # a backend ships where it is faster
@@ -262,7 +268,7 @@ def images_in(archive: bytes) -> Iterator[tuple[str, bytes]]:
 def test_no_shipped_image_spills(archive: bytes) -> None:
     """Every image in the archive, read from its own bytes: no register spilled, and no stack."""
     images = list(images_in(archive))
-    names = set(re.findall(rb"attn_[a-z_]+_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{16}\0", archive))
+    names = set(re.findall(SYMBOL + rb"\0", archive))
     assert len(images) == len(names) > 0
     for vendor, binary in images:
         found = resources(vendor, binary)

@@ -2,63 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from aotriton.rules import flash
-from aotriton.rules.binning import waves
-from aotriton.rules.kernel import Functional
-from aotriton.tune.problems import Problem, Shape, Wish, problems
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.forward import ATTN_FWD
+from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.operators import derived_sizes
+from aotriton.tune.problems import Problem, Wish, problems, shape_of
 from aotriton.tune.space import space
 
-EVERYTHING = Wish({}, {})
+KERNELS = family("flash").kernels
+EVERYTHING = Wish()
+NOTHING_SPLIT = "no tile of this cell is split"
+FAMILIES = pytest.mark.parametrize("name", IN_TREE)
+GPUS = pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("gfx942", 304)])
 
 
 def problem(kernel: str, head_dim: int, cell: tuple[int, ...], arch: str = "sm_90", **choices: object) -> Problem:
     wanted: dict[str, object] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
     wanted |= {"ADDRESSING": "general"} | choices
-    description = flash.kernel(kernel)
-    names = [choice.name for choice in description.choices]
-    functional = Functional(description, arch, tuple(wanted[name] for name in names))  # type: ignore[arg-type]
-    return Problem(functional, cell, Shape(1, 1, cell[0], cell[-2] if len(cell) > 1 else cell[0], head_dim))
+    description = kernel_named(kernel)
+    functional = description.functional(arch, **{one.name: wanted[one.name] for one in description.choices})  # type: ignore[arg-type]
+    return Problem(functional, cell, shape_of(batch=1, heads=1))
 
 
-@pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("gfx942", 304)])
-def test_every_default_problem_has_candidates_and_nothing_is_lost(arch: str, multiprocessors: int) -> None:
-    """Each config of the description is a candidate or skipped with a reason, and some candidate always stays."""
-    for one in problems(flash.KERNELS, arch, multiprocessors, EVERYTHING):
+@GPUS
+@FAMILIES
+def test_every_default_problem_has_candidates_and_nothing_is_lost(name: str, arch: str, multiprocessors: int) -> None:
+    """Each config of the description is a candidate or skipped with a reason. Some candidate stays, but in cells where
+    a kernel that splits tiles has none to split.
+    """
+    for one in problems(family(name).kernels, arch, multiprocessors, EVERYTHING):
         found = space(one)
         kernel, vendor, total = one.kernel, one.functional.target.vendor, 1
-        for values in (*kernel.psels[vendor].values(), *kernel.copts[vendor].values()):
+        for values in (*kernel.psel_values(vendor).values(), *kernel.copt_values(vendor).values()):
             total *= len(values)
-        assert found.candidates, one
+        if not found.candidates:
+            assert one.kernel == GEMM_HOPPER_SPLIT, one
+            assert NOTHING_SPLIT in {reason for _, reason in found.skipped}, one
         assert len(found.candidates) + len(found.skipped) == total
         assert all(reason for _, reason in found.skipped)
 
 
-@pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("gfx942", 304)])
-def test_shapes_fall_in_their_own_bin(arch: str, multiprocessors: int) -> None:
+def test_candidates_that_split_tiles_have_tiles_to_split() -> None:
+    """In the shape that is measured for a cell, each of them has; those that are skipped as they have none, have none.
+    Cells where that leaves no candidate are there, and so are others.
+    """
+    empty = 0
+    found = problems([GEMM_HOPPER_SPLIT], "sm_90", 132, EVERYTHING)
+    for one in found:
+
+        def split(spec: ImageSpec, sizes: Mapping[str, int] = one.sizes) -> int:
+            environment = Environment(sizes=sizes, psels=dict(spec.psels), multiprocessors=132)
+            return derived_sizes(HOPPER_SPLIT, environment)["split_tiles"]
+
+        made = space(one)
+        assert all(split(spec) for spec in made.candidates), one
+        assert not any(split(spec) for spec, reason in made.skipped if reason == NOTHING_SPLIT), one
+        empty += not made.candidates
+    assert 0 < empty < len(found) / 4
+
+
+@GPUS
+@FAMILIES
+def test_shapes_fall_in_their_own_bin(name: str, arch: str, multiprocessors: int) -> None:
     """What is measured for a bin is what dispatch would send to that bin."""
-    for one in problems(flash.KERNELS, arch, multiprocessors, EVERYTHING):
-        shape, keys = one.shape, one.keys
-        assert (shape.seqlen_q, shape.seqlen_k) == (
-            keys["max_seqlen_q"],
-            keys.get("max_seqlen_k", keys["max_seqlen_q"]),
-        )
-        if "waves" in keys:
-            tiled = shape.seqlen_q if one.kernel.tiled_axis == "q" else shape.seqlen_k
-            key = one.kernel.tuning_keys[2]
-            assert (
-                key.representatives[key.bin_of(waves(shape.batch, shape.heads, tiled, multiprocessors))]
-                == keys["waves"]
-            )
+    for one in problems(family(name).kernels, arch, multiprocessors, EVERYTHING):
+        heads = one.sizes.get("heads", 0)
+        sizes = one.sizes | {"heads_q": heads, "heads_k": heads}
+        reached = [
+            evaluate(key.quantity, Environment(sizes=sizes, multiprocessors=multiprocessors))
+            for key in one.kernel.tuning_keys
+        ]
+        bins = [key.bin_of(value) for key, value in zip(one.kernel.tuning_keys, reached, strict=True)]
+        assert tuple(k.representatives[bin] for k, bin in zip(one.kernel.tuning_keys, bins, strict=True)) == one.cell
+
+
+@GPUS
+def test_sequences_are_as_long_as_their_bin_says(arch: str, multiprocessors: int) -> None:
+    """Keys as long as queries, where a kernel's table does not ask for them."""
+    for one in problems(KERNELS, arch, multiprocessors, EVERYTHING):
+        seqlen_q = one.keys["max_seqlen_q"]
+        wanted = seqlen_q, one.keys.get("max_seqlen_k", seqlen_q)
+        assert (one.sizes["seqlen_q"], one.sizes["seqlen_k"]) == wanted
 
 
 def test_the_default_covers_every_bf16_functional_most_valuable_first() -> None:
     """Every bf16 functional is measured, general ones in one bin only; first come the problems that people train."""
-    found = problems(flash.KERNELS, "sm_90", 132, EVERYTHING)
+    found = problems(KERNELS, "sm_90", 132, EVERYTHING)
     assert {str(p.functional) + p.kernel.name for p in found} == {
         str(functional) + kernel.name
-        for kernel in flash.KERNELS
+        for kernel in KERNELS
         for functional in kernel.functionals("sm_90")
         if functional["T"] == "bf16"
     }
@@ -77,20 +116,20 @@ def test_a_wish_narrows_the_problems() -> None:
         {"T": ("fp16",), "BLOCK_DMODEL": (64,), "CAUSAL": (True,), "ADDRESSING": ("general",)},
         {"max_seqlen_q": (512,), "max_seqlen_k": (), "waves": (1,)},
     )
-    (one,) = problems([flash.ATTN_FWD], "sm_90", 132, wish)
+    (one,) = problems([ATTN_FWD], "sm_90", 132, wish)
     assert str(one) == (
         "attn_fwd T=fp16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general max_seqlen_q=512 max_seqlen_k=512 waves=1"
     )
     both = Wish({"CAUSAL": (False, True)}, {"max_seqlen_q": (64,), "max_seqlen_k": (512,)})
-    assert {p.functional["CAUSAL"] for p in problems([flash.ATTN_FWD], "sm_90", 132, both)} == {False}
+    assert {p.functional["CAUSAL"] for p in problems([ATTN_FWD], "sm_90", 132, both)} == {False}
 
 
 def test_batch_and_heads_must_reach_the_bin() -> None:
     """A shape of the user's own is measured only in the waves bin that it falls in."""
-    found = problems([flash.ATTN_FWD], "sm_90", 132, Wish({}, {"max_seqlen_q": (2048,)}, batch=2, heads=4))
-    assert {(p.keys["waves"], p.shape.batch, p.shape.heads) for p in found} == {(1, 2, 4)}
-    found = problems([flash.ATTN_FWD], "sm_90", 132, Wish({}, {"max_seqlen_q": (2048,)}, heads=8))
-    assert {(p.keys["waves"], p.shape.batch, p.shape.heads) for p in found} == {(1, 1, 8), (8, 8, 8)}
+    found = problems([ATTN_FWD], "sm_90", 132, Wish({}, {"max_seqlen_q": (2048,)}, {"batch": 2, "heads": 4}))
+    assert {(p.keys["waves"], p.sizes["batch"], p.sizes["heads"]) for p in found} == {(1, 2, 4)}
+    found = problems([ATTN_FWD], "sm_90", 132, Wish({}, {"max_seqlen_q": (2048,)}, {"heads": 8}))
+    assert {(p.keys["waves"], p.sizes["batch"], p.sizes["heads"]) for p in found} == {(1, 1, 8), (8, 8, 8)}
 
 
 def reasons(one: Problem) -> dict[str, str]:

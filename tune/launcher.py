@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from aotriton.codegen.program import launch_program
+from aotriton.rules.family import kernel as description
+from aotriton.rules.family import operator_of
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.tune.check import Check
+from aotriton.tune.family import results_of, tuning
 from aotriton.tune.measure import GpuClock
 from aotriton.tune.problems import Problem
-from aotriton.tune.reference import Attention, Check
 from aotriton.tune.worker import Device, Request
 
 NO_BINDING = (
     "pyaotriton, the library's Python binding, is missing: build it with"
     " `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"
 )
-
-RESULTS = {
-    "attn_fwd": ("out", "lse"),
-    "attn_fwd_hopper": ("out", "lse"),
-    "attn_bwd_preprocess": ("delta",),
-    "attn_bwd_dk_dv": ("dk", "dv"),
-    "attn_bwd_dq": ("dq",),
-    "attn_bwd_hopper_prepare": ("delta", "dq_cleared"),
-    "attn_bwd_hopper": ("dk", "dv", "dq_added"),
-    "attn_bwd_hopper_finish": ("dq_of_sum",),
-    "attn_bwd_hopper_dk_dv": ("dk", "dv"),
-    "attn_bwd_hopper_dq": ("dq",),
-}
 
 
 def visible_gpus() -> list[str]:
@@ -51,12 +43,23 @@ def visible_gpus() -> list[str]:
 
 
 @dataclass
+class Result:
+    """A tensor that a kernel writes or adds to, and what it holds before a checked launch."""
+
+    argument: Tensor
+    tensor: Any
+    fill: float
+
+
+@dataclass
 class Opened:
-    """A loaded image and the tensors that it writes."""
+    """A loaded image, and what it leaves behind by operand."""
 
     candidate: Any
+    kernel: KernelDescription
+    psels: Mapping[str, int]
     launch: Callable[[], None]
-    results: dict[str, Any]
+    results: dict[str, Result]
 
 
 class GpuLauncher:
@@ -75,6 +78,7 @@ class GpuLauncher:
         torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
         self._clock = GpuClock()
         self._data_key: tuple[object, ...] | None = None
+        self._data: Any = None
 
     def device(self) -> Device:
         properties = self.torch.cuda.get_device_properties(0)
@@ -87,82 +91,55 @@ class GpuLauncher:
         )
 
     def prepare(self, problem: Problem) -> None:
-        functional, shape = problem.functional, problem.shape
-        self._kernel, self._causal = problem.kernel.name, bool(functional.get("CAUSAL", False))
-        key = functional["T"], shape, self._causal
+        kernel, own = problem.kernel, tuning(problem.kernel.family)
+        key = kernel.family, own.data_key(problem)
         if key != self._data_key or not self.intact():  # the kernels of one shape follow each other and share data
-            self._data_key = None
-            self._make_data(problem)
+            self._data_key, self._data = None, None
+            self.torch.cuda.empty_cache()
+            self._data = own.data(problem)
+            self._fingerprint = self._fingerprint_now()
             self._data_key = key
-        for name in RESULTS[self._kernel]:
-            self._data.expect(name)
-
-    def _make_data(self, problem: Problem) -> None:
-        functional, shape = problem.functional, problem.shape
-        self._data: Any = None
-        self.torch.cuda.empty_cache()
-        self._data = Attention(
-            batch=shape.batch,
-            heads=shape.heads,
-            seqlen_q=shape.seqlen_q,
-            seqlen_k=shape.seqlen_k,
-            head_dim=shape.head_dim,
-            causal=self._causal,
-            dtype={"fp16": self.torch.float16, "bf16": self.torch.bfloat16}[str(functional["T"])],
-            device="cuda",
-            truth=self.torch.float32,
-        )
-        self._fingerprint = self._fingerprint_now()
+        for argument in results_of(kernel):
+            self._data.expect(kernel, argument)
 
     def open(self, request: Request) -> Opened:
-        data = self._data
-        candidate = self.binding.Candidate(request.kernel, request.path.read_bytes(), request.metadata, request.psels)
-        like = {"out": data.q, "lse": data.lse, "delta": data.delta, "dq": data.q, "dk": data.k, "dv": data.v}
-        like |= {"dq_cleared": data.dq_sum, "dq_added": data.dq_sum, "dq_of_sum": data.q}
-        results = {name: self.torch.empty_like(like[name]) for name in RESULTS[request.kernel]}
-        return Opened(candidate, self.bind(request.kernel, candidate, results), results)
+        kernel = description(request.kernel)
+        program = launch_program(kernel, operator_of(kernel))
+        candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
+        results = {}
+        for argument in results_of(kernel):
+            tensor, fill = self._data.result(kernel, argument, request.psels)
+            results[argument.operand.name] = Result(argument, tensor, fill)
+        tensors = {name: result.tensor for name, result in results.items()}
+        return Opened(candidate, kernel, request.psels, self.bind(kernel, candidate, tensors), results)
 
-    def bind(self, kernel: str, candidate: Any, results: dict[str, Any]) -> Callable[[], None]:
+    def bind(self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any]) -> Callable[[], None]:
         """A call that launches ``candidate`` once on this problem's tensors and torch's current stream."""
-        data, binding = self._data, self.binding
-        stream = self.torch.cuda.current_stream().cuda_stream
-        common = {"sm_scale": data.sm_scale, "causal": self._causal, "stream": stream}
-        tensors: Sequence[Any]
-        if kernel in ("attn_fwd", "attn_fwd_hopper"):
-            tensors = (data.q, data.k, data.v, results["out"], results["lse"])
-            return lambda: binding.launch_attn_fwd(candidate, *tensors, **common)
-        if kernel == "attn_bwd_preprocess":
-            tensors = (data.out, data.dout, results["delta"])
-            return lambda: binding.launch_attn_bwd_preprocess(candidate, *tensors, stream=stream)
-        if kernel == "attn_bwd_hopper_prepare":
-            tensors = (data.out, data.dout, *results.values())
-            return lambda: binding.launch_attn_bwd_hopper_prepare(candidate, *tensors, stream=stream)
-        if kernel == "attn_bwd_hopper_finish":
-            scale = data.sm_scale
-            tensors = (data.dq_sum, *results.values())
-            return lambda: binding.launch_attn_bwd_hopper_finish(candidate, *tensors, sm_scale=scale, stream=stream)
-        tensors = (data.q, data.k, data.v, data.dout, data.lse, data.delta, *results.values())
-        if kernel == "attn_bwd_hopper":
-            return lambda: binding.launch_attn_bwd_hopper(candidate, *tensors, **common)
-        if kernel in ("attn_bwd_dk_dv", "attn_bwd_hopper_dk_dv"):
-            return lambda: binding.launch_attn_bwd_dk_dv(candidate, *tensors, **common)
-        return lambda: binding.launch_attn_bwd_dq(candidate, *tensors, **common)
+        given = {**self._data.tensors, **results}
+        taken = [one.operand for one in kernel.arguments if isinstance(one, Tensor)]
+        operands = {one.name: given[one.name] for one in taken if one.name in given or not one.optional}
+        scalars, stream = self._data.scalars, self.torch.cuda.current_stream().cuda_stream
+        return lambda: self.binding.launch(candidate, operands, scalars, stream=stream)
 
     def check(self, opened: Opened) -> Check:
-        for name, result in opened.results.items():
-            result.fill_(0.0 if name == "dq_added" else self.torch.nan)
+        for result in opened.results.values():
+            result.tensor.fill_(result.fill)
         opened.launch()
         self.torch.cuda.synchronize()
-        checks = [self._data.check(name, result) for name, result in opened.results.items()]
-        return max(checks, key=lambda c: (c.wrong is not None, (c.error or 0.0) / (c.tolerance or 1.0)))
+        checks = [
+            self._data.check(opened.kernel, one.argument, opened.psels, one.tensor) for one in opened.results.values()
+        ]
+        return max(checks, key=lambda check: check.badness)
 
     def intact(self) -> bool:
         return self._fingerprint_now() == self._fingerprint
 
     def _fingerprint_now(self) -> list[int]:
-        data, torch = self._data, self.torch
-        words = [tensor.view(torch.int16) for tensor in (data.q, data.k, data.v, data.out, data.dout)]
-        words += [tensor.view(torch.int32) for tensor in (data.lse, data.delta)]
+        """A number for each input, which changes where the input does."""
+        torch = self.torch
+        words = [
+            one.view(torch.int16 if one.element_size() == 2 else torch.int32) for one in self._data.tensors.values()
+        ]
         return torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
 
     def time(self, opened: Opened, repetitions: int) -> list[float]:

@@ -13,7 +13,7 @@ from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import measure
 from aotriton.tune.ahead import Compile, CompileAhead, Task
-from aotriton.tune.decide import decide, race_is_due, siblings
+from aotriton.tune.decide import decide, race_is_due, siblings, winner_of
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.space import space
@@ -104,12 +104,12 @@ def prune(specs: dict[str, ImageSpec], compiled: dict[str, CompiledImage | Compi
     return pruned
 
 
-def decide_family(database: TuningDatabase, functional: Functional) -> list[Winner]:
+def decide_siblings(database: TuningDatabase, functional: Functional) -> list[Winner]:
     """Writes and returns the winners that follow from all that was measured of the functional and its siblings."""
-    family = siblings(functional)
-    texts = {str(one) for one in family}
+    group = siblings(functional)
+    texts = {str(one) for one in group}
     outcomes = [o for o in database.outcomes(functional.arch, functional.kernel.name) if o.functional in texts]
-    winners = decide(family, outcomes)
+    winners = decide(group, outcomes, {name for name, spills in database.spills().items() if spills})
     database.put_winners(winners)
     return winners
 
@@ -132,6 +132,7 @@ class _GpuThread(threading.Thread):
         self._plan, self._arch, self._worker, self._ahead = plan, arch, worker, ahead
         self._stop_event, self._progress = stop, progress
         self._last_best: dict[str, str] = {}  # functional: config that won its last bin
+        self._touched: dict[str, Functional] = {}  # one of each group that borrows from each other
         self._ran, self._failed_in_a_row = False, 0
 
     def run(self) -> None:
@@ -141,9 +142,13 @@ class _GpuThread(threading.Thread):
                 if device.arch != self._arch:
                     raise TuningError(f"it is {device.arch}, the problems are for {self._arch}")
                 self._session = 0
-                while task := self._ahead.take(self._plan.deadline):
-                    self._session = self._session or self._begin(device)  # a run with nothing to do leaves no trace
-                    self._solve(task)
+                try:
+                    while task := self._ahead.take(self._plan.deadline):
+                        self._session = self._session or self._begin(device)  # a run with nothing to do leaves no trace
+                        self._solve(task)
+                finally:
+                    for functional in self._touched.values():
+                        decide_siblings(self._database, functional)
         except Exception as error:
             self.error = error
             self._progress.note(f"GPU {self._worker.gpu} stops: {error}")
@@ -167,7 +172,7 @@ class _GpuThread(threading.Thread):
         problem, database = task.problem, self._database
         functional = problem.functional
         self._row = database.problem_id(
-            functional.arch, problem.kernel.name, str(functional), problem.bin, problem.shape_dict
+            functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes
         )
         done = {o.image for o in self._outcomes(task) if not self._plan.again or o.session == self._session}
         pruned = prune(task.specs, task.compiled)
@@ -192,13 +197,15 @@ class _GpuThread(threading.Thread):
         self._sweep(task, waiting)
         if not self._stop_event.is_set():
             self._race(task)
-        for winner in decide_family(database, functional):
-            if (winner.functional, winner.bin) == (str(functional), problem.bin) and winner.provenance == "measured":
-                config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
-                self._last_best[str(functional)] = config
-                self._progress.solved(problem, config, winner.median_us)
-                return
-        self._progress.solved(problem, None, 0.0)
+        self._touched.setdefault(f"{problem.kernel.name} {siblings(functional)[0]}", functional)
+        winner = winner_of(functional, self._outcomes(task))
+        if not winner:
+            self._progress.solved(problem, None, 0.0)
+            return
+        database.put_winners([winner])
+        config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
+        self._last_best[str(functional)] = config
+        self._progress.solved(problem, config, winner.median_us)
 
     def _sweep(self, task: Task, waiting: Sequence[Request]) -> None:
         # The winner of the bin before goes first: the better the best so far, the sooner the others are given up.

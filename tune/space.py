@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune import space_hopper
 from aotriton.tune.problems import Problem
-from aotriton.tune.restriction import ELEMENT, Config, Restriction
-
-REGISTERS = {"cuda": 255, "hip": 512}  # 32-bit registers that one thread can have; on gfx942 with the accumulation ones
 
 
 @dataclass(frozen=True)
@@ -23,114 +19,28 @@ class Space:
     skipped: tuple[tuple[ImageSpec, str], ...]
 
 
-def space(problem: Problem) -> Space:
-    """The candidates of a problem, in the order of the description."""
-    kernel, functional = problem.kernel, problem.functional
-    psels, copts = kernel.psels[functional.target.vendor], kernel.copts[functional.target.vendor]
-    restrictions = OWN_RESTRICTIONS.get(kernel.name, RESTRICTIONS)
-    candidates, skipped = [], []
+@lru_cache(maxsize=16)  # the problems of a functional come together
+def configs(functional: Functional) -> tuple[ImageSpec, ...]:
+    """Every config of the description, in its order."""
+    vendor = functional.target.vendor
+    psels, copts = functional.kernel.psel_values(vendor), functional.kernel.copt_values(vendor)
+    made = []
     for values in product(*psels.values(), *copts.values()):
         config = dict(zip((*psels, *copts), values, strict=True))
-        spec = ImageSpec.of(functional, {name: config[name] for name in psels}, {name: config[name] for name in copts})
-        reasons = [rule.why for rule in restrictions if rule.applies(functional, problem.keys, config)]
-        if reasons:
-            skipped.append((spec, reasons[0]))
+        own = {name: config[name] for name in psels}
+        made.append(ImageSpec.of(functional, own, {name: config[name] for name in copts}))
+    return tuple(made)
+
+
+def space(problem: Problem) -> Space:
+    """The candidates of a problem: what no restriction of its kernel rules out."""
+    candidates, skipped, keys = [], [], problem.keys
+    for spec in configs(problem.functional):
+        config = dict(spec.psels + spec.copts)
+        restrictions = problem.kernel.restrictions
+        reason = next((one.why for one in restrictions if one.applies(problem.functional, keys, config)), None)
+        if reason:
+            skipped.append((spec, reason))
         else:
             candidates.append(spec)
     return Space(tuple(candidates), tuple(skipped))
-
-
-def _head_dim(functional: Functional) -> int:
-    return int(functional["BLOCK_DMODEL"])
-
-
-def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    smallest = min(functional.kernel.psels[functional.target.vendor]["BLOCK_M"])
-    return config["BLOCK_M"] > max(keys["max_seqlen_q"], smallest)
-
-
-def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    if "BLOCK_N" not in config or "max_seqlen_k" not in keys:
-        return False
-    smallest = min(functional.kernel.psels[functional.target.vendor]["BLOCK_N"])
-    return config["BLOCK_N"] > max(keys["max_seqlen_k"], smallest)
-
-
-def _more_stages_than_iterations(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    if "BLOCK_N" not in config:
-        return False  # no loop
-    streamed, block = (
-        ("max_seqlen_k", "BLOCK_N") if functional.kernel.tiled_axis == "q" else ("max_seqlen_q", "BLOCK_M")
-    )
-    iterations = -(-keys[streamed] // config[block])
-    return config["num_stages"] > max(iterations, min(functional.kernel.copts[functional.target.vendor]["num_stages"]))
-
-
-def _idle_warps(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    if functional.target.vendor != "cuda" or "BLOCK_N" not in config or _head_dim(functional) >= 128:
-        return False
-    rows = config["BLOCK_M"] if functional.kernel.tiled_axis == "q" else max(config["BLOCK_M"], config["BLOCK_N"])
-    return config["num_warps"] * 16 > rows
-
-
-def _accumulators(kernel: str, head_dim: int, config: Config) -> int:
-    """fp32 values that one program keeps in registers across its loop and at its widest point within."""
-    if "BLOCK_N" not in config:
-        return 0
-    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
-    score = rows * columns
-    return {
-        "attn_fwd": rows * head_dim + score,
-        "attn_bwd_dq": rows * head_dim + 2 * score,
-        "attn_bwd_dk_dv": 2 * columns * head_dim + 2 * score,
-    }[kernel]
-
-
-def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    threads = config["num_warps"] * functional.target.warp_size
-    needed = _accumulators(functional.kernel.name, _head_dim(functional), config) / threads
-    return needed > REGISTERS[functional.target.vendor]
-
-
-def _shared_bytes(functional: Functional, config: Config) -> int:
-    """The least shared memory that the kernel can do with."""
-    if "BLOCK_N" not in config:
-        return 0
-    kept, streamed = config["BLOCK_M"], config["BLOCK_N"]
-    if functional.kernel.tiled_axis == "k":
-        kept, streamed = streamed, kept
-    row = _head_dim(functional) * ELEMENT
-    stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
-    if (
-        functional["ADDRESSING"] == "descriptor"
-    ):  # TMA moves everything through shared memory, the program's own tiles too
-        own = (1 if functional.kernel.name == "attn_fwd" else 2) * kept * row
-        return own + config["num_stages"] * stage
-    return max(1, config["num_stages"] - 1) * stage  # tiles of its own, and the newest stage, may be in registers
-
-
-def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return _shared_bytes(functional, config) > functional.target.shared_limit
-
-
-RESTRICTIONS = (
-    # Rows beyond the sequence are masked: work that is thrown away.
-    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
-    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
-    # The pipeline is never full, so the image is one of fewer stages with more shared memory.
-    Restriction("more stages than the loop has iterations", _more_stages_than_iterations),
-    # A warp holds 16 rows of a matrix product (a warp group 64). Beyond head dim 128 more warps are still worth having:
-    # they share the accumulators.
-    Restriction("more warps than the tile has rows of 16", _idle_warps),
-    # The accumulators alone need more registers than a thread has.
-    Restriction("the accumulators do not fit in the registers", _certain_spill),
-    # The tiles under way do not fit, whatever else does.
-    Restriction("the tiles do not fit in shared memory", _too_much_shared),
-)
-
-OWN_RESTRICTIONS = {  # of kernels that are built otherwise
-    "attn_fwd_hopper": space_hopper.FORWARD_RESTRICTIONS,
-    "attn_bwd_hopper": space_hopper.BACKWARD_RESTRICTIONS,
-    "attn_bwd_hopper_dk_dv": (),
-    "attn_bwd_hopper_dq": (),
-}

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aotriton.tune import measure
+from aotriton.tune.check import Check
 from aotriton.tune.problems import Problem
-from aotriton.tune.reference import Check
 
 START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
 PREPARE_LIMIT = 180.0  # seconds for inputs and reference

@@ -2,13 +2,13 @@
 // these types.
 #pragma once
 
-#include <aotriton/explain.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace aotriton::v2::inline abi1 {
+
+inline constexpr size_t kMaxBackends = 4;
 
 struct BackendCell {
   uint8_t backend;
@@ -17,23 +17,7 @@ struct BackendCell {
 
 // Cells by godel number of the lead kernel, then as its Lut has them. An empty span: the first backend serves them all.
 struct OperatorTable {
-  const char* arch;
   std::span<const std::span<const BackendCell>> functionals;
 };
-
-struct OperatorInfo {
-  const char* name;
-  std::span<const char* const> backends;
-  std::span<const OperatorTable> tables;  // an arch without one has the first backend everywhere
-};
-
-// What serves a cell, and why. `times` is null where nothing was compared with the first backend.
-struct BackendChoice {
-  const OperatorInfo* info = nullptr;
-  size_t backend = 0;
-  const float* times = nullptr;
-};
-
-BackendChoice choose_backend(const OperatorInfo& info, const char* arch, int godel_number, size_t cell) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

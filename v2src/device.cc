@@ -3,52 +3,55 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "error.h"
-#include "image.h"
+#include "lock.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-// Filled from the front. `context` is written last and read first, so a reader sees whole slots only.
-struct Slot {
-  std::atomic<void*> context{nullptr};
-  const ArchInfo* arch = nullptr;
-  int multiprocessors = 0;
+// One context that was met. `id` is written last and read first, so a reader sees whole records only.
+struct Record {
+  std::atomic<uint64_t> id;
+  void* context;
+  DeviceFacts facts;
+  Record* next;
 };
-Slot slots[kMaxDevices];
-std::mutex filling;
+std::atomic<Record*> records{nullptr};  // grows at the front, and never shrinks
 
-// Slot of the context, or -1.
-int find(void* context) {
-  for (int i = 0; i < kMaxDevices; ++i) {
-    void* there = slots[i].context.load(std::memory_order_acquire);
-    if (there == context) return i;
-    if (!there) break;
-  }
-  return -1;
+const Record* find(uint64_t id) {
+  for (const Record* record = records.load(std::memory_order_acquire); record; record = record->next)
+    if (record->id.load(std::memory_order_acquire) == id) return record;
+  return nullptr;
 }
 
-Error add(const char* who, const Driver& driver, void* context, int* slot) {
-  const std::lock_guard lock(filling);
-  *slot = find(context);
-  if (*slot >= 0) return Error::success;
+Error add(const char* who, const Driver& driver, const Contexts& contexts, DeviceFacts* facts) {
+  const std::lock_guard lock(slow_path());
+  if (const Record* record = find(contexts.id)) {  // another thread was faster
+    *facts = record->facts;
+    return Error::success;
+  }
   DeviceProperties properties = {};
   if (const int status = driver.properties(&properties))
     return driver_failure(driver, status, who, "read the device's properties");
-  const ArchInfo* arch = nullptr;
-  for (const ArchInfo& known : kArchs)
-    if (!strcmp(known.arch, properties.arch) && !strcmp(known.vendor, driver.vendor)) arch = &known;
-  if (!arch) return fail(Error::unknown_arch, "%s: no kernels for the device's arch %s", who, properties.arch);
-  int free = 0;
-  while (free < kMaxDevices && slots[free].context.load(std::memory_order_relaxed)) ++free;
-  if (free == kMaxDevices)
-    return fail(Error::not_supported, "%s: more than %d devices or contexts in one process", who, kMaxDevices);
-  slots[free].arch = arch;
-  slots[free].multiprocessors = properties.multiprocessors;
-  slots[free].context.store(context, std::memory_order_release);
-  *slot = free;
+  int arch = -1;
+  for (int i = 0; i < kArchCount; ++i)
+    if (!strcmp(kArchs[i].arch, properties.arch) && !strcmp(kArchs[i].vendor, driver.vendor)) arch = i;
+  if (arch < 0) return fail(Error::unknown_arch, "%s: no kernels for the device's arch %s", who, properties.arch);
+  *facts = {arch, properties.multiprocessors, properties.ordinal};
+
+  // A context that is gone leaves its record to the next one at its address: records do not pile up.
+  Record* record = records.load(std::memory_order_relaxed);
+  while (record && record->context != contexts.of_stream) record = record->next;
+  const bool known = record != nullptr;
+  if (!known) record = new (std::nothrow) Record{{0}, contexts.of_stream, {}, records.load(std::memory_order_relaxed)};
+  if (!record) return Error::success;  // out of memory: asked again by the next call
+  record->id.store(0, std::memory_order_release);
+  record->facts = *facts;
+  record->id.store(contexts.id, std::memory_order_release);
+  if (!known) records.store(record, std::memory_order_release);
   return Error::success;
 }
 
@@ -58,34 +61,31 @@ Error enter_device(const char* who, Stream stream, Device* device) noexcept {
   device->driver = driver();
   if (!device->driver) return Error::no_driver;
   const Driver& driver = *device->driver;
-  if (const int status = driver.contexts(stream.handle, &device->context, &device->previous))
+  Contexts& contexts = device->contexts;
+  if (const int status = driver.contexts(stream.handle, &contexts))
     return driver_failure(driver, status, who, "say which device the stream is on");
-  if (!device->context)
+  if (!contexts.of_stream)
     return fail(Error::no_context, "%s: no device is current: select one first, or pass a stream", who);
-  if (device->context != device->previous)
-    if (const int status = driver.enter(device->context))
+  if (contexts.of_stream != contexts.current)
+    if (const int status = driver.enter(contexts.of_stream))
       return driver_failure(driver, status, who, "make the stream's device current");
-  device->slot = find(device->context);
-  if (device->slot < 0)
-    if (const Error error = add(who, driver, device->context, &device->slot); error != Error::success)
-      return leave_device(who, *device, error);
-  device->arch = slots[device->slot].arch;
-  device->multiprocessors = slots[device->slot].multiprocessors;
-  return Error::success;
+  if (const Record* record = find(contexts.id)) {
+    device->facts = record->facts;
+    return Error::success;
+  }
+  const Error error = add(who, driver, contexts, &device->facts);
+  return error == Error::success ? error : leave_device(who, *device, error);
 }
 
 Error leave_device(const char* who, const Device& device, Error error) noexcept {
-  if (device.context == device.previous) return error;
-  const int status = device.driver->leave(device.previous);
+  if (device.contexts.of_stream == device.contexts.current) return error;
+  const int status = device.driver->leave(device.contexts.current);
   if (!status || error != Error::success) return error;
   return driver_failure(*device.driver, status, who, "make the previous device current again");
 }
 
-void* device_context(int slot) noexcept { return slots[slot].context.load(std::memory_order_acquire); }
-
 void forget_devices() noexcept {
-  const std::lock_guard lock(filling);
-  for (Slot& slot : slots) slot.context.store(nullptr, std::memory_order_release);
+  for (Record* record = records.load(); record; record = record->next) record->id = 0;
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -1,4 +1,4 @@
-// From a stream to the device it runs on: a slot number, an arch and a number of multiprocessors, found without a lock.
+// From a stream to the device that it runs on, found without a lock.
 #pragma once
 
 #include <aotriton/types.h>
@@ -8,25 +8,28 @@
 
 namespace aotriton::v2::inline abi1 {
 
+// What is known of a device: it does not change while its context lives.
+struct DeviceFacts {
+  int arch;  // place in kArchs
+  int multiprocessors;
+  int ordinal;
+};
+
 // A device whose context is current, between enter_device and leave_device.
 struct Device {
   const Driver* driver;
-  int slot;
-  const ArchInfo* arch;
-  int multiprocessors;
-  void* context;
-  void* previous;  // context that was current before
+  Contexts contexts;
+  DeviceFacts facts;
+
+  const ArchInfo& arch() const noexcept { return kArchs[facts.arch]; }
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:
-// no_driver, no_context, unknown_arch, not_supported (too many devices), driver_failed.
+// no_driver, no_context, unknown_arch, driver_failed.
 Error enter_device(const char* who, Stream stream, Device* device) noexcept;
 
 // Makes the previous context current again. Returns `error`, or if that is success, how the leaving went.
 Error leave_device(const char* who, const Device& device, Error error) noexcept;
-
-// Context of a slot that enter_device gave out.
-void* device_context(int slot) noexcept;
 
 // Forgets every device. For tests; no call may be under way.
 void forget_devices() noexcept;

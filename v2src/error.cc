@@ -17,44 +17,50 @@ Error fail(Error error, const char* format, ...) noexcept {
   return error;
 }
 
-const char* last_error_message() noexcept { return message; }
+}  // namespace aotriton::v2::inline abi1
 
-const char* error_name(Error error) noexcept {
+extern "C" {
+
+const char* aotriton_last_error_message(void) { return aotriton::v2::message; }
+
+const char* aotriton_error_name(aotriton_error error) {
   switch (error) {
-    case Error::success:
+    case AOTRITON_SUCCESS:
       return "success";
-    case Error::null_pointer:
+    case AOTRITON_NULL_POINTER:
       return "null_pointer";
-    case Error::invalid_shape:
+    case AOTRITON_INVALID_SHAPE:
       return "invalid_shape";
-    case Error::invalid_stride:
+    case AOTRITON_INVALID_STRIDE:
       return "invalid_stride";
-    case Error::invalid_dtype:
+    case AOTRITON_INVALID_DTYPE:
       return "invalid_dtype";
-    case Error::misaligned_pointer:
+    case AOTRITON_MISALIGNED_POINTER:
       return "misaligned_pointer";
-    case Error::invalid_argument:
+    case AOTRITON_INVALID_ARGUMENT:
       return "invalid_argument";
-    case Error::not_supported:
+    case AOTRITON_NOT_SUPPORTED:
       return "not_supported";
-    case Error::no_driver:
+    case AOTRITON_NO_DRIVER:
       return "no_driver";
-    case Error::no_context:
+    case AOTRITON_NO_CONTEXT:
       return "no_context";
-    case Error::unknown_arch:
+    case AOTRITON_UNKNOWN_ARCH:
       return "unknown_arch";
-    case Error::no_winner:
+    case AOTRITON_NO_WINNER:
       return "no_winner";
-    case Error::not_loaded:
+    case AOTRITON_NOT_LOADED:
       return "not_loaded";
-    case Error::workspace_too_small:
+    case AOTRITON_WORKSPACE_TOO_SMALL:
       return "workspace_too_small";
-    case Error::damaged_image:
+    case AOTRITON_DAMAGED_IMAGE:
       return "damaged_image";
-    case Error::driver_failed:
+    case AOTRITON_DRIVER_FAILED:
       return "driver_failed";
+    case AOTRITON_OUT_OF_MEMORY:
+      return "out_of_memory";
   }
   return "unknown_error";
 }
 
-}  // namespace aotriton::v2::inline abi1
+}  // extern "C"

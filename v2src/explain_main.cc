@@ -4,108 +4,150 @@
 #include <cerrno>
 #include <cinttypes>
 #include <climits>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
-#include "flash/request.h"
-#include "lookup.h"
+#include "explain.h"
+#include "registry.h"
+#include "request.h"
 
 using namespace aotriton::v2;
 
 namespace {
 
 constexpr char kHelp[] =
-    "usage: aotriton-explain --op OP --arch ARCH --dtype DTYPE --head-dim D --seqlen-q N --seqlen-k N --batch N "
-    "--heads N\n"
-    "                        [--heads-k N] [--causal] [--multiprocessors N] [--json]\n"
+    "usage: aotriton-explain --op OP --arch ARCH --dtype DTYPE [--SIZE N ...] [--SCALAR VALUE ...]\n"
+    "                        [--multiprocessors N] [--json]\n"
     "\n"
     "Shows which kernels a call on contiguous tensors runs, and why. Needs no GPU.\n"
     "\n"
-    "  --op attn_fwd|attn_bwd  the operator\n"
-    "  --arch ARCH             GPU architecture, such as sm_90 or gfx942\n"
-    "  --dtype fp16|bf16       element type of the tensors\n"
-    "  --head-dim D            size of one head: a multiple of 8 up to 256\n"
-    "  --seqlen-q N            rows of q\n"
-    "  --seqlen-k N            rows of k and v\n"
-    "  --batch N               batch size\n"
-    "  --heads N               heads of q\n"
-    "  --heads-k N             heads of k and v, which must divide those of q (default: as many)\n"
-    "  --causal                query i sees keys 0 to i only\n"
-    "  --multiprocessors N     of the GPU (default: those of the arch's usual product)\n"
-    "  --json                  print JSON\n"
-    "  --help                  print this\n";
+    "  --op OP               the operator\n"
+    "  --arch ARCH           GPU architecture, such as sm_90 or gfx942\n"
+    "  --dtype fp16|bf16     element type of the tensors\n"
+    "  --multiprocessors N   of the GPU (default: those of the arch's usual product)\n"
+    "  --json                print JSON\n"
+    "  --help                print this\n"
+    "\n"
+    "Operators, with their sizes and scalars. What sizes have in common before an underscore stands for all of them:\n"
+    "--rows 16 is --rows-a 16 --rows-b 16 where an operator has the sizes rows_a and rows_b. --transposed-x has the\n"
+    "operand x lie by columns.\n";
 
 [[noreturn]] void misuse(const std::string& what) {
   fprintf(stderr, "aotriton-explain: %s (see --help)\n", what.c_str());
   exit(2);
 }
 
+// rows_a as an option: --rows-a.
+std::string option_of(const char* name) {
+  std::string option = "--";
+  for (; *name; ++name) option += *name == '_' ? '-' : *name;
+  return option;
+}
+
+void print_help() {
+  fputs(kHelp, stdout);
+  any_operator([](const OperatorInfo& info) {
+    std::string line = "\n  " + std::string(info.name);
+    for (size_t i = 0; i < info.given_sizes; ++i) line.append(" ").append(option_of(info.sizes[i])).append(" N");
+    for (const ScalarInfo& scalar : info.scalars)
+      if (!scalar.internal)
+        line.append(" [").append(option_of(scalar.name)).append(scalar.type == ScalarType::boolean ? "]" : " X]");
+    for (const OperandInfo& operand : info.operands)
+      if (operand.layout == Layout::strided) line.append(" [--transposed-").append(operand.name).append("]");
+    puts(line.c_str());
+    return false;
+  });
+}
+
 // The options of one run, taken from the command line.
 struct Options {
-  flash::ExplainRequest request;
+  ExplainRequest request;
   bool json = false;
 
   Options(int count, char** arguments) {
-    const struct {
-      const char* name;
-      const char** text;
-    } texts[] = {{"--op", &request.op}, {"--arch", &request.arch}, {"--dtype", &request.dtype}};
-    int64_t multiprocessors = 0;
-    const struct {
-      const char* name;
-      int64_t* number;
-      bool required;
-    } numbers[] = {{"--head-dim", &request.head_dim, true},
-                   {"--seqlen-q", &request.seqlen_q, true},
-                   {"--seqlen-k", &request.seqlen_k, true},
-                   {"--batch", &request.batch, true},
-                   {"--heads", &request.heads, true},
-                   {"--heads-k", &request.heads_k, false},
-                   {"--multiprocessors", &multiprocessors, false}};
+    for (int i = 1; i < count; ++i)
+      if (!strcmp(arguments[i], "--help") || !strcmp(arguments[i], "-h")) {
+        print_help();
+        exit(0);
+      }
+    for (int i = 1; i + 1 < count; ++i)
+      if (!strcmp(arguments[i], "--op")) request.op = arguments[i + 1];
+    if (!request.op) misuse("--op is missing");
+    const OperatorInfo* info = find_operator(request.op);
+    if (!info) misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
 
     for (int i = 1; i < count; ++i) {
       const std::string option = arguments[i];
-      if (option == "--help" || option == "-h") {
-        fputs(kHelp, stdout);
-        exit(0);
-      }
-      if (option == "--causal" || option == "--json") {
-        (option == "--causal" ? request.causal : json) = true;
+      if (option.rfind("--", 0)) misuse("unexpected " + option);
+      if (option == "--json") {
+        json = true;
         continue;
       }
-      const char** text = nullptr;
-      int64_t* number = nullptr;
-      for (const auto& known : texts)
-        if (option == known.name) text = known.text;
-      for (const auto& known : numbers)
-        if (option == known.name) number = known.number;
-      if (!text && !number) misuse("unknown option " + option);
+      const std::string name = name_of(option.substr(2));
+      const ScalarInfo* scalar = nullptr;
+      for (const ScalarInfo& one : info->scalars)
+        if (name == one.name && !one.internal) scalar = &one;
+      if (transposed_operand(*info, name.c_str()) || (scalar && scalar->type == ScalarType::boolean)) {
+        add(name, 1);
+        continue;
+      }
       if (i + 1 == count || !strncmp(arguments[i + 1], "--", 2)) misuse(option + " needs a value");
       const char* const value = arguments[++i];
-      if (text)
-        *text = value;
+      if (option == "--op") continue;
+      if (option == "--arch")
+        request.arch = value;
+      else if (option == "--dtype")
+        request.dtype = value;
+      else if (option == "--multiprocessors")
+        request.multiprocessors = static_cast<int>(number(option, value, 1, INT_MAX, true));
+      else if (scalar)
+        add(name, number(option, value, -HUGE_VAL, HUGE_VAL, scalar->type == ScalarType::i32));
+      else if (is_size(*info, name))
+        add(name, number(option, value, 0, 0x1p53, true));
       else
-        *number = positive(option, value);
+        misuse("unknown option " + option + " of " + info->name);
     }
-    for (const auto& known : texts)
-      if (!*known.text) misuse(std::string(known.name) + " is missing");
-    for (const auto& known : numbers)
-      if (known.required && !*known.number) misuse(std::string(known.name) + " is missing");
-    if (!request.heads_k) request.heads_k = request.heads;
-    if (multiprocessors > INT_MAX) misuse("--multiprocessors is too large");
-    request.multiprocessors = static_cast<int>(multiprocessors);
+    if (!request.arch) misuse("--arch is missing");
+    if (!request.dtype) misuse("--dtype is missing");
+    for (const std::string& name : names_) values_.push_back({name.c_str(), numbers_[values_.size()]});
+    request.values = values_;
   }
 
-  static int64_t positive(const std::string& option, const char* text) {
+ private:
+  static std::string name_of(std::string option) {
+    for (char& c : option)
+      if (c == '-') c = '_';
+    return option;
+  }
+
+  static bool is_size(const OperatorInfo& info, const std::string& name) {
+    for (size_t i = 0; i < info.given_sizes; ++i)
+      if (name == info.sizes[i] || std::string(info.sizes[i]).rfind(name + "_", 0) == 0) return true;
+    return false;
+  }
+
+  static double number(const std::string& option, const char* text, double least, double most, bool whole) {
     char* end;
     errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value <= 0)
-      misuse(option + " takes a positive whole number, not '" + text + "'");
+    const double value = strtod(text, &end);
+    if (end == text || *end || errno || !(value >= least && value <= most) || (whole && value != std::floor(value)))
+      misuse(option + " takes a " + (whole ? "whole " : "") + "number" + (least >= 0 ? " that is not negative" : "") +
+             ", not '" + text + "'");
     return value;
   }
+
+  void add(const std::string& name, double value) {
+    names_.push_back(name);
+    numbers_.push_back(value);
+  }
+
+  std::vector<std::string> names_;
+  std::vector<double> numbers_;
+  std::vector<Named> values_;
 };
 
 std::string quoted(const char* text) {
@@ -133,7 +175,7 @@ void print_json(const KernelChoice& choice) {
       "], \"image\": %s, \"psels\": %s, \"copts\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": %.6g, "
       "\"runners_up\": [",
       quoted(choice.image).c_str(), quoted(choice.psels).c_str(), quoted(choice.copts).c_str(),
-      quoted(provenance_name(choice.provenance)).c_str(), quoted(choice.source).c_str(),
+      quoted(provenance_name(static_cast<Provenance>(choice.provenance))).c_str(), quoted(choice.source).c_str(),
       static_cast<double>(choice.median_us));
   for (int i = 0; i < choice.runner_up_count; ++i)
     printf("%s{\"config\": %s, \"median_us\": %.6g}", i ? ", " : "", quoted(choice.runners_up[i].config).c_str(),
@@ -158,7 +200,8 @@ void print_text(const KernelChoice& choice) {
   printf("    image        %s\n", choice.image);
   printf("    psels        %s\n", choice.psels);
   printf("    copts        %s\n", choice.copts);
-  printf("    provenance   %s%s%s\n", provenance_name(choice.provenance), *choice.source ? ", " : "", choice.source);
+  printf("    provenance   %s%s%s\n", provenance_name(static_cast<Provenance>(choice.provenance)),
+         *choice.source ? ", " : "", choice.source);
   if (choice.median_us > 0)
     printf("    median       %.4g us, of the bin's representative problem\n", static_cast<double>(choice.median_us));
   else
@@ -182,12 +225,12 @@ void print_text(const KernelChoice& choice) {
 int main(int count, char** arguments) {
   const Options options(count, arguments);
   Explanation explanation;
-  if (const Error error = flash::explain(options.request, &explanation); error != Error::success) {
+  if (const Error error = explain(options.request, &explanation); error != Error::success) {
     fprintf(stderr, "aotriton-explain: %s: %s\n", error_name(error), last_error_message());
     return 1;
   }
   if (options.json) printf("[");
-  for (int i = 0; i < explanation.kernel_count; ++i) {
+  for (size_t i = 0; i < explanation.kernel_count; ++i) {
     if (options.json) {
       if (i) printf(",\n ");
       print_json(explanation.kernels[i]);

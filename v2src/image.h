@@ -1,4 +1,4 @@
-// One compiled kernel: embedded bytes, what a launch needs to know of them, and the handles it has on each device.
+// One compiled kernel: embedded bytes, what a launch needs to know of them, and its handle in each context.
 #pragma once
 
 #include <aotriton/types.h>
@@ -9,14 +9,22 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr int kMaxDevices = 16;
-inline constexpr int kMaxDescriptors = 8;
+inline constexpr int kMaxDescriptors = 16;
 
 // How the compiler wants one TMA descriptor encoded; dimensions innermost last, as in the kernel's source.
 struct DescriptorLayout {
   uint8_t rank;
   uint8_t swizzle;    // CUtensorMapSwizzle
   uint16_t block[4];  // box sizes
+};
+
+// Where the image is loaded. `id` is written last and read first, so a reader sees whole handles only.
+struct ImageHandle {
+  std::atomic<uint64_t> id;  // of the context; 0: of none
+  void* context;
+  void* module;
+  void* function;  // CUfunction or hipFunction_t
+  ImageHandle* next;
 };
 
 struct Image {
@@ -29,9 +37,8 @@ struct Image {
   uint32_t global_scratch;  // bytes per program
   uint16_t threads;         // per program
   uint16_t descriptor_count;
-  DescriptorLayout descriptors[kMaxDescriptors];   // one for each descriptor argument, in argument order
-  std::atomic<void*> functions[kMaxDevices] = {};  // CUfunction or hipFunction_t by device slot; null until loaded
-  void* modules[kMaxDevices] = {};                 // what the functions are in; only touched under the load lock
+  const DescriptorLayout* descriptors;         // one for each descriptor argument, in argument order
+  std::atomic<ImageHandle*> handles{nullptr};  // grows at the front, and never shrinks
 };
 
 }  // namespace aotriton::v2::inline abi1

@@ -9,13 +9,13 @@
 #endif
 
 #include "error.h"
+#include "lock.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
 
 constexpr uint32_t kSharedWithoutOptIn = 48 * 1024;  // CUDA wants to be asked for more
-std::mutex loading;
 
 Error unpack(const Image& image, unsigned char* unpacked) {
 #ifdef AOTRITON_HAVE_ZLIB
@@ -32,8 +32,8 @@ Error unpack(const Image& image, unsigned char* unpacked) {
 
 Error load_image_slow(const Device& device, Image& image, Stream stream, void** function) noexcept {
   const Driver& driver = *device.driver;
-  const std::lock_guard lock(loading);
-  *function = image.functions[device.slot].load(std::memory_order_relaxed);
+  const std::lock_guard lock(slow_path());
+  *function = loaded(image, device.contexts.id);
   if (*function) return Error::success;
 
   bool capturing = false;
@@ -46,10 +46,20 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
   std::unique_ptr<unsigned char[]> unpacked;
   if (image.size != image.unpacked_size) {
     unpacked.reset(new (std::nothrow) unsigned char[image.unpacked_size]);
-    if (!unpacked) return fail(Error::damaged_image, "%s: no memory for %u bytes", image.name, image.unpacked_size);
+    if (!unpacked) return fail(Error::out_of_memory, "%s: no memory for %u bytes", image.name, image.unpacked_size);
     AOTRITON_TRY(unpack(image, unpacked.get()));
     binary = unpacked.get();
   }
+  // A context that is gone leaves its handle to the next one at its address: handles do not pile up.
+  ImageHandle* handle = image.handles.load(std::memory_order_relaxed);
+  while (handle && handle->context != device.contexts.of_stream) handle = handle->next;
+  std::unique_ptr<ImageHandle> made;
+  if (!handle) {
+    made.reset(new (std::nothrow) ImageHandle{{0}, device.contexts.of_stream, nullptr, nullptr, nullptr});
+    if (!made) return fail(Error::out_of_memory, "%s: no memory for a handle", image.name);
+    handle = made.get();
+  }
+
   void *module = nullptr, *found = nullptr;
   if (const int status = driver.load_module(&module, binary))
     return driver_failure(driver, status, image.name, "load the image");
@@ -64,26 +74,38 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
     driver.unload_module(module);
     return error;
   }
-  image.modules[device.slot] = module;
-  image.functions[device.slot].store(found, std::memory_order_release);
+  handle->id.store(0, std::memory_order_release);
+  handle->module = module;
+  handle->function = found;
+  handle->id.store(device.contexts.id, std::memory_order_release);
+  if (made) {
+    made->next = image.handles.load(std::memory_order_relaxed);
+    image.handles.store(made.release(), std::memory_order_release);
+  }
   *function = found;
   return Error::success;
 }
 
 Error unload_image(Image& image) noexcept {
-  const std::lock_guard lock(loading);
-  for (int slot = 0; slot < kMaxDevices; ++slot) {
-    if (!image.functions[slot].exchange(nullptr, std::memory_order_acq_rel)) continue;
+  const std::lock_guard lock(slow_path());
+  Error error = Error::success;
+  for (ImageHandle* handle = image.handles.exchange(nullptr, std::memory_order_acq_rel); handle;) {
+    const std::unique_ptr<ImageHandle> owned(handle);
+    handle = handle->next;
+    if (error != Error::success || !owned->id) continue;
     const Driver* const used = driver();  // the one that loaded it
-    void *context, *current;
-    int status = used->contexts(nullptr, &context, &current);
-    if (!status) status = used->enter(device_context(slot));
-    if (status) return driver_failure(*used, status, image.name, "make the image's device current");
-    status = used->unload_module(image.modules[slot]);
-    const int left = used->leave(current);
-    if (status || left) return driver_failure(*used, status ? status : left, image.name, "unload the image");
+    Contexts contexts;
+    int status = used->contexts(nullptr, &contexts);
+    if (!status) status = used->enter(owned->context);
+    if (status) {
+      error = driver_failure(*used, status, image.name, "make the image's device current");
+      continue;
+    }
+    status = used->unload_module(owned->module);
+    const int left = used->leave(contexts.current);
+    if (status || left) error = driver_failure(*used, status ? status : left, image.name, "unload the image");
   }
-  return Error::success;
+  return error;
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -1,4 +1,4 @@
-// From an image to its function on a device, unpacked and loaded once for each device.
+// From an image to its function in a context, unpacked and loaded once for each.
 #pragma once
 
 #include "device.h"
@@ -7,15 +7,22 @@
 namespace aotriton::v2::inline abi1 {
 
 // not_loaded where the stream is capturing and the image would have to be loaded; damaged_image where its data does not
-// unpack; driver_failed. The device must be entered. An image that is loaded costs one atomic read.
+// unpack; driver_failed. The device must be entered.
 Error load_image_slow(const Device& device, Image& image, Stream stream, void** function) noexcept;
 
+// The function in the context with this id, or null.
+inline void* loaded(const Image& image, uint64_t id) noexcept {
+  for (const ImageHandle* handle = image.handles.load(std::memory_order_acquire); handle; handle = handle->next)
+    if (handle->id.load(std::memory_order_acquire) == id) return handle->function;
+  return nullptr;
+}
+
 inline Error load_image(const Device& device, Image& image, Stream stream, void** function) noexcept {
-  *function = image.functions[device.slot].load(std::memory_order_acquire);
+  *function = loaded(image, device.contexts.id);
   return *function ? Error::success : load_image_slow(device, image, stream, function);
 }
 
-// Unloads the image from every device. No launch of it may be under way.
+// Unloads the image from every context and forgets its handles. No launch of it may be under way.
 Error unload_image(Image& image) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

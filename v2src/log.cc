@@ -7,11 +7,12 @@
 #include <set>
 #include <utility>
 
+#include "explain.h"
+#include "lock.h"
+
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-
-std::mutex writing;
 
 LogState read_environment() {
   const char* wish = getenv("AOTRITON_LOG");
@@ -23,16 +24,17 @@ LogState read_environment() {
 
 }  // namespace
 
-void log_first_use_slow(const Selection& selection) noexcept {
+void log_first_use_slow(const Dispatch& dispatch, size_t kernel) noexcept {
   static std::set<std::pair<const Lut*, size_t>> seen;
-  const std::lock_guard lock(writing);
+  const std::lock_guard lock(slow_path());
   if (log_state == LogState::unread) {
     log_state = read_environment();
     seen.clear();
   }
+  const Selection& selection = dispatch.kernels[kernel];
   if (log_state != LogState::info || !seen.emplace(selection.lut, selection.cell).second) return;
   char line[1024];
-  format_line(explain(selection), line, sizeof line);
+  format_line(explain(dispatch, kernel), line, sizeof line);
   fprintf(stderr, "aotriton: %s\n", line);
 }
 

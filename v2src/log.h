@@ -3,18 +3,18 @@
 
 #include <atomic>
 
-#include "lookup.h"
+#include "select.h"
 
 namespace aotriton::v2::inline abi1 {
 
 enum class LogState { unread, off, info };
 inline std::atomic<LogState> log_state{LogState::unread};
 
-void log_first_use_slow(const Selection& selection) noexcept;
+void log_first_use_slow(const Dispatch& dispatch, size_t kernel) noexcept;
 
 // Nothing but one read where the log is off.
-inline void log_first_use(const Selection& selection) noexcept {
-  if (log_state.load(std::memory_order_relaxed) != LogState::off) log_first_use_slow(selection);
+inline void log_first_use(const Dispatch& dispatch, size_t kernel) noexcept {
+  if (log_state.load(std::memory_order_relaxed) != LogState::off) log_first_use_slow(dispatch, kernel);
 }
 
 }  // namespace aotriton::v2::inline abi1

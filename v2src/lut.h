@@ -12,7 +12,7 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr int kMaxPsels = 8;
+inline constexpr int kMaxPsels = 12;
 inline constexpr int kMaxKeys = 4;
 
 struct Entry {
@@ -66,17 +66,8 @@ struct Lut {
 
 // All tables of one kernel on one arch, by godel number; null where this build has no images for the functional.
 struct KernelTable {
-  const char* arch;
   std::span<const Lut* const> luts;
   std::span<Image* const> images;
-};
-
-// One kernel on every arch of this build.
-struct KernelInfo {
-  const char* name;
-  std::span<const char* const> keys;   // tuning keys, in table order
-  std::span<const char* const> psels;  // in the order of Entry::psels
-  std::span<const KernelTable> tables;
 };
 
 }  // namespace aotriton::v2::inline abi1

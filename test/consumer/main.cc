@@ -86,7 +86,7 @@ Score run(Device& device, const Problem& problem, std::mt19937_64& random) {
     const std::vector<double> poison(name == kDk || name == kDv ? k_size : q_rows * d, NAN);
     buffers[name] = device.upload(scatter(layout, input ? *input : poison, dtype, input ? kNaN : kBackground));
     tensors[name].data = static_cast<uint16_t*>(buffers[name]) + layout.offset;
-    tensors[name].dtype = dtype;
+    tensors[name].dtype = static_cast<aotriton_dtype>(dtype);
     std::copy_n(layout.sizes, 4, tensors[name].sizes);
     std::copy_n(layout.strides, 4, tensors[name].strides);
   }
@@ -95,27 +95,29 @@ Score run(Device& device, const Problem& problem, std::mt19937_64& random) {
       device.allocate(q_rows * 4), DType::float32, {problem.batch, heads, rows}, {heads * rows, rows, 1}};
   device.fill(logsumexp.data, q_rows * 4, 0xff);  // NaN
 
-  attn_fwd_params forward{.q = tensors[kQ],
-                          .k = tensors[kK],
-                          .v = tensors[kV],
-                          .out = tensors[kOut],
-                          .logsumexp = logsumexp,
-                          .sm_scale = problem.sm_scale,
-                          .causal = problem.causal};
-  attn_bwd_params backward{.q = tensors[kQ],
-                           .k = tensors[kK],
-                           .v = tensors[kV],
-                           .out = tensors[kOut],
-                           .dout = tensors[kDout],
-                           .logsumexp = logsumexp,
-                           .dq = tensors[kDq],
-                           .dk = tensors[kDk],
-                           .dv = tensors[kDv],
-                           .sm_scale = problem.sm_scale,
-                           .causal = problem.causal};
+  attn_fwd_params forward;
+  forward.q = tensors[kQ];
+  forward.k = tensors[kK];
+  forward.v = tensors[kV];
+  forward.out = tensors[kOut];
+  forward.logsumexp = logsumexp;
+  forward.sm_scale = problem.sm_scale;
+  forward.causal = problem.causal;
+  attn_bwd_params backward;
+  backward.q = tensors[kQ];
+  backward.k = tensors[kK];
+  backward.v = tensors[kV];
+  backward.out = tensors[kOut];
+  backward.dout = tensors[kDout];
+  backward.logsumexp = logsumexp;
+  backward.dq = tensors[kDq];
+  backward.dk = tensors[kDk];
+  backward.dv = tensors[kDv];
+  backward.sm_scale = problem.sm_scale;
+  backward.causal = problem.causal;
   Error error = attn_fwd(forward, Stream{});
   if (error != Error::success) std::exit(explain_failure(problem.text().c_str(), error));
-  error = attn_bwd_workspace_size(backward, &backward.workspace_size);
+  error = attn_bwd_workspace_size(backward, Stream{}, &backward.workspace_size);
   if (error != Error::success) std::exit(explain_failure(problem.text().c_str(), error));
   backward.workspace = device.allocate(backward.workspace_size);
   device.fill(backward.workspace, backward.workspace_size, 0xff);

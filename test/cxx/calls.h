@@ -3,9 +3,10 @@
 
 #include <aotriton/flash.h>
 
+#include <vector>
+
 #include "check.h"
 #include "driver/recording.h"
-#include "flash/kernels.h"
 
 namespace aotriton::v2 {
 
@@ -13,15 +14,19 @@ inline void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address
 
 inline void* const kContext = pointer(0xC0);
 
-// A fresh recording whose current context is an sm_90 or gfx942 device; no image is loaded.
+// Lives that contexts have had: none is used twice, so that nothing is loaded or remembered for a new one.
+inline uint64_t lives = 0;
+
+// A context of an sm_90 or gfx942 device.
+inline void add_context(Recording& recording, void* context, const std::string& vendor = "cuda") {
+  const bool cuda = vendor == "cuda";
+  recording.devices[context] = {cuda ? "sm_90" : "gfx942", cuda ? 132 : 304, ++lives};
+}
+
+// A fresh recording whose current context is kContext; no image is loaded.
 inline Recording& start(const char* vendor) {
-  for (const KernelInfo* kernel : flash::kKernels)
-    for (const KernelTable& table : kernel->tables)
-      for (Image* image : table.images)
-        for (auto& function : image->functions) function = nullptr;
   Recording& recording = start_recording(vendor);
-  const bool cuda = vendor[0] == 'c';
-  recording.devices[kContext] = {cuda ? "sm_90" : "gfx942", cuda ? 132 : 304};
+  add_context(recording, kContext, vendor);
   set_current_context(kContext);
   return recording;
 }
@@ -42,27 +47,38 @@ struct Sizes {
   int64_t batch = 2, heads = 4, heads_k = 2, seqlen_q = 100, seqlen_k = 70, head_dim = 64;
 };
 
+// Far from each other, whatever their sizes are.
+constexpr uintptr_t address_of(int tensor) { return (uintptr_t{1} << 40) * static_cast<uintptr_t>(tensor); }
+
 inline attn_fwd_params fwd_call(const Sizes& s = {}) {
-  return {tensor(0x10000, s.batch, s.heads, s.seqlen_q, s.head_dim),
-          tensor(0x20000, s.batch, s.heads_k, s.seqlen_k, s.head_dim),
-          tensor(0x30000, s.batch, s.heads_k, s.seqlen_k, s.head_dim),
-          tensor(0x40000, s.batch, s.heads, s.seqlen_q, s.head_dim),
-          rows(0x50000, s.batch, s.heads, s.seqlen_q),
-          0.125f,
-          false};
+  attn_fwd_params p;
+  p.q = tensor(address_of(1), s.batch, s.heads, s.seqlen_q, s.head_dim);
+  p.k = tensor(address_of(2), s.batch, s.heads_k, s.seqlen_k, s.head_dim);
+  p.v = tensor(address_of(3), s.batch, s.heads_k, s.seqlen_k, s.head_dim);
+  p.out = tensor(address_of(4), s.batch, s.heads, s.seqlen_q, s.head_dim);
+  p.logsumexp = rows(address_of(5), s.batch, s.heads, s.seqlen_q);
+  p.sm_scale = 0.125f;
+  return p;
 }
 
 inline attn_bwd_params bwd_call(const Sizes& s = {}) {
   const attn_fwd_params f = fwd_call(s);
-  attn_bwd_params p = {f.q, f.k, f.v, f.out, f.out, f.logsumexp, f.q, f.k, f.v, f.sm_scale, f.causal, nullptr, 0};
-  p.dout.data = pointer(0x60000);
-  p.dq.data = pointer(0x70000);
-  p.dk.data = pointer(0x80000);
-  p.dv.data = pointer(0x90000);
-  p.workspace = pointer(0xA0000);
+  attn_bwd_params p;
+  p.q = f.q, p.k = f.k, p.v = f.v, p.out = f.out, p.logsumexp = f.logsumexp, p.sm_scale = f.sm_scale;
+  p.dout = f.out, p.dq = f.q, p.dk = f.k, p.dv = f.v;
+  p.dout.data = pointer(address_of(6));
+  p.dq.data = pointer(address_of(7));
+  p.dk.data = pointer(address_of(8));
+  p.dv.data = pointer(address_of(9));
+  p.workspace = pointer(address_of(10));
   const int64_t rows = s.batch * s.heads * s.seqlen_q;
   p.workspace_size = static_cast<size_t>((rows * 4 + 255) / 256 * 256 + rows * s.head_dim * 4);
   return p;
+}
+
+// The image that a launch was of, by its name.
+inline std::string image_of(const RecordedLaunch& launch, const char* arch = "sm_90") {
+  return launch.entry + "_" + arch + "_" + launch.head;
 }
 
 // Compares a launch's arguments with what they should be, from the first on.
@@ -70,22 +86,31 @@ class Reader {
  public:
   explicit Reader(const RecordedLaunch& launch) : launch_(launch) {}
 
-  void descriptor(const Tensor<4>& tensor, uint32_t box_rows) {
+  // A tensor map with this box, outermost dimension first, and what goes with it.
+  template <class CTensor>
+  void descriptor(const CTensor& tensor, const std::vector<uint32_t>& box) {
     const TensorMapRequest map = launch_.tensor_map(next_++);
-    CHECK(map.dtype == tensor.dtype);
-    CHECK_EQ(map.rank, 4);
+    const int rank = static_cast<int>(std::size(tensor.sizes));
+    const uint64_t element = tensor.dtype == AOTRITON_FLOAT32 ? 4 : 2;
+    CHECK_EQ(static_cast<aotriton_dtype>(map.dtype), tensor.dtype);
+    CHECK_EQ(map.rank, rank);
     CHECK_EQ(map.address, tensor.data);
-    CHECK_EQ(map.swizzle, 3);
-    const uint64_t element = tensor.dtype == DType::float32 ? 4 : 2;
-    const uint32_t box[4] = {static_cast<uint32_t>(128 / element), box_rows, 1, 1};
-    for (int i = 0; i < 4; ++i) {
-      CHECK_EQ(map.sizes[i], static_cast<uint64_t>(tensor.sizes[3 - i]));
-      CHECK_EQ(map.box[i], box[i]);
-      if (i == 3) continue;
-      CHECK_EQ(map.strides[i], tensor.sizes[2 - i] == 1 ? 16 : static_cast<uint64_t>(tensor.strides[2 - i]) * element);
+    CHECK_EQ(uint64_t{16} << map.swizzle, box.back() * element);  // its rows are swizzled as widely as they are
+    for (int i = 0; i < rank; ++i) {
+      const int dim = rank - 1 - i;
+      CHECK_EQ(map.sizes[i], static_cast<uint64_t>(tensor.sizes[dim]));
+      CHECK_EQ(map.box[i], box[static_cast<size_t>(dim)]);
+      if (!i) continue;
+      const uint64_t stride = static_cast<uint64_t>(tensor.strides[dim]) * element;
+      CHECK_EQ(map.strides[i - 1], tensor.sizes[dim] == 1 ? 16 : stride);
     }
     for (const int64_t size : tensor.sizes) value(static_cast<int32_t>(size));
     for (const int64_t stride : tensor.strides) value(stride);
+  }
+
+  // Of rows as wide as a swizzled box can be.
+  void descriptor(const aotriton_tensor4& tensor, uint32_t box_rows) {
+    descriptor(tensor, {1, 1, box_rows, tensor.dtype == AOTRITON_FLOAT32 ? 32u : 64u});
   }
 
   template <class T>
@@ -94,7 +119,12 @@ class Reader {
     ++next_;
   }
 
-  void strides(const Tensor<4>& tensor) {
+  void numbers(std::initializer_list<int64_t> values) {
+    for (const int64_t one : values) value(static_cast<int32_t>(one));
+  }
+
+  // All strides but that of the columns.
+  void strides(const aotriton_tensor4& tensor) {
     for (int i = 0; i < 3; ++i) value(tensor.strides[i]);
   }
 
@@ -109,11 +139,10 @@ class Reader {
   size_t next_ = 0;
 };
 
-inline void check_shape(const RecordedLaunch& launch, uint32_t x, uint32_t y, uint32_t z, uint32_t threads,
-                        uint32_t shared) {
-  CHECK_EQ(launch.grid[0], x);
-  CHECK_EQ(launch.grid[1], y);
-  CHECK_EQ(launch.grid[2], z);
+inline void check_shape(const RecordedLaunch& launch, uint32_t programs, uint32_t threads, uint32_t shared) {
+  CHECK_EQ(launch.grid[0], programs);
+  CHECK_EQ(launch.grid[1], 1u);
+  CHECK_EQ(launch.grid[2], 1u);
   CHECK_EQ(launch.threads, threads);
   CHECK_EQ(launch.shared, shared);
 }

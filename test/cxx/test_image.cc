@@ -1,4 +1,4 @@
-// Images: unpacking, damage, scratch memory, and descriptors that do not match the host code.
+// Images: unpacking, damage, scratch memory, descriptors that do not match the host code, and candidates.
 #include <cstring>
 #include <vector>
 
@@ -6,11 +6,16 @@
 #include <zlib.h>
 #endif
 
+#include "attn_bwd.operator.h"
+#include "attn_fwd.operator.h"
 #include "calls.h"
-#include "flash/candidate.h"
+#include "candidate.h"
 #include "load.h"
+#include "registry.h"
 
 using namespace aotriton::v2;
+using flash::attn_bwd_operator;
+using flash::attn_fwd_operator;
 
 namespace {
 
@@ -25,47 +30,97 @@ Error load(Image& image) {
   });
 }
 
-Image image_of(const std::vector<unsigned char>& data, uint32_t unpacked_size) {
-  return {.name = "test_image",
-          .entry = "test",
-          .data = data.data(),
-          .size = static_cast<uint32_t>(data.size()),
-          .unpacked_size = unpacked_size,
-          .shared = 0,
-          .global_scratch = 0,
-          .threads = 128,
-          .descriptor_count = 0,
-          .descriptors = {}};
+// An image for a test, which leaves nothing of it behind.
+struct TestImage : Image {
+  TestImage(const std::vector<unsigned char>& data, size_t unpacked_size)
+      : Image{.name = "test_image",
+              .entry = "test",
+              .data = data.data(),
+              .size = static_cast<uint32_t>(data.size()),
+              .unpacked_size = static_cast<uint32_t>(unpacked_size),
+              .shared = 0,
+              .global_scratch = 0,
+              .threads = 128,
+              .descriptor_count = 0,
+              .descriptors = nullptr} {}
+  ~TestImage() { CHECK_EQ(unload_image(*this), Error::success); }
+};
+
+const std::vector<unsigned char> kPlain(kBinary, kBinary + sizeof kBinary);
+
+const KernelInfo& kernel_of(const OperatorInfo& info, const std::string& name) {
+  for (const BackendInfo& backend : info.backends)
+    for (const KernelInfo* kernel : backend.kernels)
+      if (kernel->name == name) return *kernel;
+  throw std::out_of_range(name);
 }
 
-// A candidate with pointer arguments and small tiles.
-struct Small : flash::Candidate {
-  explicit Small(const char* name) {
-    kernel = name;
-    arch = "sm_90";
-    T = DType::bfloat16;
-    BLOCK_DMODEL = 64;
+// Small tiles of pointers, for bf16 of head dim 64, not causal, general addressing.
+struct Small : Candidate {
+  Small(const OperatorInfo& info, const char* name) {
+    kernel = &kernel_of(info, name);
+    for (size_t i = 0; i < kernel->choices.size(); ++i)
+      choose(kernel->choices[i].name, wanted(kernel->choices[i].name));
     psels[0] = 16;
     psels[1] = 32;
     image.name = "candidate";
     image.entry = name;
-    image.data = reinterpret_cast<const unsigned char*>(kBinary);
+    image.data = kPlain.data();
     image.size = image.unpacked_size = sizeof kBinary;
     image.threads = 64;
   }
+  ~Small() { CHECK_EQ(unload_image(image), Error::success); }
 
+  static std::string wanted(const std::string& choice) {
+    return choice == "T" ? "bf16" : choice == "BLOCK_DMODEL" ? "64" : choice == "CAUSAL" ? "False" : "general";
+  }
+  void choose(const std::string& choice, const std::string& text) {
+    for (size_t i = 0; i < kernel->choices.size(); ++i)
+      for (size_t place = 0; place < kernel->choices[i].texts.size(); ++place)
+        if (kernel->choices[i].name == choice && kernel->choices[i].texts[place] == text) values[i] = place;
+  }
   void take_descriptors(uint16_t count) {
+    static constexpr DescriptorLayout kTile = {4, 3, {1, 1, 16, 64}};
+    static constexpr DescriptorLayout kTiles[] = {kTile, kTile, kTile, kTile, kTile, kTile};
     image.descriptor_count = count;
-    for (DescriptorLayout& layout : image.descriptors) layout = {4, 3, {1, 1, 16, 64}};
+    image.descriptors = kTiles;
   }
 };
+
+Call call_of(const attn_fwd_params& p) {
+  using namespace flash::attn_fwd_call;
+  Call call(attn_fwd_operator);
+  call.views[q] = View::of(p.q), call.views[k] = View::of(p.k), call.views[v] = View::of(p.v);
+  call.views[out] = View::of(p.out), call.views[logsumexp] = View::of(p.logsumexp);
+  call.set_real(sm_scale, p.sm_scale);
+  call.set_whole(causal, p.causal);
+  return call;
+}
+
+Error run_fwd(Candidate& candidate, const attn_fwd_params& p) {
+  Call call = call_of(p);
+  return run(candidate, call, {});
+}
+
+// A call with those operands of attn_bwd that `slots` names; delta is a workspace tensor.
+Call call_of(const attn_bwd_params& p, const Tensor<3>& delta, std::initializer_list<size_t> slots) {
+  using namespace flash::attn_bwd_call;
+  const View all[] = {View::of(p.q),         View::of(p.k),  View::of(p.v),  View::of(p.out), View::of(p.dout),
+                      View::of(p.logsumexp), View::of(p.dq), View::of(p.dk), View::of(p.dv),  View::of(delta)};
+  Call call(attn_bwd_operator);
+  for (size_t slot = 0; slot < attn_bwd_operator.slots(); ++slot) call.views[slot] = View::none();
+  for (const size_t slot : slots) call.views[slot] = all[slot];
+  call.set_real(sm_scale, p.sm_scale);
+  call.set_whole(causal, 0);
+  call.set_whole(deterministic, 0);
+  return call;
+}
 
 }  // namespace
 
 TEST("an image that is stored plainly is loaded as it is") {
   Recording& recording = start("cuda");
-  const std::vector<unsigned char> data(kBinary, kBinary + sizeof kBinary);
-  Image image = image_of(data, sizeof kBinary);
+  TestImage image(kPlain, sizeof kBinary);
   CHECK_EQ(load(image), Error::success);
   CHECK_EQ(recording.loads.at(0).head, "an image that sa");
 }
@@ -78,15 +133,15 @@ TEST("a compressed image is unpacked before it is loaded; any damage to it is da
   CHECK_EQ(compress(packed.data(), &size, reinterpret_cast<const Bytef*>(kBinary), sizeof kBinary), Z_OK);
   packed.resize(size);
   Recording& recording = start("cuda");
-  Image whole = image_of(packed, sizeof kBinary);
+  TestImage whole(packed, sizeof kBinary);
   CHECK_EQ(load(whole), Error::success);
   CHECK_EQ(recording.loads.at(0).head, "an image that sa");
 
   std::vector<unsigned char> flipped = packed, cut = packed;
   flipped[flipped.size() / 2] ^= 1;
   cut.pop_back();
-  Image damaged[] = {image_of(flipped, sizeof kBinary), image_of(cut, sizeof kBinary),
-                     image_of(packed, sizeof kBinary + 1), image_of(packed, sizeof kBinary - 1)};
+  TestImage damaged[] = {
+      {flipped, sizeof kBinary}, {cut, sizeof kBinary}, {packed, sizeof kBinary + 1}, {packed, sizeof kBinary - 1}};
   for (Image& image : damaged) {
     CHECK_EQ(load(image), Error::damaged_image);
     CHECK_CONTAINS(last_error_message(), "test_image: the embedded image does not unpack");
@@ -98,20 +153,32 @@ TEST("a compressed image is unpacked before it is loaded; any damage to it is da
 
 TEST("a compressed image in a library without zlib is damaged_image and says why") {
   start("cuda");
-  const std::vector<unsigned char> data(kBinary, kBinary + sizeof kBinary);
-  Image image = image_of(data, sizeof kBinary + 100);
+  TestImage image(kPlain, sizeof kBinary + 100);
   CHECK_EQ(load(image), Error::damaged_image);
   CHECK_CONTAINS(last_error_message(), "has no zlib");
 }
 
 #endif
 
+TEST("the images of this build are unpacked to what the packer was given, stored in either way") {
+  for (const char* vendor : {"cuda", "hip"}) {
+    Recording& recording = start(vendor);
+    CHECK_EQ(aotriton_preload(nullptr), AOTRITON_SUCCESS);
+    for (const RecordedLoad& one : recording.loads)
+      CHECK_EQ(one.head.find_first_not_of("0123456789abcdef"), std::string::npos);
+    CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success);
+    Explanation explanation;
+    const char* const arch = vendor[0] == 'c' ? "sm_90" : "gfx942";
+    CHECK_EQ(explain(fwd_call(), arch, 0, &explanation), Error::success);
+    CHECK_EQ(image_of(recording.launches.at(0), arch), explanation.kernels[0].image);
+  }
+}
+
 TEST("unload_image unloads from every device, and the next use loads again") {
   Recording& recording = start("cuda");
-  const std::vector<unsigned char> data(kBinary, kBinary + sizeof kBinary);
-  Image image = image_of(data, sizeof kBinary);
+  TestImage image(kPlain, sizeof kBinary);
   void* const other = pointer(0xC8);
-  recording.devices[other] = {"sm_90", 132};
+  add_context(recording, other);
   CHECK_EQ(load(image), Error::success);
   set_current_context(other);
   CHECK_EQ(load(image), Error::success);
@@ -125,74 +192,103 @@ TEST("unload_image unloads from every device, and the next use loads again") {
 
 TEST("a candidate is launched with the arguments and the grid of dispatch and its own psels") {
   Recording& recording = start("cuda");
-  Small c("attn_fwd");
+  Small candidate(attn_fwd_operator, "attn_fwd");
   const attn_fwd_params p = fwd_call();
-  CHECK_EQ(flash::launch_attn_fwd(c, p, {}), Error::success);
+  CHECK_EQ(run_fwd(candidate, p), Error::success);
   const RecordedLaunch& launch = recording.launches.at(0);
-  check_shape(launch, 7, 4, 2, 64, 0);  // 100 rows in tiles of 16
+  check_shape(launch, 7 * 4 * 2, 64, 0);  // 100 rows in tiles of 16
   CHECK_EQ(launch.head, "an image that sa");
   CHECK_EQ(launch.argument<void*>(0), p.q.data);
   CHECK_EQ(launch.arguments.size(), 5u + 2 + 12 + 5 + 2);
 }
 
-TEST("the three backward kernels take candidates, each with its own tensors") {
+TEST("a candidate of another backend is launched, whatever the tables say") {
+  Recording& recording = start("cuda");
+  Small candidate(attn_fwd_operator, "attn_fwd_hopper");
+  candidate.psels[0] = 16, candidate.psels[1] = 2;  // BLOCK_N and CONSUMERS
+  candidate.take_descriptors(4);
+  attn_fwd_params p = fwd_call();
+  CHECK_EQ(run_fwd(candidate, p), Error::success);
+  check_shape(recording.launches.at(0), 1 * 4 * 2, 64, 0);  // 100 rows in tiles of 128
+  CHECK_EQ(recording.launches.at(0).arguments.size(), 4u * (1 + 4 + 4) + 1 + 2 + 6 + 2);
+
+  p.k.strides[0] = 0;  // a broadcast, which no descriptor reaches
+  CHECK_EQ(run_fwd(candidate, p), Error::invalid_argument);
+  CHECK_CONTAINS(last_error_message(), "candidate: has ADDRESSING=descriptor, the call has 0");
+}
+
+TEST("the three backward kernels take candidates, each with its own tensors and no others") {
+  using namespace flash::attn_bwd_call;
   Recording& recording = start("cuda");
   const attn_bwd_params p = bwd_call();
-  const Tensor<3> delta = rows(0xA0000, 2, 4, 100);
-  Small preprocess("attn_bwd_preprocess");
-  Small dk_dv("attn_bwd_dk_dv");
-  Small dq("attn_bwd_dq");
-  CHECK_EQ(flash::launch_attn_bwd_preprocess(preprocess, p.out, p.dout, delta, {}), Error::success);
-  CHECK_EQ(flash::launch_attn_bwd_dk_dv(dk_dv, p.q, p.k, p.v, p.dout, p.logsumexp, delta, p.dk, p.dv, 1, false, {}),
-           Error::success);
-  CHECK_EQ(flash::launch_attn_bwd_dq(dq, p.q, p.k, p.v, p.dout, p.logsumexp, delta, p.dq, 1, false, {}),
-           Error::success);
-  check_shape(recording.launches.at(0), 7, 4, 2, 64, 0);
-  check_shape(recording.launches.at(1), 3, 2, 2, 64, 0);
-  check_shape(recording.launches.at(2), 7, 4, 2, 64, 0);
+  const Tensor<3> sums = rows(address_of(10), 2, 4, 100);
+  Small preprocess(attn_bwd_operator, "attn_bwd_preprocess"), dk_dv(attn_bwd_operator, "attn_bwd_dk_dv"),
+      dq_kernel(attn_bwd_operator, "attn_bwd_dq");
+  const size_t delta = attn_bwd_operator.operands.size();
+  Call first = call_of(p, sums, {out, dout, delta});
+  Call second = call_of(p, sums, {q, k, v, dout, logsumexp, dk, dv, delta});
+  Call third = call_of(p, sums, {q, k, v, dout, logsumexp, dq, delta});
+  CHECK_EQ(run(preprocess, first, {}), Error::success);
+  CHECK_EQ(run(dk_dv, second, {}), Error::success);
+  CHECK_EQ(run(dq_kernel, third, {}), Error::success);
+  check_shape(recording.launches.at(0), 7 * 4 * 2, 64, 0);
+  check_shape(recording.launches.at(1), 3 * 2 * 2, 64, 0);
+  check_shape(recording.launches.at(2), 7 * 4 * 2, 64, 0);
+  CHECK_EQ(recording.launches.at(0).argument<void*>(2), sums.data);
   CHECK_EQ(recording.launches.at(1).argument<void*>(4), p.dk.data);
   CHECK_EQ(recording.launches.at(2).argument<void*>(4), p.dq.data);
+
+  Call lacking = call_of(p, sums, {q, k, v, dout, logsumexp, dq});
+  CHECK_EQ(run(dq_kernel, lacking, {}), Error::null_pointer);
+  CHECK_CONTAINS(last_error_message(), "candidate: delta is not given");
 }
 
 TEST("a candidate that does not fit the call is invalid_argument, naming what differs") {
   struct Case {
-    void (*spoil)(flash::Candidate&, attn_fwd_params&);
+    void (*spoil)(Small&, attn_fwd_params&);
     const char* message;
   };
   const Case cases[] = {
-      {[](auto& c, auto&) { c.kernel = "attn_bwd_dq"; }, "candidate: is an image of attn_bwd_dq, not of attn_fwd"},
-      {[](auto& c, auto&) { c.arch = "gfx942"; }, "candidate: is for gfx942, the device is sm_90"},
-      {[](auto& c, auto&) { c.T = DType::float16; }, "candidate: is for float16, the tensors are bfloat16"},
-      {[](auto& c, auto&) { c.BLOCK_DMODEL = 32; }, "candidate: is for head dims up to 32, the tensors have 64"},
-      {[](auto& c, auto&) { c.CAUSAL = true; }, "candidate: has CAUSAL=True, the call has not"},
+      {[](auto& c, auto&) { c.arch = 1; }, "candidate: is for gfx942, the device is sm_90"},
+      {[](auto& c, auto&) { c.choose("T", "fp16"); }, "candidate: has T=fp16, the call has 2"},
+      {[](auto& c, auto&) { c.choose("BLOCK_DMODEL", "32"); }, "candidate: has BLOCK_DMODEL=32, the call has 64"},
+      {[](auto& c, auto&) { c.choose("CAUSAL", "True"); }, "candidate: has CAUSAL=True, the call has 0"},
       {[](auto& c, auto& p) {
-         c.ADDRESSING = Addressing::descriptor;
+         c.choose("ADDRESSING", "descriptor");
          p.q.data = pointer(0x10008);
        },
-       "candidate: has ADDRESSING=descriptor, the tensors' layout allows general"},
+       "candidate: has ADDRESSING=descriptor, the call has 0"},
   };
   for (const auto& [spoil, message] : cases) {
     Recording& recording = start("cuda");
-    Small c("attn_fwd");
+    Small candidate(attn_fwd_operator, "attn_fwd");
     attn_fwd_params p = fwd_call();
-    spoil(c, p);
-    CHECK_EQ(flash::launch_attn_fwd(c, p, {}), Error::invalid_argument);
+    spoil(candidate, p);
+    CHECK_EQ(run_fwd(candidate, p), Error::invalid_argument);
     CHECK_CONTAINS(last_error_message(), message);
     CHECK(recording.launches.empty());
   }
 }
 
+TEST("a candidate for wider tensors than the call's, or for any strides, may run") {
+  Recording& recording = start("cuda");
+  Small candidate(attn_fwd_operator, "attn_fwd");
+  candidate.choose("BLOCK_DMODEL", "256");
+  CHECK_EQ(run_fwd(candidate, fwd_call()), Error::success);
+  CHECK_EQ(recording.launches.size(), 1u);
+}
+
 TEST("an image that needs scratch memory, or has other descriptors than the host code passes, is not launched") {
   Recording& recording = start("cuda");
-  Small scratch("attn_fwd");
+  Small scratch(attn_fwd_operator, "attn_fwd");
   scratch.image.global_scratch = 512;
-  CHECK_EQ(flash::launch_attn_fwd(scratch, fwd_call(), {}), Error::not_supported);
+  CHECK_EQ(run_fwd(scratch, fwd_call()), Error::not_supported);
   CHECK_CONTAINS(last_error_message(), "candidate: needs scratch memory");
   for (const uint16_t count : {3, 5}) {
-    Small wrong("attn_fwd");
-    wrong.ADDRESSING = Addressing::descriptor;
+    Small wrong(attn_fwd_operator, "attn_fwd");
+    wrong.choose("ADDRESSING", "descriptor");
     wrong.take_descriptors(count);
-    CHECK_EQ(flash::launch_attn_fwd(wrong, fwd_call(), {}), Error::damaged_image);
+    CHECK_EQ(run_fwd(wrong, fwd_call()), Error::damaged_image);
     CHECK_CONTAINS(last_error_message(), "candidate: ");
   }
   CHECK(recording.launches.empty());
@@ -200,10 +296,10 @@ TEST("an image that needs scratch memory, or has other descriptors than the host
 
 TEST("descriptors on a driver without them are not_supported") {
   Recording& recording = start("hip");
-  Small c("attn_fwd");
-  c.arch = "gfx942";
-  c.take_descriptors(4);
-  CHECK_EQ(flash::launch_attn_fwd(c, fwd_call(), {}), Error::not_supported);
+  Small candidate(attn_fwd_operator, "attn_fwd");
+  candidate.arch = 1;
+  candidate.take_descriptors(4);
+  CHECK_EQ(run_fwd(candidate, fwd_call()), Error::not_supported);
   CHECK_CONTAINS(last_error_message(), "candidate: HIP has no tensor descriptors");
   CHECK(recording.launches.empty());
 }

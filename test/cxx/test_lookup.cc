@@ -5,10 +5,9 @@
 #include <cstring>
 
 #include "calls.h"
-#include "flash/problem.h"
-#include "flash/request.h"
+#include "explain.h"
 #include "log.h"
-#include "lookup.h"
+#include "request.h"
 
 using namespace aotriton::v2;
 
@@ -34,8 +33,10 @@ std::string captured(Body body) {
 
 Explanation explained(const Sizes& sizes, const char* arch = "sm_90", int multiprocessors = 0) {
   Explanation explanation;
-  CHECK_EQ(explain(fwd_call(sizes), arch, multiprocessors, &explanation), Error::success);
-  CHECK_EQ(explanation.kernel_count, 1);
+  attn_fwd_params p = fwd_call(sizes);
+  p.out.data = nullptr;  // nothing has room for the largest
+  CHECK_EQ(explain(p, arch, multiprocessors, &explanation), Error::success);
+  CHECK_EQ(explanation.kernel_count, 1u);
   return explanation;
 }
 
@@ -71,16 +72,25 @@ TEST("a table with an index, a bin or an entry out of order is not valid") {
 }
 
 TEST("waves counts tiles of 128 rows against multiprocessors, rounded up") {
-  CHECK_EQ(flash::waves(1, 1, 1, 132), 1);
-  CHECK_EQ(flash::waves(1, 132, 128, 132), 1);
-  CHECK_EQ(flash::waves(1, 132, 129, 132), 2);
-  CHECK_EQ(flash::waves(2, 67, 100, 132), 2);
-  CHECK_EQ(flash::waves(65535, 32767, (int64_t{1} << 31) - 1024, 1), int64_t{65535} * 32767 * ((1 << 24) - 8));
+  const auto waves = [](int64_t batch, int64_t heads, int64_t seqlen, int multiprocessors) {
+    const Sizes sizes = {.batch = batch, .heads = heads, .heads_k = heads, .seqlen_q = seqlen, .seqlen_k = seqlen};
+    return explained(sizes, "sm_90", multiprocessors).kernels[0].keys[2].value;
+  };
+  CHECK_EQ(waves(1, 1, 1, 132), 1);
+  CHECK_EQ(waves(1, 132, 128, 132), 1);
+  CHECK_EQ(waves(1, 132, 129, 132), 2);
+  CHECK_EQ(waves(2, 67, 100, 132), 2);
+  CHECK_EQ(waves(1 << 10, 1 << 10, (int64_t{1} << 31) - 1024, 1), (int64_t{1} << 20) * ((1 << 24) - 8));
 }
 
 TEST("every head dim from 8 to 256 is padded to the next of 32, 64, 128, 256") {
-  for (int32_t d = 8; d <= 256; d += 8)
-    CHECK_EQ(flash::padded_head_dim(d), d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256);
+  for (int64_t d = 8; d <= 256; d += 8) {
+    Explanation explanation;
+    const Error error = explain(fwd_call({.head_dim = d}), "gfx942", 0, &explanation);
+    CHECK_EQ(error, d <= 32 ? Error::no_winner : Error::success);  // 32 is not in this build
+    const std::string padded = d <= 32 ? "32" : d <= 64 ? "64" : d <= 128 ? "128" : "256";
+    CHECK_CONTAINS(d <= 32 ? last_error_message() : explanation.kernels[0].functional, " BLOCK_DMODEL=" + padded + " ");
+  }
 }
 
 TEST("explain says which bin, image and evidence a call has, on both sides of every edge") {
@@ -95,29 +105,44 @@ TEST("explain says which bin, image and evidence a call has, on both sides of ev
   CHECK_EQ(one_wave.keys[0].value, 65);
   CHECK_EQ(one_wave.keys[0].representative, 512);
   CHECK_EQ(one_wave.keys[2].value, 1);
-  CHECK_EQ(one_wave.image, std::string("attn_fwd_sm_90_aligned0"));
-  CHECK_EQ(provenance_name(one_wave.provenance), std::string("borrowed"));
-  CHECK_EQ(one_wave.source, std::string("T=bf16"));
-  CHECK_EQ(one_wave.runner_up_count, 0);
+  CHECK_EQ(one_wave.psels, std::string("BLOCK_M=64 BLOCK_N=32"));
+  CHECK_EQ(one_wave.copts, std::string("num_warps=4 num_stages=2"));
+  CHECK_EQ(one_wave.provenance, static_cast<int32_t>(Provenance::measured));
+  CHECK_EQ(one_wave.source, std::string());
+  CHECK_EQ(one_wave.median_us, 10.0f);
+  CHECK_EQ(one_wave.runner_up_count, 1);
+  CHECK_EQ(one_wave.runners_up[0].config, std::string("BLOCK_M=128 BLOCK_N=128 num_warps=8 num_stages=4"));
+  CHECK_EQ(one_wave.runners_up[0].median_us, 11.5f);
 
   const KernelChoice two_waves = explained(below, "sm_90", 66).kernels[0];
   CHECK_EQ(two_waves.keys[2].value, 2);
   CHECK_EQ(two_waves.keys[2].representative, 8);
-  CHECK_EQ(two_waves.image, std::string("attn_fwd_sm_90_aligned1"));
-  CHECK_EQ(two_waves.median_us, 12.5f);
-  CHECK_EQ(two_waves.runner_up_count, 2);
-  CHECK_EQ(two_waves.runners_up[1].median_us, 14.5f);
+  CHECK_EQ(two_waves.psels, std::string("BLOCK_M=128 BLOCK_N=128"));
+  CHECK(strcmp(two_waves.image, one_wave.image));
 
   Sizes edge = below;
   edge.seqlen_q = 64;
-  CHECK_EQ(explained(edge, "sm_90", 66).kernels[0].image, std::string("attn_fwd_sm_90_aligned0"));
+  CHECK_EQ(explained(edge, "sm_90", 66).kernels[0].image, std::string(one_wave.image));
+}
+
+TEST("explain says where a winner that was not measured comes from") {
+  attn_fwd_params p = fwd_call();
+  for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) t->dtype = AOTRITON_FLOAT16;
+  Explanation explanation;
+  CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernels[0].provenance, static_cast<int32_t>(Provenance::borrowed));
+  CHECK_EQ(explanation.kernels[0].source, std::string("T=bf16 in the same bin"));
+  CHECK_EQ(explanation.kernels[0].median_us, 0.0f);
+  const KernelChoice predicted = explained({}, "gfx942").kernels[0];
+  CHECK_EQ(provenance_name(static_cast<Provenance>(predicted.provenance)), std::string("predicted"));
+  CHECK_EQ(predicted.source, std::string("static model"));
 }
 
 TEST("explain of attn_bwd lists the kernels in launch order, and k's heads fill the GPU of dk_dv") {
   Explanation explanation;
   const attn_bwd_params p = bwd_call({.batch = 1, .heads = 200, .heads_k = 100, .seqlen_q = 128, .seqlen_k = 128});
   CHECK_EQ(explain(p, "gfx942", 150, &explanation), Error::success);
-  CHECK_EQ(explanation.kernel_count, 3);
+  CHECK_EQ(explanation.kernel_count, 3u);
   CHECK_EQ(explanation.kernels[0].kernel, std::string("attn_bwd_preprocess"));
   CHECK_EQ(explanation.kernels[1].kernel, std::string("attn_bwd_dk_dv"));
   CHECK_EQ(explanation.kernels[1].keys[2].value, 1);
@@ -131,8 +156,8 @@ TEST("explain runs what the call of the same sizes launches") {
       const Sizes sizes = {.batch = 1, .heads = heads, .heads_k = 1, .seqlen_q = 300, .seqlen_k = 300};
       Recording& recording = start(vendor);
       CHECK_EQ(attn_fwd(fwd_call(sizes), {}), Error::success);
-      const std::string image = explained(sizes, vendor[0] == 'c' ? "sm_90" : "gfx942").kernels[0].image;
-      CHECK_EQ(image.substr(image.rfind('_') + 1), recording.launches.at(0).head.substr(vendor[0] == 'c' ? 6 : 7, 8));
+      const char* const arch = vendor[0] == 'c' ? "sm_90" : "gfx942";
+      CHECK_EQ(explained(sizes, arch).kernels[0].image, image_of(recording.launches.at(0), arch));
     }
   }
 }
@@ -143,12 +168,42 @@ TEST("explain needs neither a driver nor data, and says what is wrong") {
   p.q.data = p.k.data = p.v.data = p.out.data = p.logsumexp.data = nullptr;
   CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
   CHECK_EQ(explain(p, "sm_80", 0, &explanation), Error::unknown_arch);
-  CHECK_CONTAINS(last_error_message(), "attn_fwd: this build has no images for sm_80; it has: gfx942 sm_90");
+  CHECK_CONTAINS(last_error_message(), "explain: unknown arch sm_80: choose from sm_90, gfx942");
   CHECK_EQ(explain(p, nullptr, 0, &explanation), Error::null_pointer);
   CHECK_EQ(explain(p, "sm_90", -1, &explanation), Error::invalid_argument);
   CHECK_EQ(explain(p, "sm_90", 0, nullptr), Error::null_pointer);
-  CHECK_EQ(flash::explain({.op = "attn", .arch = "sm_90", .dtype = "bf16"}, &explanation), Error::invalid_argument);
-  CHECK_EQ(flash::explain({.op = "attn_fwd", .arch = "sm_90", .dtype = "fp8"}, &explanation), Error::invalid_argument);
+}
+
+TEST("a request by names is the call on contiguous tensors of these sizes") {
+  constexpr Named values[] = {{"batch", 2},      {"heads", 4},     {"heads_k", 2}, {"seqlen", 70},
+                              {"seqlen_q", 100}, {"head_dim", 64}, {"causal", 0}};
+  Explanation explanation;
+  CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = "bf16", .values = values}, &explanation),
+           Error::success);
+  CHECK_EQ(explanation.kernel_count, 1u);
+  CHECK_EQ(explanation.kernels[0].image, std::string(explained({}).kernels[0].image));
+  CHECK_EQ(explanation.kernels[0].keys[0].value, 100);
+  CHECK_EQ(explanation.kernels[0].keys[1].value, 70);
+}
+
+TEST("a request that names what is not there, or lacks a size, is invalid_argument and says which") {
+  const auto refusal = [](const char* op, const char* dtype, std::initializer_list<Named> values) -> std::string {
+    Explanation explanation;
+    const std::span<const Named> given(values.begin(), values.size());
+    CHECK_EQ(explain({.op = op, .arch = "sm_90", .dtype = dtype, .values = given}, &explanation),
+             Error::invalid_argument);
+    return last_error_message();
+  };
+  const Named batch = {"batch", 1}, heads = {"heads", 1}, seqlen = {"seqlen", 64}, head_dim = {"head_dim", 64};
+  CHECK_CONTAINS(refusal("attn", "bf16", {}), "explain: unknown op attn: choose from attn_fwd, attn_bwd");
+  CHECK_CONTAINS(refusal("attn_fwd", "fp8", {}), "explain: unknown dtype fp8: choose from fp16, bf16, fp32");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {batch, {"rows", 3}}), "explain: attn_fwd has no rows");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {batch, heads, seqlen}), "explain: head_dim of attn_fwd is missing");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", 0.5}, heads, seqlen, head_dim}), "explain: batch is 0.5");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", -1}, heads, seqlen, head_dim}), "explain: batch is -1");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", 1e30}, heads, seqlen, head_dim}), "explain: batch is 1e+30");
+  CHECK_CONTAINS(refusal("scale", "bf16", {batch, heads, {"rows", 9}, {"width", 64}, {"taps", 2}, {"times", 1e30}}),
+                 "explain: times is 1e+30, which must be a whole number of 32 bits");
 }
 
 TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; otherwise nothing is printed") {
@@ -165,11 +220,14 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
   CHECK_CONTAINS(log, std::string("aotriton: ") + line + "\n");
   CHECK_CONTAINS(log,
                  "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
-                 "max_seqlen_k=70<=512 waves=1<=1 -> attn_fwd_sm_90_aligned0 BLOCK_M=64 BLOCK_N=32 num_warps=4 "
-                 "num_stages=2, borrowed (T=bf16); backend portable, hopper was not compared\n");
+                 "max_seqlen_k=70<=512 waves=1<=1 -> " +
+                     std::string(explained({}).kernels[0].image) +
+                     " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us; backend portable, hopper was "
+                     "not compared\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;
+  start("cuda");  // calls that were made before say nothing
   const std::string warning = captured([] {
     for (int i = 0; i < 3; ++i) CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success);
   });
@@ -177,6 +235,7 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
 
   unsetenv("AOTRITON_LOG");
   log_state = LogState::unread;
+  start("cuda");
   CHECK_EQ(captured([] { CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success); }), std::string());
 }
 

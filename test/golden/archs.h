@@ -15,7 +15,8 @@ struct ArchInfo {
   Addressing aligned;   // how tensors are reached that are aligned, and small where that matters
 };
 
-inline constexpr ArchInfo kArchs[] = {
+inline constexpr int kArchCount = 2;
+inline constexpr ArchInfo kArchs[kArchCount] = {
     {"sm_90", "cuda", 32, 132, Addressing::descriptor},
     {"gfx942", "hip", 64, 304, Addressing::offset32},
 };

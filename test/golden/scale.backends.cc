@@ -3,38 +3,33 @@
 
 namespace aotriton::v2::inline abi1::toy {
 
-extern const OperatorInfo scale_operator;
-
 namespace {
 
-constexpr const char* kBackends[] = {"portable", "fast"};
-
-namespace sm_90 {
-
-constexpr BackendCell F2[] = {
-    {1, {20.0f, 15.0f}},  // rows=64 waves=1
-    {0, {20.0f, 25.0f}},  // rows=64 waves=8
-    {1, {20.0f, 16.0f}},  // rows=512 waves=1
-    {0, {20.0f, 0.0f}},  // rows=512 waves=8
+constexpr BackendCell sm_90_F2[] = {
+    {1, {20.0f, 15.0f, 0.0f}},  // rows=64 waves=1
+    {0, {20.0f, 25.0f, 0.0f}},  // rows=64 waves=8
+    {1, {20.0f, 16.0f, 0.0f}},  // rows=512 waves=1
+    {2, {20.0f, 0.0f, 15.0f}},  // rows=512 waves=8
 };
 
-constexpr std::span<const BackendCell> functionals[] = {
+constexpr std::span<const BackendCell> sm_90_functionals[] = {
     {},
     {},
-    F2,
+    sm_90_F2,
     {},
     {},
     {},
-};
-
-}  // namespace sm_90
-
-constexpr OperatorTable kTables[] = {
-    {"sm_90", sm_90::functionals},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
 };
 
 }  // namespace
 
-constinit const OperatorInfo scale_operator{"scale", kBackends, kTables};
+extern const OperatorTable scale_sm_90_backends;
+constinit const OperatorTable scale_sm_90_backends{sm_90_functionals};
 
 }  // namespace aotriton::v2::inline abi1::toy

@@ -11,14 +11,14 @@ aotriton_v2_toy_scale_rows_gfx942_images:
 .popsection
 )");
 
-extern "C" const unsigned char aotriton_v2_toy_scale_rows_gfx942_images[];
+extern "C" const unsigned char aotriton_v2_toy_scale_rows_gfx942_images[896];
 
 namespace aotriton::v2::inline abi1::toy {
 
 // T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32
 // BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
-constinit Image scale_rows_gfx942_17bb383624b8b7f0{
-    .name = "scale_rows_gfx942_17bb383624b8b7f0",
+constinit Image scale_rows_gfx942_30e9b0031bd5a581{
+    .name = "scale_rows_gfx942_30e9b0031bd5a581",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_gfx942_images + 0,
     .size = 100,
@@ -27,14 +27,14 @@ constinit Image scale_rows_gfx942_17bb383624b8b7f0{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32
 // BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
-constinit Image scale_rows_gfx942_bf2993f65356cf11{
-    .name = "scale_rows_gfx942_bf2993f65356cf11",
+constinit Image scale_rows_gfx942_3136bb1e73d65cea{
+    .name = "scale_rows_gfx942_3136bb1e73d65cea",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_gfx942_images + 112,
     .size = 101,
@@ -43,14 +43,14 @@ constinit Image scale_rows_gfx942_bf2993f65356cf11{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
 // BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
-constinit Image scale_rows_gfx942_cfc3d4b5c8cdc71d{
-    .name = "scale_rows_gfx942_cfc3d4b5c8cdc71d",
+constinit Image scale_rows_gfx942_351ce8a440b5b4e0{
+    .name = "scale_rows_gfx942_351ce8a440b5b4e0",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_gfx942_images + 224,
     .size = 102,
@@ -59,14 +59,14 @@ constinit Image scale_rows_gfx942_cfc3d4b5c8cdc71d{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
 };
 
 // T=bf16 BLOCK_DMODEL=32 ADDRESSING=general
 // BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
-constinit Image scale_rows_gfx942_db1e524b578dd065{
-    .name = "scale_rows_gfx942_db1e524b578dd065",
+constinit Image scale_rows_gfx942_a6bf54a1887ce06e{
+    .name = "scale_rows_gfx942_a6bf54a1887ce06e",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_gfx942_images + 336,
     .size = 103,
@@ -75,8 +75,72 @@ constinit Image scale_rows_gfx942_db1e524b578dd065{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32
+// BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
+constinit Image scale_rows_gfx942_c55f7d7900be4e99{
+    .name = "scale_rows_gfx942_c55f7d7900be4e99",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_gfx942_images + 448,
+    .size = 104,
+    .unpacked_size = 104,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+// BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
+constinit Image scale_rows_gfx942_d09e037aa2218735{
+    .name = "scale_rows_gfx942_d09e037aa2218735",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_gfx942_images + 560,
+    .size = 105,
+    .unpacked_size = 105,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32
+// BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
+constinit Image scale_rows_gfx942_efb76c0b38414c63{
+    .name = "scale_rows_gfx942_efb76c0b38414c63",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_gfx942_images + 672,
+    .size = 106,
+    .unpacked_size = 106,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general
+// BLOCK_M=64 num_warps=4 waves_per_eu=2: 64 registers, 0 spilled
+constinit Image scale_rows_gfx942_fea99e3af58cefad{
+    .name = "scale_rows_gfx942_fea99e3af58cefad",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_gfx942_images + 784,
+    .size = 107,
+    .unpacked_size = 107,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
 };
 
 }  // namespace aotriton::v2::inline abi1::toy

@@ -4,10 +4,14 @@
 namespace aotriton::v2::inline abi1::toy {
 
 // Defined in scale_rows.gfx942.images.cc.
-extern Image scale_rows_gfx942_17bb383624b8b7f0;
-extern Image scale_rows_gfx942_bf2993f65356cf11;
-extern Image scale_rows_gfx942_cfc3d4b5c8cdc71d;
-extern Image scale_rows_gfx942_db1e524b578dd065;
+extern Image scale_rows_gfx942_30e9b0031bd5a581;
+extern Image scale_rows_gfx942_3136bb1e73d65cea;
+extern Image scale_rows_gfx942_351ce8a440b5b4e0;
+extern Image scale_rows_gfx942_a6bf54a1887ce06e;
+extern Image scale_rows_gfx942_c55f7d7900be4e99;
+extern Image scale_rows_gfx942_d09e037aa2218735;
+extern Image scale_rows_gfx942_efb76c0b38414c63;
+extern Image scale_rows_gfx942_fea99e3af58cefad;
 
 namespace {
 
@@ -18,7 +22,7 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_gfx942_db1e524b578dd065, {64}, "BLOCK_M=64", "num_warps=4 waves_per_eu=2"},
+    {&scale_rows_gfx942_a6bf54a1887ce06e, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
 constexpr uint8_t index[] = {
@@ -49,7 +53,7 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_gfx942_17bb383624b8b7f0, {64}, "BLOCK_M=64", "num_warps=4 waves_per_eu=2"},
+    {&scale_rows_gfx942_30e9b0031bd5a581, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
 constexpr uint8_t index[] = {
@@ -73,14 +77,76 @@ static_assert(lut.valid());
 
 }  // namespace F1
 
-namespace F3 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+namespace F3 {  // T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
 
 constexpr int32_t rows[] = {64, 512};
 constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_gfx942_bf2993f65356cf11, {64}, "BLOCK_M=64", "num_warps=4 waves_per_eu=2"},
+    {&scale_rows_gfx942_351ce8a440b5b4e0, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F3
+
+namespace F4 {  // T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_gfx942_c55f7d7900be4e99, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F4
+
+namespace F6 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_gfx942_d09e037aa2218735, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
 constexpr uint8_t index[] = {
@@ -102,16 +168,16 @@ constexpr Evidence evidence[] = {
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, index, entries, evidence};
 static_assert(lut.valid());
 
-}  // namespace F3
+}  // namespace F6
 
-namespace F4 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32
+namespace F7 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32
 
 constexpr int32_t rows[] = {64, 512};
 constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_gfx942_cfc3d4b5c8cdc71d, {64}, "BLOCK_M=64", "num_warps=4 waves_per_eu=2"},
+    {&scale_rows_gfx942_3136bb1e73d65cea, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
 constexpr uint8_t index[] = {
@@ -133,26 +199,99 @@ constexpr Evidence evidence[] = {
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, index, entries, evidence};
 static_assert(lut.valid());
 
-}  // namespace F4
+}  // namespace F7
 
-}  // namespace
+namespace F9 {  // T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general
 
-extern const Lut* const scale_rows_gfx942_luts[6];
-constinit const Lut* const scale_rows_gfx942_luts[] = {
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_gfx942_fea99e3af58cefad, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F9
+
+namespace F10 {  // T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_gfx942_efb76c0b38414c63, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::predicted, "static model", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::predicted, "static model", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F10
+
+constexpr const Lut* luts[] = {
     &F0::lut,
     &F1::lut,
     nullptr,
     &F3::lut,
     &F4::lut,
     nullptr,
+    &F6::lut,
+    &F7::lut,
+    nullptr,
+    &F9::lut,
+    &F10::lut,
+    nullptr,
 };
 
-extern Image* const scale_rows_gfx942_images[4];
-constinit Image* const scale_rows_gfx942_images[] = {
-    &scale_rows_gfx942_17bb383624b8b7f0,
-    &scale_rows_gfx942_bf2993f65356cf11,
-    &scale_rows_gfx942_cfc3d4b5c8cdc71d,
-    &scale_rows_gfx942_db1e524b578dd065,
+constexpr Image* images[] = {
+    &scale_rows_gfx942_30e9b0031bd5a581,
+    &scale_rows_gfx942_3136bb1e73d65cea,
+    &scale_rows_gfx942_351ce8a440b5b4e0,
+    &scale_rows_gfx942_a6bf54a1887ce06e,
+    &scale_rows_gfx942_c55f7d7900be4e99,
+    &scale_rows_gfx942_d09e037aa2218735,
+    &scale_rows_gfx942_efb76c0b38414c63,
+    &scale_rows_gfx942_fea99e3af58cefad,
 };
+
+}  // namespace
+
+extern const KernelTable scale_rows_gfx942_table;
+constinit const KernelTable scale_rows_gfx942_table{luts, images};
 
 }  // namespace aotriton::v2::inline abi1::toy

@@ -11,14 +11,14 @@ aotriton_v2_toy_scale_rows_sm_90_images:
 .popsection
 )");
 
-extern "C" const unsigned char aotriton_v2_toy_scale_rows_sm_90_images[];
+extern "C" const unsigned char aotriton_v2_toy_scale_rows_sm_90_images[1120];
 
 namespace aotriton::v2::inline abi1::toy {
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_1bb21ebf011bcf2b{
-    .name = "scale_rows_sm_90_1bb21ebf011bcf2b",
+// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_03480891f9f02239{
+    .name = "scale_rows_sm_90_03480891f9f02239",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 0,
     .size = 100,
@@ -26,15 +26,16 @@ constinit Image scale_rows_sm_90_1bb21ebf011bcf2b{
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
-    .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_2cb08ef9a07264e7{
-    .name = "scale_rows_sm_90_2cb08ef9a07264e7",
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_24f91bb405872fa1_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_24f91bb405872fa1{
+    .name = "scale_rows_sm_90_24f91bb405872fa1",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 112,
     .size = 101,
@@ -43,14 +44,14 @@ constinit Image scale_rows_sm_90_2cb08ef9a07264e7{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
+    .descriptors = scale_rows_sm_90_24f91bb405872fa1_descriptors,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
 // BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_4d86513a550a2566{
-    .name = "scale_rows_sm_90_4d86513a550a2566",
+constinit Image scale_rows_sm_90_2505657389aed5d7{
+    .name = "scale_rows_sm_90_2505657389aed5d7",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 224,
     .size = 102,
@@ -58,15 +59,15 @@ constinit Image scale_rows_sm_90_4d86513a550a2566{
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
-    .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
-// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_858d3da8da74b5e2{
-    .name = "scale_rows_sm_90_858d3da8da74b5e2",
+// T=bf16 BLOCK_DMODEL=32 ADDRESSING=general
+// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_311a8cf5ac03149a{
+    .name = "scale_rows_sm_90_311a8cf5ac03149a",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 336,
     .size = 103,
@@ -75,14 +76,15 @@ constinit Image scale_rows_sm_90_858d3da8da74b5e2{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=32 ADDRESSING=general
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_926869c7fa389d72{
-    .name = "scale_rows_sm_90_926869c7fa389d72",
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_7192a0dd9e4e0cd3_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_7192a0dd9e4e0cd3{
+    .name = "scale_rows_sm_90_7192a0dd9e4e0cd3",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 448,
     .size = 104,
@@ -90,15 +92,16 @@ constinit Image scale_rows_sm_90_926869c7fa389d72{
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
-    .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_7192a0dd9e4e0cd3_descriptors,
+    .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_ab01a712700db5ba{
-    .name = "scale_rows_sm_90_ab01a712700db5ba",
+// T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_7227db39861912c3_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_7227db39861912c3{
+    .name = "scale_rows_sm_90_7227db39861912c3",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 560,
     .size = 105,
@@ -106,9 +109,75 @@ constinit Image scale_rows_sm_90_ab01a712700db5ba{
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_7227db39861912c3_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_79a8c1e79e4af129{
+    .name = "scale_rows_sm_90_79a8c1e79e4af129",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 672,
+    .size = 106,
+    .unpacked_size = 106,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
     .descriptor_count = 0,
-    .descriptors = {},
-    .functions = {},
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_c61cbf85287ea606_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_c61cbf85287ea606{
+    .name = "scale_rows_sm_90_c61cbf85287ea606",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 784,
+    .size = 107,
+    .unpacked_size = 107,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_c61cbf85287ea606_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_e3c1ff207a604c62_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_e3c1ff207a604c62{
+    .name = "scale_rows_sm_90_e3c1ff207a604c62",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 896,
+    .size = 108,
+    .unpacked_size = 108,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_e3c1ff207a604c62_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_f75f49d9711adeec{
+    .name = "scale_rows_sm_90_f75f49d9711adeec",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1008,
+    .size = 109,
+    .unpacked_size = 109,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
 };
 
 }  // namespace aotriton::v2::inline abi1::toy

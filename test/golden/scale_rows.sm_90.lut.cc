@@ -4,12 +4,16 @@
 namespace aotriton::v2::inline abi1::toy {
 
 // Defined in scale_rows.sm_90.images.cc.
-extern Image scale_rows_sm_90_1bb21ebf011bcf2b;
-extern Image scale_rows_sm_90_2cb08ef9a07264e7;
-extern Image scale_rows_sm_90_4d86513a550a2566;
-extern Image scale_rows_sm_90_858d3da8da74b5e2;
-extern Image scale_rows_sm_90_926869c7fa389d72;
-extern Image scale_rows_sm_90_ab01a712700db5ba;
+extern Image scale_rows_sm_90_03480891f9f02239;
+extern Image scale_rows_sm_90_24f91bb405872fa1;
+extern Image scale_rows_sm_90_2505657389aed5d7;
+extern Image scale_rows_sm_90_311a8cf5ac03149a;
+extern Image scale_rows_sm_90_7192a0dd9e4e0cd3;
+extern Image scale_rows_sm_90_7227db39861912c3;
+extern Image scale_rows_sm_90_79a8c1e79e4af129;
+extern Image scale_rows_sm_90_c61cbf85287ea606;
+extern Image scale_rows_sm_90_e3c1ff207a604c62;
+extern Image scale_rows_sm_90_f75f49d9711adeec;
 
 namespace {
 
@@ -20,7 +24,7 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_926869c7fa389d72, {64}, "BLOCK_M=64", "num_warps=8"},
+    {&scale_rows_sm_90_311a8cf5ac03149a, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
 };
 
 constexpr uint8_t index[] = {
@@ -62,7 +66,7 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_2cb08ef9a07264e7, {64}, "BLOCK_M=64", "num_warps=4"},
+    {&scale_rows_sm_90_7227db39861912c3, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
 constexpr uint8_t index[] = {
@@ -86,15 +90,77 @@ static_assert(lut.valid());
 
 }  // namespace F2
 
-namespace F3 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+namespace F3 {  // T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
 
 constexpr int32_t rows[] = {64, 512};
 constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_ab01a712700db5ba, {64}, "BLOCK_M=64", "num_warps=8"},
-    {&scale_rows_sm_90_858d3da8da74b5e2, {64}, "BLOCK_M=64", "num_warps=4"},
+    {&scale_rows_sm_90_79a8c1e79e4af129, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F3
+
+namespace F5 {  // T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_sm_90_e3c1ff207a604c62, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F5
+
+namespace F6 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_sm_90_f75f49d9711adeec, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
+    {&scale_rows_sm_90_2505657389aed5d7, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
 constexpr uint8_t index[] = {
@@ -116,22 +182,22 @@ constexpr Evidence evidence[] = {
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, index, entries, evidence};
 static_assert(lut.valid());
 
-}  // namespace F3
+}  // namespace F6
 
-namespace F5 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+namespace F8 {  // T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
 
 constexpr int32_t rows[] = {64, 512};
 constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_1bb21ebf011bcf2b, {64}, "BLOCK_M=64", "num_warps=8"},
-    {&scale_rows_sm_90_4d86513a550a2566, {64}, "BLOCK_M=64", "num_warps=4"},
+    {&scale_rows_sm_90_24f91bb405872fa1, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
+    {&scale_rows_sm_90_7192a0dd9e4e0cd3, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
 constexpr uint8_t index[] = {
     0, 1,  // rows=64
-    0, 1,  // rows=512
+    0, 0,  // rows=512
 };
 
 constexpr Evidence evidence[] = {
@@ -142,34 +208,107 @@ constexpr Evidence evidence[] = {
     // rows=512 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", 10.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", 0.0f, {}},
 };
 
 constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, index, entries, evidence};
 static_assert(lut.valid());
 
-}  // namespace F5
+}  // namespace F8
 
-}  // namespace
+namespace F9 {  // T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general
 
-extern const Lut* const scale_rows_sm_90_luts[6];
-constinit const Lut* const scale_rows_sm_90_luts[] = {
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_sm_90_03480891f9f02239, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F9
+
+namespace F11 {  // T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor
+
+constexpr int32_t rows[] = {64, 512};
+constexpr int32_t waves[] = {1, 8};
+constexpr std::span<const int32_t> bins[] = {rows, waves};
+
+constexpr Entry entries[] = {
+    {&scale_rows_sm_90_c61cbf85287ea606, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+};
+
+constexpr uint8_t index[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+
+constexpr Evidence evidence[] = {
+    // rows=64 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", 10.0f, {}},
+};
+
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, index, entries, evidence};
+static_assert(lut.valid());
+
+}  // namespace F11
+
+constexpr const Lut* luts[] = {
     &F0::lut,
     nullptr,
     &F2::lut,
     &F3::lut,
     nullptr,
     &F5::lut,
+    &F6::lut,
+    nullptr,
+    &F8::lut,
+    &F9::lut,
+    nullptr,
+    &F11::lut,
 };
 
-extern Image* const scale_rows_sm_90_images[6];
-constinit Image* const scale_rows_sm_90_images[] = {
-    &scale_rows_sm_90_1bb21ebf011bcf2b,
-    &scale_rows_sm_90_2cb08ef9a07264e7,
-    &scale_rows_sm_90_4d86513a550a2566,
-    &scale_rows_sm_90_858d3da8da74b5e2,
-    &scale_rows_sm_90_926869c7fa389d72,
-    &scale_rows_sm_90_ab01a712700db5ba,
+constexpr Image* images[] = {
+    &scale_rows_sm_90_03480891f9f02239,
+    &scale_rows_sm_90_24f91bb405872fa1,
+    &scale_rows_sm_90_2505657389aed5d7,
+    &scale_rows_sm_90_311a8cf5ac03149a,
+    &scale_rows_sm_90_7192a0dd9e4e0cd3,
+    &scale_rows_sm_90_7227db39861912c3,
+    &scale_rows_sm_90_79a8c1e79e4af129,
+    &scale_rows_sm_90_c61cbf85287ea606,
+    &scale_rows_sm_90_e3c1ff207a604c62,
+    &scale_rows_sm_90_f75f49d9711adeec,
 };
+
+}  // namespace
+
+extern const KernelTable scale_rows_sm_90_table;
+constinit const KernelTable scale_rows_sm_90_table{luts, images};
 
 }  // namespace aotriton::v2::inline abi1::toy

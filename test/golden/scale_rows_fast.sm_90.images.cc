@@ -11,14 +11,15 @@ aotriton_v2_toy_scale_rows_fast_sm_90_images:
 .popsection
 )");
 
-extern "C" const unsigned char aotriton_v2_toy_scale_rows_fast_sm_90_images[];
+extern "C" const unsigned char aotriton_v2_toy_scale_rows_fast_sm_90_images[224];
 
 namespace aotriton::v2::inline abi1::toy {
 
 // T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
 // BLOCK_M=128 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_fast_sm_90_8bb3f37ac1058294{
-    .name = "scale_rows_fast_sm_90_8bb3f37ac1058294",
+static constexpr DescriptorLayout scale_rows_fast_sm_90_ab1abdf74f7fe710_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_fast_sm_90_ab1abdf74f7fe710{
+    .name = "scale_rows_fast_sm_90_ab1abdf74f7fe710",
     .entry = "scale_rows_fast",
     .data = aotriton_v2_toy_scale_rows_fast_sm_90_images + 0,
     .size = 100,
@@ -27,14 +28,15 @@ constinit Image scale_rows_fast_sm_90_8bb3f37ac1058294{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
+    .descriptors = scale_rows_fast_sm_90_ab1abdf74f7fe710_descriptors,
+    .handles = {},
 };
 
 // T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
 // BLOCK_M=32 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_fast_sm_90_99cce25d1bb72ae8{
-    .name = "scale_rows_fast_sm_90_99cce25d1bb72ae8",
+static constexpr DescriptorLayout scale_rows_fast_sm_90_f7f8a1fae94cc372_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_fast_sm_90_f7f8a1fae94cc372{
+    .name = "scale_rows_fast_sm_90_f7f8a1fae94cc372",
     .entry = "scale_rows_fast",
     .data = aotriton_v2_toy_scale_rows_fast_sm_90_images + 112,
     .size = 101,
@@ -43,8 +45,8 @@ constinit Image scale_rows_fast_sm_90_99cce25d1bb72ae8{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = {{4, 3, {1, 1, 64, 32} }},
-    .functions = {},
+    .descriptors = scale_rows_fast_sm_90_f7f8a1fae94cc372_descriptors,
+    .handles = {},
 };
 
 }  // namespace aotriton::v2::inline abi1::toy

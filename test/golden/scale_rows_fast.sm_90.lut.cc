@@ -4,8 +4,8 @@
 namespace aotriton::v2::inline abi1::toy {
 
 // Defined in scale_rows_fast.sm_90.images.cc.
-extern Image scale_rows_fast_sm_90_8bb3f37ac1058294;
-extern Image scale_rows_fast_sm_90_99cce25d1bb72ae8;
+extern Image scale_rows_fast_sm_90_ab1abdf74f7fe710;
+extern Image scale_rows_fast_sm_90_f7f8a1fae94cc372;
 
 namespace {
 
@@ -16,8 +16,8 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_fast_sm_90_99cce25d1bb72ae8, {32}, "BLOCK_M=32", "num_warps=4"},
-    {&scale_rows_fast_sm_90_8bb3f37ac1058294, {128}, "BLOCK_M=128", "num_warps=4"},
+    {&scale_rows_fast_sm_90_f7f8a1fae94cc372, {32, 1}, "BLOCK_M=32 UNROLL=1", "num_warps=4"},
+    {&scale_rows_fast_sm_90_ab1abdf74f7fe710, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=4"},
 };
 
 constexpr uint8_t index[] = {
@@ -41,17 +41,18 @@ static_assert(lut.valid());
 
 }  // namespace F0
 
-}  // namespace
-
-extern const Lut* const scale_rows_fast_sm_90_luts[1];
-constinit const Lut* const scale_rows_fast_sm_90_luts[] = {
+constexpr const Lut* luts[] = {
     &F0::lut,
 };
 
-extern Image* const scale_rows_fast_sm_90_images[2];
-constinit Image* const scale_rows_fast_sm_90_images[] = {
-    &scale_rows_fast_sm_90_8bb3f37ac1058294,
-    &scale_rows_fast_sm_90_99cce25d1bb72ae8,
+constexpr Image* images[] = {
+    &scale_rows_fast_sm_90_ab1abdf74f7fe710,
+    &scale_rows_fast_sm_90_f7f8a1fae94cc372,
 };
+
+}  // namespace
+
+extern const KernelTable scale_rows_fast_sm_90_table;
+constinit const KernelTable scale_rows_fast_sm_90_table{luts, images};
 
 }  // namespace aotriton::v2::inline abi1::toy

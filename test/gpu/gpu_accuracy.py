@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 FLOAT32_NOISE = 2.0**-20  # of sums of up to a few thousand float32 terms, relative to the sum of their magnitudes
+MOST_SCORES = 1 << 26  # worked out at once
 
 
 @dataclass
@@ -39,51 +40,54 @@ def ordinary(q, k, v, dout, sm_scale, causal) -> Attention:
 
 
 def _attention(q, k, v, dout, sm_scale, causal, work, low) -> Attention:
-    """Textbook attention in ``work``, matrix operands and results rounded to ``low``; one group of heads at a time."""
+    """Textbook attention in ``work``, matrix operands and results rounded to ``low``; some heads at a time."""
 
     def rounded(x):
         return x.to(low).to(work)
 
-    batch, heads_q, seqlen_q, _ = q.shape
-    heads_k, seqlen_k = k.shape[1:3]
-    group = heads_q // heads_k
+    groups = k.shape[0] * k.shape[1]  # of query heads that share a key head
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    queries = q.reshape(groups, -1, *q.shape[2:])  # [groups, heads of a group, seqlen_q, head_dim]
+    douts = dout.reshape(queries.shape)
+    keys, values = (x.reshape(groups, 1, *k.shape[2:]) for x in (k, v))
 
-    def zeros(*shape):
-        return torch.zeros(shape, dtype=work, device=q.device)
+    def zeros(like, dims):
+        return torch.zeros(like.shape[:dims], dtype=work, device=q.device)
 
-    names = {"out": q, "dq": q, "dk": k, "dv": v}
-    made = {name: zeros(*like.shape) for name, like in names.items()}
-    made["logsumexp"] = zeros(batch, heads_q, seqlen_q)
-    bounds = {name: zeros(*like.shape[:3]) for name, like in names.items()}
-    bounds["logsumexp"] = zeros(batch, heads_q, seqlen_q)
+    names = {"out": queries, "dq": queries, "dk": keys, "dv": keys}
+    made = {name: zeros(like, 4) for name, like in names.items()} | {"logsumexp": zeros(queries, 3)}
+    bounds = {name: zeros(like, 3) for name, like in names.items()} | {"logsumexp": zeros(queries, 3)}
     hidden = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device).triu(1) if causal else None
-    for b in range(batch):
-        for head_k in range(heads_k):
-            heads = slice(head_k * group, (head_k + 1) * group)
-            query, do = q[b, heads].to(work), dout[b, heads].to(work)  # [group, seqlen_q, head_dim]
-            key, value = k[b, head_k].to(work), v[b, head_k].to(work)  # [seqlen_k, head_dim]
+    at_once = max(1, MOST_SCORES // (queries.shape[1] * seqlen_q * seqlen_k))
+    for first in range(0, groups, at_once):
+        now = slice(first, first + at_once)
+        query, do, key, value = (x[now].to(work) for x in (queries, douts, keys, values))
 
-            s = query @ key.T * sm_scale
-            if causal:
-                s.masked_fill_(hidden, float("-inf"))
-            lse = torch.logsumexp(s, -1)
-            p = torch.exp(s - lse[..., None])
-            out = rounded(rounded(p) @ value)
-            ds = rounded(p * (do @ value.T - (do * out).sum(-1, keepdim=True)))
-            made["out"][b, heads], made["logsumexp"][b, heads] = out, lse
-            made["dq"][b, heads] = rounded(ds @ key * sm_scale)
-            made["dk"][b, head_k] = rounded((ds.mT @ query).sum(0) * sm_scale)
-            made["dv"][b, head_k] = rounded((rounded(p).mT @ do).sum(0))
+        s = query @ key.mT * sm_scale
+        if causal:
+            s.masked_fill_(hidden, float("-inf"))
+        lse = torch.logsumexp(s, -1)
+        p = torch.exp(s - lse[..., None])
+        out = rounded(rounded(p) @ value)
+        ds = rounded(p * (do @ value.mT - (do * out).sum(-1, keepdim=True)))
+        made["out"][now], made["logsumexp"][now] = out, lse
+        made["dq"][now] = rounded(ds @ key * sm_scale)
+        made["dk"][now] = rounded((ds.mT @ query).sum(1, keepdim=True) * sm_scale)
+        made["dv"][now] = rounded((rounded(p).mT @ do).sum(1, keepdim=True))
 
-            q_norm, k_norm, v_norm = query.norm(dim=-1), key.norm(dim=-1), value.norm(dim=-1)
-            do_norm, out_norm = do.norm(dim=-1), out.norm(dim=-1)
-            weight = p * do_norm[..., None] * (v_norm + out_norm[..., None])  # |dS| before its difference cancels
-            bounds["out"][b, heads] = p @ v_norm
-            bounds["logsumexp"][b, heads] = 1 + q_norm * k_norm.max() * sm_scale
-            bounds["dq"][b, heads] = weight @ k_norm * sm_scale
-            bounds["dk"][b, head_k] = (weight.mT @ q_norm[..., None]).sum(0)[..., 0] * sm_scale
-            bounds["dv"][b, head_k] = (p.mT @ do_norm[..., None]).sum(0)[..., 0]
-    return Attention(**made, bounds=bounds)
+        q_norm, k_norm, v_norm, do_norm, out_norm = (x.norm(dim=-1)[..., None] for x in (query, key, value, do, out))
+        weight = p * do_norm * (v_norm.mT + out_norm)  # |dS| before its difference cancels
+        bounds["out"][now] = (p @ v_norm)[..., 0]
+        bounds["logsumexp"][now] = 1 + q_norm[..., 0] * k_norm.amax(-2) * sm_scale
+        bounds["dq"][now] = (weight @ k_norm)[..., 0] * sm_scale
+        bounds["dk"][now] = (weight.mT @ q_norm).sum(1, keepdim=True)[..., 0] * sm_scale
+        bounds["dv"][now] = (p.mT @ do_norm).sum(1, keepdim=True)[..., 0]
+
+    def ungrouped(results):
+        like = {"out": q, "logsumexp": q, "dq": q, "dk": k, "dv": v}
+        return {name: x.reshape(like[name].shape[: x.dim()]) for name, x in results.items()}
+
+    return Attention(**ungrouped(made), bounds=ungrouped(bounds))
 
 
 def check(name: str, result: torch.Tensor, reference: Attention, low_precision: Attention) -> None:

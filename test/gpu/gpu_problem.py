@@ -41,7 +41,7 @@ class Problem:
     """One attention problem. ``spread`` multiplies Q: 0.1 makes the softmax flat, 12 makes it peaked.
 
     ``layout`` is one of LAYOUTS for all tensors, "mixed" (each tensor its own) or "broadcast" (K and V are one head
-    that every batch and head shares, by strides of 0).
+    that every batch and head shares, by strides of 0). ``deterministic``: the backward gives the same bits each time.
     """
 
     batch: int = 2
@@ -54,12 +54,14 @@ class Problem:
     causal: bool = False
     spread: float = 1.0
     layout: str = "bhsd"
+    deterministic: bool = False
 
     def __str__(self) -> str:
         heads, lengths = f"h{self.heads_q}:{self.heads_k}", f"s{self.seqlen_q}x{self.seqlen_k}"
         mask = "causal" if self.causal else "full"
         return (
             f"b{self.batch}-{heads}-{lengths}-d{self.head_dim}-{self.dtype}-{mask}-spread{self.spread:g}-{self.layout}"
+            f"{'-deterministic' if self.deterministic else ''}"
         )
 
 
@@ -71,7 +73,7 @@ class Guarded:
             strides, offset = _layout(layout, sizes)
         else:
             strides, offset = torch.empty(sizes, device="meta").stride(), 0
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if all(sizes) else 0
         self.buffer = torch.full((2 * GUARD + offset + extent,), fill, dtype=dtype, device=DEVICE)
         self.place = (sizes, strides, GUARD + offset)
         self.view = self.buffer.as_strided(*self.place)
@@ -96,6 +98,7 @@ class Case:
         self.problem = p = problem
         self.dtype = DTYPES[p.dtype]
         self.sm_scale = p.head_dim**-0.5
+        self.options = {"causal": p.causal, "deterministic": p.deterministic}  # of a backward
         self.choose = random.Random(f"{problem} {seed}")
         self.random = torch.Generator(device=DEVICE).manual_seed(zlib.crc32(f"{problem} {seed}".encode()))
         self.q_sizes = (p.batch, p.heads_q, p.seqlen_q, p.head_dim)
@@ -122,18 +125,18 @@ class Case:
         made = {name: Guarded(self.q_sizes, self.dtype, self._tensor_layout(), 1.0) for name in ("out", "dq")}
         made |= {name: Guarded(self.k_sizes, self.dtype, self._tensor_layout(), 1.0) for name in ("dk", "dv")}
         made["logsumexp"] = Guarded((p.batch, p.heads_q, p.seqlen_q), torch.float32, "contiguous", 1.0)
-        made["workspace"] = Guarded((self._workspace_size(made) // 4,), torch.float32, "contiguous", 1.0)
+        made["workspace"] = Guarded((self.workspace_size(made) // 4,), torch.float32, "contiguous", 1.0)
         for guarded in made.values():
             guarded.view.fill_(float("nan"))
         return made
 
-    def _backward_tensors(self, outputs: dict[str, Guarded]) -> list[torch.Tensor]:
+    def backward_tensors(self, outputs: dict[str, Guarded]) -> list[torch.Tensor]:
         o = {name: guarded.view for name, guarded in outputs.items()}
         return [self.q, self.k, self.v, o["out"], self.dout, o["logsumexp"], o["dq"], o["dk"], o["dv"]]
 
-    def _workspace_size(self, outputs: dict[str, Guarded]) -> int:
-        tensors = self._backward_tensors(outputs)
-        size = pyaotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, causal=self.problem.causal)
+    def workspace_size(self, outputs: dict[str, Guarded]) -> int:
+        tensors = self.backward_tensors(outputs)
+        size = pyaotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, **self.options)
         return size + -size % 4
 
     def forward(self, outputs: dict[str, Guarded]) -> None:
@@ -146,8 +149,8 @@ class Case:
     def backward(self, outputs: dict[str, Guarded]) -> None:
         """Launches on torch's current stream; ``outputs`` holds what ``forward`` wrote."""
         pyaotriton.attn_bwd(
-            *self._backward_tensors(outputs), outputs["workspace"].view.view(torch.uint8),
-            sm_scale=self.sm_scale, causal=self.problem.causal, stream=torch.cuda.current_stream().cuda_stream,
+            *self.backward_tensors(outputs), outputs["workspace"].view.view(torch.uint8),
+            sm_scale=self.sm_scale, stream=torch.cuda.current_stream().cuda_stream, **self.options,
         )  # fmt: skip
 
     def launch(self, outputs: dict[str, Guarded]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
 
 from gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
-from gpu_problem import LAYOUTS, Case, Problem, bits  # noqa: E402
+from gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
 
 LENGTHS = (1, 17, 65, 127, 513, 1000)
 
@@ -82,6 +83,14 @@ def _backends() -> list[Problem]:
     ]
 
 
+def _many() -> list[Problem]:
+    """More batches than a grid has places along y or z."""
+    return [
+        Problem(batch=b, heads_q=h, heads_k=h, seqlen_q=16, seqlen_k=16, head_dim=64, causal=causal)
+        for b, h, causal in ((70_000, 1, False), (70_000, 1, True), (1, 70_000, False))
+    ]
+
+
 def _random(count: int) -> list[Problem]:
     choose = random.Random(20)
     made = []
@@ -105,7 +114,10 @@ def _random(count: int) -> list[Problem]:
     return made
 
 
-PROBLEMS = [*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads(), *_fill(), *_backends(), *_random(60)]
+PROBLEMS = [
+    *(*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads()),
+    *(*_fill(), *_backends(), *_many(), *_random(60)),
+]
 
 
 @pytest.mark.parametrize("problem", list(dict.fromkeys(PROBLEMS)), ids=str)
@@ -128,8 +140,8 @@ def test_the_problems_reach_every_backend() -> None:
     import pyaotriton
 
     def backends(op: str, problem: Problem) -> tuple[str, list[str]]:
-        names = ("dtype", "batch", "seqlen_q", "seqlen_k", "head_dim", "heads_k", "causal")
-        sizes = {name: getattr(problem, name) for name in names} | {"heads": problem.heads_q}
+        names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "causal")
+        sizes = {name: getattr(problem, name) for name in names}
         lead = pyaotriton.explain(op, arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), **sizes)[-1]
         return lead["backend"], [backend["name"] for backend in lead["backends"]]
 
@@ -154,10 +166,10 @@ def test_logsumexp_is_optional(layout: str) -> None:
 
 
 def test_scale_is_the_callers() -> None:
-    """Any non-negative sm_scale is honoured: zero gives the mean of V."""
+    """Any positive sm_scale is honoured: a tiny one gives the mean of V."""
     case = Case(Problem(batch=1, heads_q=2, heads_k=2, seqlen_q=100, seqlen_k=60))
     outputs = case.outputs()
-    for sm_scale in (0.0, 0.7):
+    for sm_scale in (1e-9, 0.7):
         case.sm_scale = sm_scale
         case.launch(outputs)
         torch.cuda.synchronize()
@@ -165,3 +177,45 @@ def test_scale_is_the_callers() -> None:
         reference, low_precision = truth(*inputs), ordinary(*inputs)
         for name in ("out", "logsumexp", "dv", "dk", "dq"):
             check(name, outputs[name].view, reference, low_precision)
+
+
+@pytest.mark.parametrize("head_dim", [64, 72])
+def test_scale_has_a_default(head_dim: int) -> None:
+    """Left out, or zero, it is 1 / sqrt(head_dim): forward and backward give the bits that they give with that."""
+    import pyaotriton
+
+    case = Case(Problem(seqlen_q=100, seqlen_k=100, head_dim=head_dim, deterministic=True))
+    case.sm_scale = 1 / math.sqrt(head_dim)
+    wanted = case.outputs()
+    case.launch(wanted)
+    for given in ({}, {"sm_scale": 0.0}):
+        got = case.outputs()
+        o = {name: guarded.view for name, guarded in got.items()}
+        pyaotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], **given)
+        pyaotriton.attn_bwd(*case.backward_tensors(got), o["workspace"].view(torch.uint8), **given, **case.options)
+        torch.cuda.synchronize()
+        assert same_bits(wanted, got)
+
+
+EMPTY = {
+    "batch": {"batch": 0},
+    "heads": {"heads_q": 0, "heads_k": 0},
+    "queries": {"seqlen_q": 0},
+    "keys": {"seqlen_k": 0},
+    "queries and keys, causal": {"seqlen_q": 0, "seqlen_k": 0, "causal": True},
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_empty_problems_have_results(what: str, layout: str) -> None:
+    """A size of 0 is no error: what is left of the results is zeros, and -inf in logsumexp; nothing else is written."""
+    case = Case(Problem(layout=layout, **EMPTY[what]))
+    outputs = case.outputs()
+    case.launch(outputs)
+    torch.cuda.synchronize()
+    for name in ("out", "dq", "dk", "dv"):
+        assert not outputs[name].view.any(), name
+    assert (outputs["logsumexp"].view == float("-inf")).all()
+    for name, guarded in outputs.items():
+        guarded.assert_untouched_outside(name)

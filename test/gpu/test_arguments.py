@@ -133,6 +133,22 @@ def test_wrong_backward_calls_name_their_argument(what: str) -> None:
     refused(pyaotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
 
 
+@pytest.mark.parametrize("what", WRONG_FORWARD)
+def test_a_wrong_call_is_not_supported(what: str) -> None:
+    """Asked beforehand, the library says that it would refuse the call."""
+    assert pyaotriton.attn_fwd_supported(**forward_arguments())
+    assert not pyaotriton.attn_fwd_supported(**forward_arguments() | WRONG_FORWARD[what][0]())
+
+
+def test_a_workspace_is_not_asked_for_beforehand() -> None:
+    """Whether a backward is supported, and how much workspace it needs, is answered without one."""
+    arguments = backward_arguments()
+    size = len(arguments.pop("workspace"))
+    assert pyaotriton.attn_bwd_supported(**arguments)
+    assert pyaotriton.attn_bwd_workspace_size(**arguments) == size > 0
+    assert pyaotriton.attn_fwd_workspace_size(**forward_arguments()) == 0
+
+
 @pytest.mark.parametrize("name", ["q", "out", "logsumexp"])
 def test_tensors_of_the_host_are_refused(name: str) -> None:
     """A tensor in host memory never reaches the GPU: ValueError names it."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTH
 
 from gpu_problem import Case, Guarded, Problem, same_bits  # noqa: E402 - it needs both
 
-TYPICAL = Problem(batch=2, heads_q=8, heads_k=4, seqlen_q=700, seqlen_k=700, head_dim=128, causal=True)
+# Deterministic, so that a launch can be compared with another by its bits.
+TYPICAL = Problem(
+    batch=2, heads_q=8, heads_k=4, seqlen_q=700, seqlen_k=700, head_dim=128, causal=True, deterministic=True
+)
 PROBLEMS = (
     TYPICAL,
-    Problem(heads_q=6, heads_k=2, seqlen_q=513, seqlen_k=1000, head_dim=64, dtype="fp16", spread=12.0),
-    Problem(heads_q=4, heads_k=1, seqlen_q=300, seqlen_k=300, head_dim=96, layout="odd_rows", causal=True),
+    replace(
+        TYPICAL, heads_q=6, heads_k=2, seqlen_q=513, seqlen_k=1000, head_dim=64, dtype="fp16", spread=12.0, causal=False
+    ),
+    replace(TYPICAL, heads_q=4, heads_k=1, seqlen_q=300, seqlen_k=300, head_dim=96, layout="odd_rows"),
 )
 
 
@@ -73,6 +79,32 @@ def test_work_is_ordered_on_the_callers_stream() -> None:
     assert same_bits(wanted, outputs)
 
 
+def test_torchs_current_stream_is_the_default() -> None:
+    """Without a stream, a call is ordered after the work of torch's current stream, and not on the default one."""
+    case = Case(TYPICAL)
+    wanted, got = launched(case), case.outputs()
+    o = {name: guarded.view for name, guarded in got.items()}
+    inputs = case.q.clone()
+    case.q.fill_(float("nan"))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        case.q.copy_(inputs)
+        pyaotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], sm_scale=case.sm_scale, causal=True)
+        pyaotriton.attn_bwd(
+            *case.backward_tensors(got), o["workspace"].view(torch.uint8), sm_scale=case.sm_scale, stream=None,
+            **case.options,
+        )  # fmt: skip
+        late = torch.cuda.Event()
+        late.record()
+    early = torch.cuda.Event()
+    early.record()  # on the default stream
+    early.synchronize()
+    assert not late.query(), "the launch ran outside its stream, or the sleep was too short"
+    torch.cuda.synchronize()
+    assert same_bits(wanted, got)
+
+
 def test_two_streams_do_not_disturb_each_other() -> None:
     """Launches that overlap on two streams give what they give alone."""
     cases = [Case(problem) for problem in PROBLEMS[:2]]
@@ -95,7 +127,7 @@ from gpu_problem import Case, Problem, same_bits
 
 cases = [
     Case(Problem(batch=1, seqlen_q=100 + 60 * i, seqlen_k=100 + 60 * i, head_dim=(64, 128)[i % 2],
-                 dtype=("bf16", "fp16")[i // 4], causal=i % 3 == 0))
+                 dtype=("bf16", "fp16")[i // 4], causal=i % 3 == 0, deterministic=True))
     for i in range(8)
 ]
 runs = [[case.outputs() for _ in range(20)] for case in cases]
@@ -182,7 +214,7 @@ import torch
 import pyaotriton
 from gpu_problem import Case, Problem, same_bits
 
-case = Case(Problem(seqlen_q=256, seqlen_k=256))
+case = Case(Problem(seqlen_q=256, seqlen_k=256, deterministic=True))
 outputs = case.outputs()
 torch.cuda.synchronize()
 with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -228,7 +260,7 @@ def test_what_explain_says_is_what_runs() -> None:
     """With AOTRITON_LOG=info each first use prints the image that explain() names, and later uses print nothing."""
     done = in_fresh_process(LOG, AOTRITON_LOG="info")
     assert done.returncode == 0, done.stderr
-    shape = {"batch": 2, "heads": 8, "heads_k": 4, "seqlen_q": 700, "seqlen_k": 700, "head_dim": 128, "causal": True}
+    shape = {"batch": 2, "heads_q": 8, "heads_k": 4, "seqlen": 700, "head_dim": 128, "causal": True}
     arch, multiprocessors = pyaotriton.arch(), pyaotriton.multiprocessors()
     images = [
         choice["image"]

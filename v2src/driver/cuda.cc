@@ -12,6 +12,7 @@ constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76,
               kMultiprocessorCount = 16;                  // CUdevice_attribute
 constexpr int kMaxDynamicSharedSize = 8;                  // CUfunction_attribute
 constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
+constexpr int kCaptureModeRelaxed = 2;                    // CUstreamCaptureMode
 constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
 
 struct {
@@ -23,6 +24,10 @@ struct {
   int (*push)(void*);
   int (*pop)(void**);
   int (*context_device)(int*);
+  int (*context_id)(void*, unsigned long long*);
+  int (*retain_primary)(void**, int);
+  int (*device)(int*, int);
+  int (*exchange_capture_mode)(int*);
   int (*load_data)(void**, const void*);
   int (*unload)(void*);
   int (*get_function)(void**, void*, const char*);
@@ -31,15 +36,25 @@ struct {
   int (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes,
                       const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
                       int swizzle, int promotion, int fill);
+  int (*replace_address)(TensorMap*, void*);
+  int (*fill16)(uint64_t, size_t pitch, unsigned short, size_t width, size_t height, void* stream);
+  int (*fill32)(uint64_t, size_t pitch, unsigned, size_t width, size_t height, void* stream);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   int (*error_name)(int, const char**);
   int (*error_string)(int, const char**);
 } cuda;
 
-int contexts(void* stream, void** of_stream, void** current) {
-  const int status = cuda.current(current);
-  *of_stream = *current;
-  return status || !stream ? status : cuda.stream_context(stream, of_stream);
+// Null, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are of whichever context is current.
+bool has_context(void* stream) { return reinterpret_cast<uintptr_t>(stream) > 2; }
+
+int contexts(void* stream, Contexts* contexts) {
+  int status = cuda.current(&contexts->current);
+  contexts->of_stream = contexts->current;
+  if (!status && has_context(stream)) status = cuda.stream_context(stream, &contexts->of_stream);
+  unsigned long long id = 0;
+  if (!status && contexts->of_stream) status = cuda.context_id(contexts->of_stream, &id);
+  contexts->id = id;
+  return status;
 }
 
 int enter(void* context) { return cuda.push(context); }
@@ -55,11 +70,29 @@ int properties(DeviceProperties* properties) {
   if (!status) status = cuda.device_attribute(&major, kComputeCapabilityMajor, device);
   if (!status) status = cuda.device_attribute(&minor, kComputeCapabilityMinor, device);
   if (!status) status = cuda.device_attribute(&properties->multiprocessors, kMultiprocessorCount, device);
-  if (!status) snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
+  if (status) return status;
+  snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
+  properties->ordinal = device;
+  return 0;
+}
+
+int primary_context(int ordinal, void** context) {
+  int device;
+  const int status = cuda.device(&device, ordinal);
+  return status ? status : cuda.retain_primary(context, device);
+}
+
+// Loading is forbidden, and ends the capture, where a thread captures in the global mode; not to a thread in the
+// relaxed one.
+int load_module(void** module, const void* binary) {
+  int mode = kCaptureModeRelaxed;
+  int status = cuda.exchange_capture_mode(&mode);
+  if (status) return status;
+  status = cuda.load_data(module, binary);
+  cuda.exchange_capture_mode(&mode);
   return status;
 }
 
-int load_module(void** module, const void* binary) { return cuda.load_data(module, binary); }
 int unload_module(void* module) { return cuda.unload(module); }
 int get_function(void** function, void* module, const char* name) { return cuda.get_function(function, module, name); }
 
@@ -82,6 +115,16 @@ int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
                            kL2Promotion128B, kFillZero);
 }
 
+int replace_address(TensorMap* map, void* address) { return cuda.replace_address(map, address); }
+
+int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
+  const auto to = reinterpret_cast<uint64_t>(data);
+  const auto columns = static_cast<size_t>(width), height = static_cast<size_t>(rows);
+  const size_t step = rows > 1 ? static_cast<size_t>(pitch) : columns * static_cast<size_t>(bytes);
+  if (bytes == 2) return cuda.fill16(to, step, static_cast<unsigned short>(pattern), columns, height, stream);
+  return cuda.fill32(to, step, pattern, columns, height, stream);
+}
+
 int launch(const Launch& l) {
   return cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
                      nullptr);
@@ -97,16 +140,20 @@ void describe_error(int status, char* text, size_t size) {
 constexpr Driver table = {
     .name = "CUDA",
     .vendor = "cuda",
+    .most_threads_x = UINT64_MAX,
     .contexts = contexts,
     .enter = enter,
     .leave = leave,
     .properties = properties,
+    .primary_context = primary_context,
     .load_module = load_module,
     .unload_module = unload_module,
     .get_function = get_function,
     .set_max_shared = set_max_shared,
     .is_capturing = is_capturing,
     .encode_tensor_map = encode_tensor_map,
+    .replace_address = replace_address,
+    .fill = fill,
     .launch = launch,
     .describe_error = describe_error,
 };
@@ -127,12 +174,19 @@ const Driver* open_cuda(char* why, size_t size) noexcept {
   library.find(cuda.push, "cuCtxPushCurrent_v2");
   library.find(cuda.pop, "cuCtxPopCurrent_v2");
   library.find(cuda.context_device, "cuCtxGetDevice");
+  library.find(cuda.context_id, "cuCtxGetId");
+  library.find(cuda.retain_primary, "cuDevicePrimaryCtxRetain");
+  library.find(cuda.device, "cuDeviceGet");
+  library.find(cuda.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
   library.find(cuda.load_data, "cuModuleLoadData");
   library.find(cuda.unload, "cuModuleUnload");
   library.find(cuda.get_function, "cuModuleGetFunction");
   library.find(cuda.set_attribute, "cuFuncSetAttribute");
   library.find(cuda.is_capturing, "cuStreamIsCapturing");
   library.find(cuda.encode_tiled, "cuTensorMapEncodeTiled");
+  library.find(cuda.replace_address, "cuTensorMapReplaceAddress");
+  library.find(cuda.fill16, "cuMemsetD2D16Async");
+  library.find(cuda.fill32, "cuMemsetD2D32Async");
   library.find(cuda.launch, "cuLaunchKernel");
   library.find(cuda.error_name, "cuGetErrorName");
   library.find(cuda.error_string, "cuGetErrorString");

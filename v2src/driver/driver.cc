@@ -4,25 +4,27 @@
 #include <mutex>
 
 #include "error.h"
+#include "lock.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
 std::atomic<const Driver*> chosen{nullptr};
-std::mutex opening;
 }  // namespace
 
 const Driver* driver() noexcept {
   if (const Driver* found = chosen.load(std::memory_order_acquire)) return found;
-  const std::lock_guard lock(opening);
+  const std::lock_guard lock(slow_path());
   if (const Driver* found = chosen.load(std::memory_order_acquire)) return found;
   char no_cuda[160], no_hip[160];
   const Driver* found = open_cuda(no_cuda, sizeof no_cuda);
   if (!found) found = open_hip(no_hip, sizeof no_hip);
-  if (!found) fail(Error::no_driver, "no GPU driver: %s; %s", no_cuda, no_hip);
+  if (!found) static_cast<void>(fail(Error::no_driver, "no GPU driver: %s; %s", no_cuda, no_hip));
   chosen.store(found, std::memory_order_release);
   return found;
 }
+
+const Driver* opened_driver() noexcept { return chosen.load(std::memory_order_acquire); }
 
 void replace_driver(const Driver* replacement) noexcept { chosen.store(replacement, std::memory_order_release); }
 

@@ -38,23 +38,37 @@ struct Launch {
 struct DeviceProperties {
   char arch[64];
   int multiprocessors;
+  int ordinal;
+};
+
+// The context of a stream and the one that is current; null where there is none. An `id` is never used again for
+// another context, as an address may be.
+struct Contexts {
+  void* of_stream;
+  void* current;
+  uint64_t id;  // of of_stream; 0 where that is null
 };
 
 // Functions return 0, or the driver's own error number. A context is a CUcontext; on HIP it stands for a device.
 struct Driver {
   const char* name;
-  const char* vendor;  // as in ArchInfo
+  const char* vendor;       // as in ArchInfo
+  uint64_t most_threads_x;  // of all programs along x
 
-  int (*contexts)(void* stream, void** of_stream, void** current);  // null where there is none
+  int (*contexts)(void* stream, Contexts* contexts);
   int (*enter)(void* context);
-  int (*leave)(void* previous);                     // undoes enter
-  int (*properties)(DeviceProperties* properties);  // of the current context
-  int (*load_module)(void** module, const void* binary);
+  int (*leave)(void* previous);                           // undoes enter
+  int (*properties)(DeviceProperties* properties);        // of the current context
+  int (*primary_context)(int ordinal, void** context);    // of a device; it stays
+  int (*load_module)(void** module, const void* binary);  // also while another thread captures a stream
   int (*unload_module)(void* module);
   int (*get_function)(void** function, void* module, const char* name);
   int (*set_max_shared)(void* function, uint32_t bytes);
   int (*is_capturing)(void* stream, bool* capturing);
   int (*encode_tensor_map)(TensorMap* map, const TensorMapRequest& request);  // null where the vendor has none
+  int (*replace_address)(TensorMap* map, void* address);                      // likewise
+  // Enqueues: rows x width elements of so many bytes each become `pattern`. `pitch` is in bytes.
+  int (*fill)(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream);
   int (*launch)(const Launch& launch);
   void (*describe_error)(int status, char* text, size_t size);
 };
@@ -63,6 +77,9 @@ struct Driver {
 // Null, with the reason in last_error_message(), where neither has one; a later call tries again.
 const Driver* driver() noexcept;
 
+// The same where a call has opened it before, else null.
+const Driver* opened_driver() noexcept;
+
 // Makes driver() return `replacement`; null goes back to the real one. For tests.
 void replace_driver(const Driver* replacement) noexcept;
 
@@ -70,7 +87,7 @@ void replace_driver(const Driver* replacement) noexcept;
 const Driver* open_cuda(char* why, size_t size) noexcept;
 const Driver* open_hip(char* why, size_t size) noexcept;
 
-// driver_failed, with a message such as "attn_fwd: CUDA could not launch: CUDA_ERROR_... (...)".
+// driver_failed, with a message such as "scale: CUDA could not launch: CUDA_ERROR_... (...)".
 Error driver_failure(const Driver& driver, int status, const char* who, const char* what) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

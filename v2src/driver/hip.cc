@@ -11,6 +11,8 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
+constexpr int kCaptureModeRelaxed = 2;  // hipStreamCaptureMode
+
 // hipDeviceProp_tR0600: 1,472 bytes, of which only these are read.
 struct HipProperties {
   char before[388];
@@ -32,6 +34,10 @@ struct {
   int (*unload)(void*);
   int (*get_function)(void**, void*, const char*);
   int (*is_capturing)(void*, int*);
+  int (*exchange_capture_mode)(int*);
+  int (*fill8)(void*, size_t pitch, int, size_t width, size_t height, void* stream);
+  int (*fill16)(void*, unsigned short, size_t count, void* stream);
+  int (*fill32)(void*, int, size_t count, void* stream);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   const char* (*error_name)(int);
   const char* (*error_string)(int);
@@ -41,13 +47,13 @@ struct {
 void* context_of(int device) { return reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1); }
 int device_of(void* context) { return static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1; }
 
-int contexts(void* stream, void** of_stream, void** current) {
+int contexts(void* stream, Contexts* contexts) {
   int device = 0;
   int status = hip.get_device(&device);
-  *current = *of_stream = context_of(device);
-  if (status || !stream) return status;
-  status = hip.stream_device(stream, &device);
-  *of_stream = context_of(device);
+  contexts->current = context_of(device);
+  if (!status && stream) status = hip.stream_device(stream, &device);
+  contexts->of_stream = context_of(device);
+  contexts->id = static_cast<uint64_t>(device) + 1;
   return status;
 }
 
@@ -63,10 +69,24 @@ int properties(DeviceProperties* properties) {
   snprintf(properties->arch, sizeof properties->arch, "%.*s", static_cast<int>(sizeof properties->arch) - 1,
            found.arch);
   properties->multiprocessors = found.multiprocessors;
+  properties->ordinal = device;
   return status;
 }
 
-int load_module(void** module, const void* binary) { return hip.load_data(module, binary); }
+int primary_context(int ordinal, void** context) {
+  *context = context_of(ordinal);
+  return 0;
+}
+
+int load_module(void** module, const void* binary) {
+  int mode = kCaptureModeRelaxed;
+  int status = hip.exchange_capture_mode(&mode);
+  if (status) return status;
+  status = hip.load_data(module, binary);
+  hip.exchange_capture_mode(&mode);
+  return status;
+}
+
 int unload_module(void* module) { return hip.unload(module); }
 int get_function(void** function, void* module, const char* name) { return hip.get_function(function, module, name); }
 int set_max_shared(void*, uint32_t) { return 0; }  // LDS needs no opt-in
@@ -76,6 +96,21 @@ int is_capturing(void* stream, bool* capturing) {
   const int status = hip.is_capturing(stream, &capture);
   *capturing = capture != 0;
   return status;
+}
+
+int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
+  const auto columns = static_cast<size_t>(width);
+  const size_t length = columns * static_cast<size_t>(bytes);
+  if (!pattern)
+    return hip.fill8(data, rows > 1 ? static_cast<size_t>(pitch) : length, 0, length, static_cast<size_t>(rows),
+                     stream);
+  for (int64_t row = 0; row < rows; ++row) {
+    char* const to = static_cast<char*>(data) + row * pitch;
+    const int status = bytes == 2 ? hip.fill16(to, static_cast<unsigned short>(pattern), columns, stream)
+                                  : hip.fill32(to, static_cast<int>(pattern), columns, stream);
+    if (status) return status;
+  }
+  return 0;
 }
 
 int launch(const Launch& l) {
@@ -90,16 +125,20 @@ void describe_error(int status, char* text, size_t size) {
 constexpr Driver table = {
     .name = "HIP",
     .vendor = "hip",
+    .most_threads_x = UINT32_MAX,
     .contexts = contexts,
     .enter = enter,
     .leave = leave,
     .properties = properties,
+    .primary_context = primary_context,
     .load_module = load_module,
     .unload_module = unload_module,
     .get_function = get_function,
     .set_max_shared = set_max_shared,
     .is_capturing = is_capturing,
     .encode_tensor_map = nullptr,
+    .replace_address = nullptr,
+    .fill = fill,
     .launch = launch,
     .describe_error = describe_error,
 };
@@ -122,6 +161,10 @@ const Driver* open_hip(char* why, size_t size) noexcept {
   library.find(hip.unload, "hipModuleUnload");
   library.find(hip.get_function, "hipModuleGetFunction");
   library.find(hip.is_capturing, "hipStreamIsCapturing");
+  library.find(hip.exchange_capture_mode, "hipThreadExchangeStreamCaptureMode");
+  library.find(hip.fill8, "hipMemset2DAsync");
+  library.find(hip.fill16, "hipMemsetD16Async");
+  library.find(hip.fill32, "hipMemsetD32Async");
   library.find(hip.launch, "hipModuleLaunchKernel");
   library.find(hip.error_name, "hipGetErrorName");
   library.find(hip.error_string, "hipGetErrorString");

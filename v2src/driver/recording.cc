@@ -33,10 +33,14 @@ struct Call {
   const int status = ++recording.calls == recording.fail_at ? kRecordedFailure : 0;
 };
 
-int contexts(void* stream, void** of_stream, void** now) {
+int contexts(void* stream, Contexts* contexts) {
   const Call call;
-  *now = *of_stream = current.back();
-  if (stream) *of_stream = recording.stream_contexts.at(stream);
+  contexts->current = contexts->of_stream = current.back();
+  if (stream) contexts->of_stream = recording.stream_contexts.at(stream);
+  contexts->id = 0;
+  if (contexts->of_stream)
+    contexts->id =
+        reinterpret_cast<uint64_t>(contexts->of_stream) << 16 | recording.devices.at(contexts->of_stream).life;
   return call.status;
 }
 
@@ -57,6 +61,14 @@ int properties(DeviceProperties* properties) {
   const RecordedDevice& device = recording.devices.at(current.back());
   snprintf(properties->arch, sizeof properties->arch, "%s", device.arch.c_str());
   properties->multiprocessors = device.multiprocessors;
+  properties->ordinal = device.ordinal;
+  return call.status;
+}
+
+int primary_context(int ordinal, void** context) {
+  const Call call;
+  for (const auto& [found, device] : recording.devices)
+    if (device.ordinal == ordinal) *context = const_cast<void*>(found);
   return call.status;
 }
 
@@ -97,8 +109,22 @@ int is_capturing(void* stream, bool* capturing) {
 
 int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
   const Call call;
+  ++recording.encoded;
   memset(map, 0, sizeof *map);
   memcpy(map, &request, sizeof request);
+  return call.status;
+}
+
+int replace_address(TensorMap* map, void* address) {
+  const Call call;
+  ++recording.replaced;
+  memcpy(reinterpret_cast<char*>(map) + offsetof(TensorMapRequest, address), &address, sizeof address);
+  return call.status;
+}
+
+int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void*) {
+  const Call call;
+  recording.fills.push_back({data, pattern, bytes, width, rows, pitch});
   return call.status;
 }
 
@@ -128,16 +154,20 @@ void describe_error(int status, char* text, size_t size) { snprintf(text, size, 
 constexpr Driver table(const char* name, const char* vendor, bool descriptors) {
   return {.name = name,
           .vendor = vendor,
+          .most_threads_x = descriptors ? UINT64_MAX : UINT32_MAX,
           .contexts = contexts,
           .enter = enter,
           .leave = leave,
           .properties = properties,
+          .primary_context = primary_context,
           .load_module = load_module,
           .unload_module = unload_module,
           .get_function = get_function,
           .set_max_shared = set_max_shared,
           .is_capturing = is_capturing,
           .encode_tensor_map = descriptors ? encode_tensor_map : nullptr,
+          .replace_address = descriptors ? replace_address : nullptr,
+          .fill = fill,
           .launch = launch,
           .describe_error = describe_error};
 }

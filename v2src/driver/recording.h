@@ -46,9 +46,17 @@ struct RecordedLaunch {
   }
 };
 
+struct RecordedFill {
+  void* data;
+  uint32_t pattern;
+  int64_t bytes, width, rows, pitch;
+};
+
 struct RecordedDevice {
   std::string arch;
   int multiprocessors;
+  uint64_t life = 1;  // a context at the same address with another life is another context
+  int ordinal = 0;
 };
 
 // What the stand-in pretends, and what it saw. Contexts are any pointers that are keys of `devices`.
@@ -61,7 +69,9 @@ struct Recording {
   int calls = 0;
   std::vector<RecordedLoad> loads;
   std::vector<RecordedLaunch> launches;
-  int modules = 0;  // loaded at present
+  std::vector<RecordedFill> fills;
+  int encoded = 0, replaced = 0;  // tensor maps, and addresses in them
+  int modules = 0;                // loaded at present
 };
 
 inline constexpr int kRecordedFailure = 999;

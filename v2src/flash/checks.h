@@ -1,17 +1,17 @@
-// The checks of whole calls, which dispatch and explicit candidates share.
+// The checks that forward and backward share: what attention asks beyond tensors that fit together.
 #pragma once
 
-#include <aotriton/flash.h>
-
-#include "flash/problem.h"
-#include "lut.h"
+#include "call.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
-Error check_attn_fwd(const attn_fwd_params& params, Data data, Problem* problem) noexcept;
-Error check_attn_bwd(const attn_bwd_params& params, Data data, Problem* problem) noexcept;
+// Where an operator has the numbers that the checks are about.
+struct Places {
+  size_t heads_q, heads_k, seqlen_q, seqlen_k, head_dim;  // sizes
+  size_t sm_scale, causal;                                // scalars
+};
 
-// The arch to explain for, with `multiprocessors` where that is not 0; unknown_arch or invalid_argument.
-Error find_arch(const KernelInfo& kernel, const char* arch, int multiprocessors, ArchInfo* found) noexcept;
+// Sets sm_scale where the caller left it to the library.
+Error check_attention(Call& call, const Places& places) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

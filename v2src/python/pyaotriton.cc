@@ -1,16 +1,20 @@
-// The Python module pyaotriton over the public headers, and over explicit candidates for the tuner.
-#include <aotriton/flash.h>
+// The Python module pyaotriton: each operator as a function, and launches of explicit candidates for the tuner.
 #include <aotriton/runtime.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <optional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "device.h"
-#include "flash/request.h"
 #include "load.h"
-#include "python/candidate.h"
-#include "python/tensor.h"
+#include "prepared.h"
+#include "python/bound_call.h"
+#include "python/owned_candidate.h"
+#include "registry.h"
+#include "request.h"
+#include "run.h"
 
 namespace py = pybind11;
 
@@ -18,57 +22,103 @@ namespace aotriton::v2::python {
 
 namespace {
 
-PyObject* error_type = nullptr;  // AotritonError
-
-void raise_if(Error error) {
-  if (error == Error::success) return;
-  const py::object raised = py::reinterpret_borrow<py::object>(error_type)(last_error_message());
-  raised.attr("code") = error_name(error);
-  PyErr_SetObject(error_type, raised.ptr());
-  throw py::error_already_set();
-}
-
-// Runs `call` without the interpreter's lock. The message of an error is this thread's, so it survives the switch.
-template <class Call>
-void run(Call call) {
-  Error error;
-  {
-    const py::gil_scoped_release release;
-    error = call();
+// Python's arguments of a call: operands by place or name, then the workspace where there is one; scalars by name.
+// Returns what `stream` was.
+py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args, const py::kwargs& kwargs) {
+  const size_t operands = info.operands.size(), places = operands + (info.workspace.empty() ? 0 : 1);
+  if (args.size() > places)
+    throw py::type_error(std::string(info.name) + " takes " + std::to_string(places) + " tensors, got " +
+                         std::to_string(args.size()));
+  std::vector<bool> given(places);
+  const auto set = [&](size_t place, py::handle tensor) {
+    if (given[place]) throw py::type_error(std::string(info.name) + " got a tensor twice");
+    given[place] = true;
+    if (place < operands)
+      call.set_operand(place, tensor);
+    else
+      call.set_workspace(tensor);
+  };
+  for (size_t place = 0; place < args.size(); ++place) set(place, args[place]);
+  py::object stream = py::none();
+  for (const auto& [key, value] : kwargs) {
+    const auto name = py::cast<std::string>(key);
+    const int slot = find_slot(info, name), scalar = find_scalar(info, name);
+    if (name == "stream")
+      stream = py::reinterpret_borrow<py::object>(value);
+    else if (name == "workspace" && places > operands)
+      set(operands, value);
+    else if (slot >= 0 && static_cast<size_t>(slot) < operands)
+      set(static_cast<size_t>(slot), value);
+    else if (scalar >= 0 && !info.scalars[static_cast<size_t>(scalar)].internal)
+      call.set_scalar(static_cast<size_t>(scalar), value);
+    else
+      throw py::type_error(std::string(info.name) + " has no argument " + name);
   }
-  raise_if(error);
+  for (size_t slot = 0; slot < operands; ++slot)
+    if (!given[slot] && !info.operands[slot].optional)
+      throw py::type_error(std::string(info.name) + " misses its tensor " + info.operands[slot].name);
+  return stream;
 }
 
-Stream stream_of(uintptr_t handle) { return {reinterpret_cast<void*>(handle)}; }
-
-using Object = const py::object&;
-
-attn_fwd_params fwd_params(Object q, Object k, Object v, Object out, Object logsumexp, float sm_scale, bool causal) {
-  return {tensor_of<4>(q, "q"),
-          tensor_of<4>(k, "k"),
-          tensor_of<4>(v, "v"),
-          tensor_of<4>(out, "out"),
-          tensor_of<3>(logsumexp, "logsumexp"),
-          sm_scale,
-          causal};
+// What a scalar is where a caller gives none.
+py::object fallback_of(const ScalarInfo& scalar) {
+  if (scalar.type == ScalarType::fp32) return py::float_(static_cast<double>(scalar.fallback));
+  if (scalar.type == ScalarType::i32) return py::int_(static_cast<int64_t>(scalar.fallback));
+  return py::bool_(scalar.fallback != 0);
 }
 
-attn_bwd_params bwd_params(Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq,
-                           Object dk, Object dv, float sm_scale, bool causal, bool deterministic) {
-  return {tensor_of<4>(q, "q"),
-          tensor_of<4>(k, "k"),
-          tensor_of<4>(v, "v"),
-          tensor_of<4>(out, "out"),
-          tensor_of<4>(dout, "dout"),
-          tensor_of<3>(logsumexp, "logsumexp"),
-          tensor_of<4>(dq, "dq"),
-          tensor_of<4>(dk, "dk"),
-          tensor_of<4>(dv, "dv"),
-          sm_scale,
-          causal,
-          nullptr,
-          0,
-          deterministic};
+// "scale(x, bias=None, y, workspace=None, *, factor=1.0, exact=False, stream=None)"
+std::string signature_of(const OperatorInfo& info) {
+  std::string text = std::string(info.name) + "(";
+  for (const OperandInfo& operand : info.operands)
+    text += std::string(operand.name) + (operand.optional ? "=None, " : ", ");
+  if (!info.workspace.empty()) text += "workspace=None, ";
+  text += "*, ";
+  for (const ScalarInfo& scalar : info.scalars)
+    if (!scalar.internal) text += std::string(scalar.name) + "=" + std::string(py::str(fallback_of(scalar))) + ", ";
+  return text + "stream=None)";
+}
+
+void bind_operator(py::module_& m, const OperatorInfo& info) {
+  const std::string name = info.name, signature = signature_of(info);
+  std::string doc = signature +
+                    "\n\nLaunches on `stream` (None: torch's current stream of the tensors' device, or the "
+                    "default one) and returns without waiting.\n";
+  for (const OperandInfo& operand : info.operands) {
+    doc += std::string(operand.name) + ": [";
+    for (size_t i = 0; i < operand.dims.size(); ++i) doc += std::string(i ? ", " : "") + info.sizes[operand.dims[i]];
+    doc += std::string("]") + (operand.written ? ", written" : "") +
+           (operand.layout == Layout::contiguous ? ", contiguous" : "") + "\n";
+  }
+  m.def(
+      info.name,
+      [&info](const py::args& args, const py::kwargs& kwargs) {
+        BoundCall call(info);
+        const py::object stream = bind(info, call, args, kwargs);
+        call.run(stream, [](Call& bound, Stream on) { return run(bound, on); });
+      },
+      doc.c_str());
+  m.def((name + "_workspace_size").c_str(),
+        [&info](const py::args& args, const py::kwargs& kwargs) {
+          BoundCall call(info);
+          const py::object stream = bind(info, call, args, kwargs);
+          size_t bytes = 0;
+          call.run(stream, [&](Call& bound, Stream on) { return workspace_size(bound, on, &bytes); });
+          return bytes;
+        },
+        ("Bytes of workspace that " + signature + " needs on the tensors' device.").c_str());
+  m.def((name + "_supported").c_str(),
+        [&info](const py::args& args, const py::kwargs& kwargs) {
+          BoundCall call(info);
+          const py::object stream = bind(info, call, args, kwargs);
+          bool answer = false;
+          call.run(stream, [&](Call& bound, Stream on) {
+            answer = supported(bound, on) == Error::success;
+            return Error::success;
+          });
+          return answer;
+        },
+        ("Whether " + signature + " would run on the tensors' device.").c_str());
 }
 
 py::dict as_dict(const KernelChoice& choice) {
@@ -85,29 +135,26 @@ py::dict as_dict(const KernelChoice& choice) {
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "image"_a = choice.image,
                   "psels"_a = choice.psels, "copts"_a = choice.copts,
-                  "provenance"_a = provenance_name(choice.provenance), "source"_a = choice.source,
-                  "median_us"_a = choice.median_us, "runners_up"_a = runners_up, "backend"_a = choice.backend,
-                  "backends"_a = backends);
+                  "provenance"_a = provenance_name(static_cast<Provenance>(choice.provenance)),
+                  "source"_a = choice.source, "median_us"_a = choice.median_us, "runners_up"_a = runners_up,
+                  "backend"_a = choice.backend, "backends"_a = backends);
 }
 
-py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int64_t batch,
-                         int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim,
-                         std::optional<int64_t> heads_k, bool causal, int multiprocessors) {
+py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int multiprocessors,
+                         const py::kwargs& kwargs) {
+  std::vector<std::string> names;
+  std::vector<Named> values;
+  for (const auto& [key, value] : kwargs) names.push_back(py::cast<std::string>(key));
+  for (const std::string& name : names) values.push_back({name.c_str(), py::cast<double>(kwargs[name.c_str()])});
   Explanation explanation;
-  raise_if(flash::explain({.op = op.c_str(),
-                           .arch = arch.c_str(),
-                           .dtype = dtype.c_str(),
-                           .batch = batch,
-                           .heads = heads,
-                           .heads_k = heads_k.value_or(heads),
-                           .seqlen_q = seqlen_q,
-                           .seqlen_k = seqlen_k,
-                           .head_dim = head_dim,
-                           .causal = causal,
-                           .multiprocessors = multiprocessors},
-                          &explanation));
+  raise_if(explain({.op = op.c_str(),
+                    .arch = arch.c_str(),
+                    .dtype = dtype.c_str(),
+                    .values = values,
+                    .multiprocessors = multiprocessors},
+                   &explanation));
   py::list choices;
-  for (int i = 0; i < explanation.kernel_count; ++i) choices.append(as_dict(explanation.kernels[i]));
+  for (size_t i = 0; i < explanation.kernel_count; ++i) choices.append(as_dict(explanation.kernels[i]));
   return choices;
 }
 
@@ -121,160 +168,86 @@ Device current_device(const char* who) {
   return found;
 }
 
-void bind_operators(py::module_& m) {
-  m.def(
-      "attn_fwd",
-      [](Object q, Object k, Object v, Object out, Object logsumexp, float sm_scale, bool causal, uintptr_t stream) {
-        const attn_fwd_params params = fwd_params(q, k, v, out, logsumexp, sm_scale, causal);
-        run([&] { return attn_fwd(params, stream_of(stream)); });
-      },
-      py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("logsumexp") = py::none(), py::kw_only(),
-      py::arg("sm_scale"), py::arg("causal") = false, py::arg("stream") = 0,
-      "Writes softmax(sm_scale * q k^T) v to out, and its log-sum-exp to logsumexp where that is given.\n\n"
-      "q, out: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], float16 or bfloat16 "
-      "with\n"
-      "a contiguous last dimension; logsumexp: [batch, heads, seqlen_q] float32, contiguous. Returns without waiting.");
-  m.def(
-      "attn_bwd_workspace_size",
-      [](Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk, Object dv,
-         float sm_scale, bool causal, bool deterministic) {
-        size_t bytes = 0;
-        const attn_bwd_params params =
-            bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal, deterministic);
-        raise_if(attn_bwd_workspace_size(params, &bytes));
-        return bytes;
-      },
-      py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
-      py::arg("dk"), py::arg("dv"), py::kw_only(), py::arg("sm_scale"), py::arg("causal") = false,
-      py::arg("deterministic") = false, "Bytes of workspace that attn_bwd needs for these tensors.");
-  m.def(
-      "attn_bwd",
-      [](Object q, Object k, Object v, Object out, Object dout, Object logsumexp, Object dq, Object dk, Object dv,
-         Object workspace, float sm_scale, bool causal, bool deterministic, uintptr_t stream) {
-        attn_bwd_params params = bwd_params(q, k, v, out, dout, logsumexp, dq, dk, dv, sm_scale, causal, deterministic);
-        const View bytes = view_of(workspace, "workspace");
-        if (bytes.rank != 1 || bytes.element_size != 1)
-          throw py::value_error("workspace must be a 1-D tensor of bytes");
-        params.workspace = bytes.data;
-        params.workspace_size = static_cast<size_t>(bytes.sizes[0]);
-        run([&] { return attn_bwd(params, stream_of(stream)); });
-      },
-      py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("dout"), py::arg("logsumexp"), py::arg("dq"),
-      py::arg("dk"), py::arg("dv"), py::arg("workspace"), py::kw_only(), py::arg("sm_scale"), py::arg("causal") = false,
-      py::arg("deterministic") = false, py::arg("stream") = 0,
-      "Writes the gradients of attn_fwd to dq, dk and dv. workspace: 1-D tensor of attn_bwd_workspace_size bytes, "
-      "256-byte\n"
-      "aligned. deterministic: the same bits every time. Returns without waiting.");
-  m.def("explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"), py::arg("batch"),
-        py::arg("heads"), py::arg("seqlen_q"), py::arg("seqlen_k"), py::arg("head_dim"),
-        py::arg("heads_k") = py::none(), py::arg("causal") = false, py::arg("multiprocessors") = 0,
-        "The kernels that a call on contiguous tensors runs on arch, and why: one dict for each. Needs no GPU.");
-}
-
 void bind_runtime(py::module_& m) {
   m.def(
-      "preload", [](uintptr_t stream) { run([&] { return preload(stream_of(stream)); }); }, py::arg("stream") = 0,
-      "Loads every image that fits the stream's device, ahead of graph capture.");
+      "explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"),
+      py::arg("multiprocessors") = 0,
+      "The kernels that a call of the operator `op` on contiguous tensors runs on `arch`, and why: one dict for each.\n"
+      "Sizes and scalars by name; rows=16 is every size whose name begins with rows_, transposed_x=True has the "
+      "operand\n"
+      "x lie by columns. Needs no GPU.");
+  m.def(
+      "operators",
+      [] {
+        py::list names;
+        any_operator([&](const OperatorInfo& info) {
+          names.append(info.name);
+          return false;
+        });
+        return names;
+      },
+      "Names of the operators.");
+  m.def(
+      "preload",
+      [](uintptr_t stream) {
+        Error error;
+        {
+          const py::gil_scoped_release release;
+          error = preload(Stream{reinterpret_cast<void*>(stream)});
+        }
+        raise_if(error);
+      },
+      py::arg("stream") = 0, "Loads every image that fits the stream's device, ahead of graph capture.");
   m.def("version", version, "Version of the library.");
   m.def(
-      "arch", [] { return current_device("arch").arch->arch; }, "Architecture of the current device, such as 'sm_90'.");
+      "arch", [] { return current_device("arch").arch().arch; },
+      "Architecture of the current device, such as 'sm_90'.");
   m.def(
-      "multiprocessors", [] { return current_device("multiprocessors").multiprocessors; },
+      "multiprocessors", [] { return current_device("multiprocessors").facts.multiprocessors; },
       "Number of multiprocessors of the current device.");
 }
 
+// Operands, scalars and derived sizes by name.
+void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const py::dict& scalars,
+                      const py::object& stream) {
+  const OperatorInfo& info = candidate.info();
+  BoundCall call(info);
+  for (const auto& [key, tensor] : operands) {
+    const auto name = py::cast<std::string>(key);
+    const int slot = find_slot(info, name);
+    if (slot < 0) throw py::value_error(candidate.name() + ": " + info.name + " has no operand " + name);
+    call.set_operand(static_cast<size_t>(slot), tensor);
+  }
+  for (const auto& [key, value] : scalars) {
+    const auto name = py::cast<std::string>(key);
+    const int scalar = find_scalar(info, name);
+    if (scalar < 0) throw py::value_error(candidate.name() + ": " + info.name + " has no scalar " + name);
+    call.set_scalar(static_cast<size_t>(scalar), value);
+  }
+  call.run(stream, [&](Call& bound, Stream on) { return run(candidate.get(), bound, on); });
+}
+
 void bind_candidates(py::module_& m) {
-  py::class_<Candidate>(m, "Candidate", "An image that is not in the archive, for the launch_ functions.")
-      .def(py::init<const std::string&, const py::bytes&, const py::dict&, const std::map<std::string, int32_t>&>(),
-           py::arg("kernel"), py::arg("binary"), py::arg("metadata"), py::arg("psels"),
-           "metadata: as the image store's json. ValueError where something in it does not fit the kernel.")
-      .def_property_readonly("name", &Candidate::name);
+  py::class_<OwnedCandidate>(m, "Candidate", "An image that is not in the archive, for launch().")
+      .def(py::init<const py::dict&, const py::bytes&, const py::dict&, const std::map<std::string, int32_t>&>(),
+           py::arg("program"), py::arg("binary"), py::arg("metadata"), py::arg("psels"),
+           "program: what aotriton.codegen.program.launch_program returns; metadata: as the image store's json.\n"
+           "ValueError where something in it does not fit the kernel.")
+      .def_property_readonly("name", &OwnedCandidate::name);
   m.def(
-      "release", [](Candidate& candidate) { run([&] { return unload_image(candidate.get().image); }); },
+      "release",
+      [](OwnedCandidate& candidate) {
+        Error error;
+        {
+          const py::gil_scoped_release release;
+          error = unload_image(candidate.get().image);
+        }
+        raise_if(error);
+      },
       py::arg("candidate"), "Unloads the candidate from every device. No launch of it may be under way.");
-  m.def(
-      "launch_attn_fwd",
-      [](Candidate& candidate, Object q, Object k, Object v, Object out, Object logsumexp, float sm_scale, bool causal,
-         uintptr_t stream) {
-        const attn_fwd_params params = fwd_params(q, k, v, out, logsumexp, sm_scale, causal);
-        run([&] { return flash::launch_attn_fwd(candidate.get(), params, stream_of(stream)); });
-      },
-      py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("logsumexp"),
-      py::kw_only(), py::arg("sm_scale"), py::arg("causal"), py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_preprocess",
-      [](Candidate& candidate, Object out, Object dout, Object delta, uintptr_t stream) {
-        const Tensor<4> o = tensor_of<4>(out, "out"), d = tensor_of<4>(dout, "dout");
-        const Tensor<3> rows = tensor_of<3>(delta, "delta");
-        run([&] { return flash::launch_attn_bwd_preprocess(candidate.get(), o, d, rows, stream_of(stream)); });
-      },
-      py::arg("candidate"), py::arg("out"), py::arg("dout"), py::arg("delta"), py::kw_only(), py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_dk_dv",
-      [](Candidate& candidate, Object q, Object k, Object v, Object dout, Object logsumexp, Object delta, Object dk,
-         Object dv, float sm_scale, bool causal, uintptr_t stream) {
-        const Tensor<4> tensors[] = {tensor_of<4>(q, "q"),       tensor_of<4>(k, "k"),   tensor_of<4>(v, "v"),
-                                     tensor_of<4>(dout, "dout"), tensor_of<4>(dk, "dk"), tensor_of<4>(dv, "dv")};
-        const Tensor<3> lse = tensor_of<3>(logsumexp, "logsumexp"), rows = tensor_of<3>(delta, "delta");
-        run([&] {
-          return flash::launch_attn_bwd_dk_dv(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse,
-                                              rows, tensors[4], tensors[5], sm_scale, causal, stream_of(stream));
-        });
-      },
-      py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
-      py::arg("delta"), py::arg("dk"), py::arg("dv"), py::kw_only(), py::arg("sm_scale"), py::arg("causal"),
-      py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_dq",
-      [](Candidate& candidate, Object q, Object k, Object v, Object dout, Object logsumexp, Object delta, Object dq,
-         float sm_scale, bool causal, uintptr_t stream) {
-        const Tensor<4> tensors[] = {tensor_of<4>(q, "q"), tensor_of<4>(k, "k"), tensor_of<4>(v, "v"),
-                                     tensor_of<4>(dout, "dout"), tensor_of<4>(dq, "dq")};
-        const Tensor<3> lse = tensor_of<3>(logsumexp, "logsumexp"), rows = tensor_of<3>(delta, "delta");
-        run([&] {
-          return flash::launch_attn_bwd_dq(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse, rows,
-                                           tensors[4], sm_scale, causal, stream_of(stream));
-        });
-      },
-      py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
-      py::arg("delta"), py::arg("dq"), py::kw_only(), py::arg("sm_scale"), py::arg("causal"), py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_hopper_prepare",
-      [](Candidate& candidate, Object out, Object dout, Object delta, Object dq_sum, uintptr_t stream) {
-        const Tensor<4> o = tensor_of<4>(out, "out"), d = tensor_of<4>(dout, "dout");
-        const Tensor<3> rows = tensor_of<3>(delta, "delta");
-        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
-        run([&] { return flash::launch_attn_bwd_hopper_prepare(candidate.get(), o, d, rows, sum, stream_of(stream)); });
-      },
-      py::arg("candidate"), py::arg("out"), py::arg("dout"), py::arg("delta"), py::arg("dq_sum"), py::kw_only(),
-      py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_hopper",
-      [](Candidate& candidate, Object q, Object k, Object v, Object dout, Object logsumexp, Object delta, Object dk,
-         Object dv, Object dq_sum, float sm_scale, bool causal, uintptr_t stream) {
-        const Tensor<4> tensors[] = {tensor_of<4>(q, "q"),       tensor_of<4>(k, "k"),   tensor_of<4>(v, "v"),
-                                     tensor_of<4>(dout, "dout"), tensor_of<4>(dk, "dk"), tensor_of<4>(dv, "dv")};
-        const Tensor<3> lse = tensor_of<3>(logsumexp, "logsumexp"), rows = tensor_of<3>(delta, "delta");
-        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
-        run([&] {
-          return flash::launch_attn_bwd_hopper(candidate.get(), tensors[0], tensors[1], tensors[2], tensors[3], lse,
-                                               rows, tensors[4], tensors[5], sum, sm_scale, causal, stream_of(stream));
-        });
-      },
-      py::arg("candidate"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("dout"), py::arg("logsumexp"),
-      py::arg("delta"), py::arg("dk"), py::arg("dv"), py::arg("dq_sum"), py::kw_only(), py::arg("sm_scale"),
-      py::arg("causal"), py::arg("stream") = 0);
-  m.def(
-      "launch_attn_bwd_hopper_finish",
-      [](Candidate& candidate, Object dq_sum, Object dq, float sm_scale, uintptr_t stream) {
-        void* const sum = tensor_of<4>(dq_sum, "dq_sum").data;
-        const Tensor<4> to = tensor_of<4>(dq, "dq");
-        run([&] {
-          return flash::launch_attn_bwd_hopper_finish(candidate.get(), sum, to, sm_scale, stream_of(stream));
-        });
-      },
-      py::arg("candidate"), py::arg("dq_sum"), py::arg("dq"), py::kw_only(), py::arg("sm_scale"),
-      py::arg("stream") = 0);
+  m.def("launch", launch_candidate, py::arg("candidate"), py::arg("operands"), py::arg("scalars") = py::dict(),
+        py::kw_only(), py::arg("stream") = py::none(),
+        "Launches a candidate on tensors by the names of its operator's operands and workspace tensors.");
 }
 
 }  // namespace
@@ -282,15 +255,16 @@ void bind_candidates(py::module_& m) {
 }  // namespace aotriton::v2::python
 
 PYBIND11_MODULE(pyaotriton, m) {
+  using namespace aotriton::v2;
   using namespace aotriton::v2::python;
   m.doc() =
-      "Attention kernels, tuned ahead of time. Tensors are objects with data_ptr(), shape, stride() and dtype as\n"
-      "torch's, or with __dlpack__; streams are integer handles, 0 being the default stream.";
-  error_type = PyErr_NewExceptionWithDoc("pyaotriton.AotritonError",
-                                         "What the library refused or failed to do; `code` is the error's name.",
-                                         PyExc_RuntimeError, nullptr);
-  m.attr("AotritonError") = py::handle(error_type);
-  bind_operators(m);
+      "Kernels that were tuned ahead of time. Tensors are objects with data_ptr(), shape, stride() and dtype as\n"
+      "torch's, or with __dlpack__; streams are integer handles.";
+  make_error_type(m);
+  any_operator([&](const OperatorInfo& info) {
+    bind_operator(m, info);
+    return false;
+  });
   bind_runtime(m);
   bind_candidates(m);
 }

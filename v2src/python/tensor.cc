@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "call.h"
+
 namespace py = pybind11;
 
 namespace aotriton::v2::python {
@@ -29,9 +31,9 @@ int rank_of(size_t rank, const char* name) {
 
 [[noreturn]] void not_on_gpu(const char* name) { throw py::value_error(std::string(name) + " is not on a GPU"); }
 
-View view_of_torch(py::handle object, const char* name) {
+TensorView view_of_torch(py::handle object, const char* name) {
   if (!py::cast<bool>(py::getattr(object, "is_cuda", py::bool_(true)))) not_on_gpu(name);
-  View view;
+  TensorView view;
   view.data = reinterpret_cast<void*>(py::cast<uintptr_t>(object.attr("data_ptr")()));
   const std::string dtype = py::str(object.attr("dtype"));
   const std::string spelled = dtype.substr(dtype.rfind('.') + 1);
@@ -44,18 +46,21 @@ View view_of_torch(py::handle object, const char* name) {
     view.sizes[i] = py::cast<int64_t>(shape[i]);
     view.strides[i] = py::cast<int64_t>(strides[i]);
   }
-  view.element_size = view.dtype == DType::float32 ? 4 : view.dtype == DType::none ? 1 : 2;
+  view.element_size = py::cast<int64_t>(py::getattr(object, "itemsize", py::int_(bytes_of(view.dtype))));
+  const py::object device = py::getattr(object, "device", py::none());
+  const py::object index = py::getattr(device, "index", py::none());
+  if (py::isinstance<py::int_>(index)) view.device = py::cast<int>(index);
   return view;
 }
 
-View view_of_dlpack(py::handle object, const char* name) {
+TensorView view_of_dlpack(py::handle object, const char* name) {
   const auto device = py::cast<std::pair<int32_t, int32_t>>(object.attr("__dlpack_device__")());
   if (device.first != kDLCUDA && device.first != kDLROCM && device.first != kDLCUDAManaged) not_on_gpu(name);
   // -1: the producer need not wait for its own stream; the caller orders the work, as with every stream argument here.
   const py::object capsule = object.attr("__dlpack__")(py::arg("stream") = -1);
   const auto* tensor = static_cast<const DLTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (!tensor) throw py::error_already_set();
-  View view;
+  TensorView view;
   view.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
   if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLFloat) view.dtype = DType::float16;
   if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLBfloat) view.dtype = DType::bfloat16;
@@ -68,16 +73,24 @@ View view_of_dlpack(py::handle object, const char* name) {
     contiguous *= tensor->shape[i];
   }
   view.element_size = tensor->bits * tensor->lanes / 8;
+  view.device = device.second;
   return view;
 }
 
 }  // namespace
 
-View view_of(py::handle object, const char* name) {
+TensorView view_of(py::handle object, const char* name) {
   if (py::hasattr(object, "data_ptr")) return view_of_torch(object, name);
   if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, name);
   throw py::type_error(std::string(name) + " must have data_ptr() or __dlpack__(), got " +
                        std::string(py::str(py::type::handle_of(object).attr("__name__"))));
+}
+
+void* current_stream(py::handle object, int device) {
+  const std::string module = py::str(py::type::handle_of(object).attr("__module__"));
+  if (module.rfind("torch", 0) || device < 0) return nullptr;
+  const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device);
+  return reinterpret_cast<void*>(py::cast<uintptr_t>(stream.attr("cuda_stream")));
 }
 
 }  // namespace aotriton::v2::python

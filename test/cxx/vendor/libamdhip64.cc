@@ -8,6 +8,7 @@ namespace {
 
 std::string calls;
 int current = 0;
+int capture_mode = 0;  // global
 
 template <class... Values>
 int note(const char* format, Values... values) {
@@ -54,6 +55,21 @@ int hipModuleGetFunction(void** function, void* module, const char* name) {
   return note("function %p %s;", module, name);
 }
 int hipStreamIsCapturing(void* stream, int* status) { return *status = stream == reinterpret_cast<void*>(0x999), 0; }
+int hipThreadExchangeStreamCaptureMode(int* mode) {
+  const int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return note("mode %d;", capture_mode);
+}
+int hipMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, void* stream) {
+  return note("fill8 %p %zu %d %zu %zu %p;", to, pitch, value, width, height, stream);
+}
+int hipMemsetD16Async(void* to, unsigned short value, size_t count, void* stream) {
+  return note("fill16 %p %x %zu %p;", to, value, count, stream);
+}
+int hipMemsetD32Async(void* to, int value, size_t count, void* stream) {
+  return note("fill32 %p %x %zu %p;", to, value, count, stream);
+}
 int hipModuleLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void* stream, void** arguments, void** extra) {
   return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p;", function, x, y, z, bx, by, bz, shared, stream,

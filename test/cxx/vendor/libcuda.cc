@@ -10,6 +10,7 @@ namespace {
 std::string calls;
 void* stack[8] = {reinterpret_cast<void*>(0x100)};
 int depth = 0;
+int capture_mode = 0;  // global
 
 template <class... Values>
 int note(const char* format, Values... values) {
@@ -46,6 +47,21 @@ int cuStreamGetCtx(void* stream, void** context) {
 int cuCtxGetCurrent(void** context) { return *context = stack[depth], 0; }
 int cuCtxPushCurrent_v2(void* context) { return stack[++depth] = context, note("push %p;", context); }
 int cuCtxPopCurrent_v2(void** context) { return *context = stack[depth--], note("pop;"); }
+int cuCtxGetId(void* context, unsigned long long* id) {
+  *id = reinterpret_cast<uintptr_t>(context) + 0x1000;
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = reinterpret_cast<void*>(static_cast<intptr_t>(0x100 + device));
+  return note("retain %d;", device);
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  const int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return note("mode %d;", capture_mode);
+}
 int cuCtxGetDevice(int* device) { return *device = stack[depth] == reinterpret_cast<void*>(0x101), 0; }
 int cuModuleLoadData(void** module, const void* image) {
   *module = reinterpret_cast<void*>(0x200);
@@ -66,6 +82,16 @@ int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, co
   *static_cast<uint64_t*>(map) = 1;
   return note("encode %d %u %p %lu,%lu %lu %u,%u %u,%u %d %d %d %d;", type, rank, address, sizes[0], sizes[1],
               strides[0], box[0], box[1], element_strides[0], element_strides[1], interleave, swizzle, promotion, fill);
+}
+int cuTensorMapReplaceAddress(void* map, void* address) {
+  static_cast<uint64_t*>(map)[1] = reinterpret_cast<uint64_t>(address);
+  return note("replace %p;", address);
+}
+int cuMemsetD2D16Async(uint64_t to, size_t pitch, unsigned short value, size_t width, size_t height, void* stream) {
+  return note("fill16 0x%lx %zu %x %zu %zu %p;", to, pitch, value, width, height, stream);
+}
+int cuMemsetD2D32Async(uint64_t to, size_t pitch, unsigned value, size_t width, size_t height, void* stream) {
+  return note("fill32 0x%lx %zu %x %zu %zu %p;", to, pitch, value, width, height, stream);
 }
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** arguments, void** extra) {

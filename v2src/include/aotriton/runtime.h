@@ -1,15 +1,16 @@
-// What a program may do before its first call: load images ahead of graph capture and of latency-critical work.
+// What a program may do before its first call: load images ahead of graph capture and of latency-critical work. C++17.
 #pragma once
 
 #include <aotriton/types.h>
 
-namespace aotriton::v2::inline abi1 {
+namespace aotriton::v2 {
+inline namespace abi1 {
 
-// Loads every image of this build that fits the stream's device. Afterwards no call on that device loads, allocates or
-// locks. At most 16 devices (CUDA: contexts) in one process; images stay loaded as long as their context lives.
-AOTRITON_API Error preload(Stream stream) noexcept;
+// Loads every image of this build that fits the stream's device. Afterwards no call on that device loads or locks.
+inline Error preload(Stream stream) noexcept { return static_cast<Error>(aotriton_preload(stream.handle)); }
 
 // "major.minor.patch" of this library; never null.
-AOTRITON_API const char* version() noexcept;
+inline const char* version() noexcept { return aotriton_version(); }
 
-}  // namespace aotriton::v2::inline abi1
+}  // namespace abi1
+}  // namespace aotriton::v2

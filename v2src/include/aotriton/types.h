@@ -1,51 +1,117 @@
-// Types that every operator shares: errors, element types, tensors and streams.
+// Types that every operator shares: errors, element types, tensors, streams and prepared calls. C++17.
 #pragma once
 
+#include <aotriton/c.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 
-#define AOTRITON_API __attribute__((visibility("default")))
+namespace aotriton::v2 {
+inline namespace abi1 {
 
-namespace aotriton::v2::inline abi1 {
-
-enum class Error : int32_t {
-  success = 0,
-  null_pointer,         // a required tensor has no data
-  invalid_shape,        // sizes that do not fit together, or are not positive
-  invalid_stride,       // a last dimension that is not contiguous, or a layout that no kernel can address
-  invalid_dtype,        // an element type that the operator does not take
-  misaligned_pointer,   // data that is not aligned to its element, or not as much as the header asks for
-  invalid_argument,     // a number or a name that means nothing here, such as a sm_scale that is not finite
-  not_supported,        // valid, but no kernel does it
-  no_driver,            // neither libcuda.so.1 nor libamdhip64.so with a device was found
-  no_context,           // the stream names no device, or no device is current
-  unknown_arch,         // the device's architecture is not in this build
-  no_winner,            // the functional is not in this build's coverage
-  not_loaded,           // the stream is capturing and the image is not loaded yet: call preload() first
-  workspace_too_small,  // the workspace is missing or smaller than the query said
-  damaged_image,        // the embedded image could not be unpacked
-  driver_failed,        // the driver returned an error; the message quotes it
+// As AOTRITON_NULL_POINTER and so on in c.h, which says what each means.
+enum class [[nodiscard]] Error : int32_t {
+  success = AOTRITON_SUCCESS,
+  null_pointer = AOTRITON_NULL_POINTER,
+  invalid_shape = AOTRITON_INVALID_SHAPE,
+  invalid_stride = AOTRITON_INVALID_STRIDE,
+  invalid_dtype = AOTRITON_INVALID_DTYPE,
+  misaligned_pointer = AOTRITON_MISALIGNED_POINTER,
+  invalid_argument = AOTRITON_INVALID_ARGUMENT,
+  not_supported = AOTRITON_NOT_SUPPORTED,
+  no_driver = AOTRITON_NO_DRIVER,
+  no_context = AOTRITON_NO_CONTEXT,
+  unknown_arch = AOTRITON_UNKNOWN_ARCH,
+  no_winner = AOTRITON_NO_WINNER,
+  not_loaded = AOTRITON_NOT_LOADED,
+  workspace_too_small = AOTRITON_WORKSPACE_TOO_SMALL,
+  damaged_image = AOTRITON_DAMAGED_IMAGE,
+  driver_failed = AOTRITON_DRIVER_FAILED,
+  out_of_memory = AOTRITON_OUT_OF_MEMORY,
 };
 
-// Name of the error, as in the enumeration; never null.
-AOTRITON_API const char* error_name(Error error) noexcept;
+inline const char* error_name(Error error) noexcept { return aotriton_error_name(static_cast<aotriton_error>(error)); }
+inline const char* last_error_message() noexcept { return aotriton_last_error_message(); }
 
-// What went wrong in this thread's last call that did not succeed, naming the argument; never null.
-AOTRITON_API const char* last_error_message() noexcept;
+enum class DType : int32_t {
+  none = AOTRITON_NO_DTYPE,
+  float16 = AOTRITON_FLOAT16,
+  bfloat16 = AOTRITON_BFLOAT16,
+  float32 = AOTRITON_FLOAT32,
+};
 
-enum class DType : int32_t { none = 0, float16, bfloat16, float32 };
-
-// A strided view of device memory. Strides are in elements.
+namespace detail {
 template <int Rank>
-struct Tensor {
-  void* data = nullptr;
-  DType dtype = DType::none;
-  int64_t sizes[Rank] = {};
-  int64_t strides[Rank] = {};
+struct CTensor;
+template <>
+struct CTensor<1> {
+  using type = aotriton_tensor1;
+};
+template <>
+struct CTensor<2> {
+  using type = aotriton_tensor2;
+};
+template <>
+struct CTensor<3> {
+  using type = aotriton_tensor3;
+};
+template <>
+struct CTensor<4> {
+  using type = aotriton_tensor4;
+};
+}  // namespace detail
+
+// A strided view of device memory, outermost dimension first. Strides are in elements. Null data: not given.
+template <int Rank>
+struct Tensor : detail::CTensor<Rank>::type {
+  using C = typename detail::CTensor<Rank>::type;
+
+  Tensor() noexcept : C{} {}
+  Tensor(const C& tensor) noexcept : C(tensor) {}
+  Tensor(void* data, DType dtype, const int64_t (&sizes)[Rank], const int64_t (&strides)[Rank]) noexcept : C{} {
+    this->data = data;
+    this->dtype = static_cast<aotriton_dtype>(dtype);
+    for (int i = 0; i < Rank; ++i) this->sizes[i] = sizes[i], this->strides[i] = strides[i];
+  }
 };
 
-// A CUstream or hipStream_t; null is the (legacy) default stream of the current device.
+// A CUstream, cudaStream_t or hipStream_t; null is the default stream of the current device.
 struct Stream {
   void* handle = nullptr;
 };
 
-}  // namespace aotriton::v2::inline abi1
+// A call that was checked, dispatched and loaded for the device of a stream, to be launched again and again with other
+// pointers. One thread at a time may use it.
+class PreparedCall {
+ public:
+  PreparedCall() noexcept = default;
+  PreparedCall(PreparedCall&& other) noexcept : prepared_(std::exchange(other.prepared_, nullptr)) {}
+  PreparedCall& operator=(PreparedCall&& other) noexcept {
+    std::swap(prepared_, other.prepared_);
+    return *this;
+  }
+  ~PreparedCall() { aotriton_destroy(prepared_); }
+
+  // The operands' data, in the order of the parameter struct, and of the workspace, which comes last. Each must be as
+  // aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null.
+  Error launch(std::initializer_list<void*> pointers, Stream stream) noexcept {
+    return launch(pointers.begin(), pointers.size(), stream);
+  }
+  Error launch(void* const* pointers, size_t count, Stream stream) noexcept {
+    return static_cast<Error>(aotriton_launch(prepared_, pointers, count, stream.handle));
+  }
+
+  // For the functions that prepare.
+  aotriton_prepared** reset() noexcept {
+    aotriton_destroy(std::exchange(prepared_, nullptr));
+    return &prepared_;
+  }
+
+ private:
+  aotriton_prepared* prepared_ = nullptr;
+};
+
+}  // namespace abi1
+}  // namespace aotriton::v2

@@ -1,0 +1,72 @@
+"""The C++ of an operator's description: from its program to the values that operator.h.j2 and operator.cc.j2 place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program
+from aotriton.rules.operators import Operator
+from aotriton.rules.target import TARGETS
+
+
+def values(operator: Operator, tables: Collection[str], backend_tables: Collection[str]) -> dict[str, Any]:
+    """``tables`` and ``backend_tables`` are the names of those that this build has."""
+    program = operator_program(operator)
+    expressions: dict[tuple[Code, ...], str] = {}
+    rows = []
+    for code, psels in _expressions(program):
+        if code not in expressions:
+            expressions[code] = f"e{len(expressions)}"
+            rows.append((expressions[code], code, _text(code, program, psels)))
+
+    def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
+        """The table of each arch, None where there is none."""
+        return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in TARGETS]
+
+    of_kernels = {kernel.name: existing(kernel.name, "table", tables) for kernel in program.kernels}
+    return {
+        "operator": operator,
+        "program": program,
+        "expressions": rows,
+        "names": expressions,
+        "tensors": (*program.operands, *program.workspace),
+        "kernels": [{"program": kernel, "tables": of_kernels[kernel.name]} for kernel in program.kernels],
+        "kernel_tables": [name for names in of_kernels.values() for name in names if name],
+        "backend_tables": existing(operator.name, "backends", backend_tables),
+    }
+
+
+def _expressions(program: OperatorProgram) -> list[tuple[tuple[Code, ...], tuple[str, ...]]]:
+    """Every expression, with the psels that it may name."""
+    found = [(code, kernel.psels) for kernel in program.kernels for code in _of_kernel(kernel)]
+    by_name = {kernel.name: kernel for kernel in program.kernels}
+    for backend in program.backends:
+        psels = by_name[backend.kernels[backend.psels_of]].psels
+        found += [(code, psels) for _, code in backend.sizes]
+    return found
+
+
+def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
+    return [
+        *(argument.value for argument in kernel.arguments if argument.value),
+        *kernel.grid,
+        *(guard.condition for guard in kernel.guards),
+        *(choice.value for choice in kernel.choices),
+        *(key.value for key in kernel.keys),
+    ]
+
+
+def _text(code: tuple[Code, ...], program: OperatorProgram, psels: tuple[str, ...]) -> str:
+    """The expression as a reader of the generated file wants it."""
+    slots = tuple(one.name for one in (*program.operands, *program.workspace))
+    names = {
+        "size": program.sizes,
+        "scalar": tuple(one.name for one in program.scalars),
+        "psel": psels,
+        "present": slots,
+        "transposed": slots,
+    }
+    return " ".join(
+        names[one][number] if one in names else str(number) if one == "constant" else one for one, number in code
+    )

@@ -1,0 +1,282 @@
+"""Programs: from the descriptions of an operator and its kernels to the numbered data that the C++ runner evaluates.
+
+What is a name in rules/ is a number here: an operand's slot, a size, a scalar, a psel. The generator places the same
+data in C++ (``template/operator.cc.j2``) that the tuner hands to the binding for an image that is in no archive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
+from aotriton.rules.kernel import KernelDescription, Number, Operand, Stride, Tensor
+from aotriton.rules.operators import Operator
+from aotriton.rules.target import DTYPES
+
+CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
+DEPTH = 16  # of the C++ stack
+MAX_OPERANDS, MAX_SIZES, MAX_SCALARS, MAX_KERNELS, MAX_BACKENDS, MAX_PSELS, MAX_KEYS, MAX_RANK = (
+    16,
+    16,
+    8,
+    8,
+    4,
+    12,
+    4,
+    4,
+)
+
+Code = tuple[str, int]  # a name among CODES, and its number
+
+
+@dataclass(frozen=True)
+class Argument:
+    """``kind`` is "tensor", "stride", "i32", "i64" or "fp32"."""
+
+    kind: str
+    block: bool = False
+    slot: int = 0
+    dim: int = 0
+    value: tuple[Code, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChoiceProgram:
+    name: str
+    value: tuple[Code, ...]
+    round_up: bool
+    values: tuple[int, ...]
+    texts: tuple[str, ...]
+    default: int  # place of the value that names leave out; -1 for none
+
+
+@dataclass(frozen=True)
+class KeyProgram:
+    name: str
+    value: tuple[Code, ...]
+
+
+@dataclass(frozen=True)
+class GuardProgram:
+    condition: tuple[Code, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class KernelProgram:
+    name: str
+    arguments: tuple[Argument, ...]
+    uses: tuple[tuple[int, bool], ...]  # slot, and whether its strides are followed
+    grid: tuple[tuple[Code, ...], ...]
+    guards: tuple[GuardProgram, ...]
+    choices: tuple[ChoiceProgram, ...]
+    keys: tuple[KeyProgram, ...]
+    psels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperandProgram:
+    """``dtype`` is a place among DTYPES, 0 for the call's; ``layout`` "rows", "contiguous" or "strided"."""
+
+    name: str
+    dims: tuple[int, ...]
+    dtype: int
+    layout: str
+    written: bool
+    optional: bool
+    alignment: int
+    if_empty: float
+
+
+@dataclass(frozen=True)
+class ScalarProgram:
+    name: str
+    type: str
+    default: float
+    internal: bool
+
+
+@dataclass(frozen=True)
+class BackendProgram:
+    name: str
+    kernels: tuple[str, ...]
+    workspace: tuple[int, ...]
+    sizes: tuple[tuple[int, tuple[Code, ...]], ...]
+    psels_of: int
+
+
+@dataclass(frozen=True)
+class OperatorProgram:
+    name: str
+    sizes: tuple[str, ...]  # the derived ones last
+    given_sizes: int  # that are not derived
+    operands: tuple[OperandProgram, ...]
+    workspace: tuple[OperandProgram, ...]
+    scalars: tuple[ScalarProgram, ...]
+    dtypes: tuple[int, ...]
+    backends: tuple[BackendProgram, ...]
+    kernels: tuple[KernelProgram, ...]
+    fills_when_empty: bool
+    checked: bool
+
+
+def operator_program(operator: Operator) -> OperatorProgram:
+    """ValueError where a name in a description is not there, or something is more than the runner has room for."""
+    return _Numbering(operator).program()
+
+
+def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, Any]:
+    """What the binding needs to launch an image of ``kernel``: plain data."""
+    whole = operator_program(operator)
+    own = next(one for one in whole.kernels if one.name == kernel.name)
+    names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes")
+    return {"operator": {name: asdict(whole)[name] for name in names}, "kernel": asdict(own)}
+
+
+class _Numbering:
+    """The numbers of an operator's names."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.sizes = [*operator.sizes, *(one.name for one in operator.derived_sizes)]
+        self.slots = [one.name for one in (*operator.operands, *operator.workspace)]
+        self.scalars = [one.name for one in operator.scalars]
+        for what, names, most in (
+            ("sizes", self.sizes, MAX_SIZES),
+            ("operands and workspace tensors", self.slots, MAX_OPERANDS),
+            ("scalars", self.scalars, MAX_SCALARS),
+            ("backends", operator.backends, MAX_BACKENDS),
+        ):
+            if len(names) > most:
+                raise ValueError(f"{operator.name}: {len(names)} {what}, and there is room for {most}")
+
+    def program(self) -> OperatorProgram:
+        operator = self.operator
+        types = [choice for choice in operator.lead.choices if choice.source.code == "dtype"]
+        return OperatorProgram(
+            name=operator.name,
+            sizes=tuple(self.sizes),
+            given_sizes=len(operator.sizes),
+            operands=tuple(map(self._operand, operator.operands)),
+            workspace=tuple(map(self._operand, operator.workspace)),
+            scalars=tuple(
+                ScalarProgram(one.name, one.dtype, float(one.default), one.internal) for one in operator.scalars
+            ),
+            dtypes=tuple(choice.number(value) for choice in types for value in choice.values),
+            backends=tuple(self._backend(place) for place in range(len(operator.backends))),
+            kernels=tuple(map(self._kernel, operator.kernels)),
+            fills_when_empty=operator.fills_when_empty,
+            checked=operator.checked,
+        )
+
+    def _operand(self, operand: Operand) -> OperandProgram:
+        if len(operand.dims) > MAX_RANK:
+            raise ValueError(f"{self.operator.name}: {operand.name} has more than {MAX_RANK} dimensions")
+        return OperandProgram(
+            name=operand.name,
+            dims=tuple(self._place("size", name, self.sizes, operand.name) for name in operand.dims),
+            dtype=0 if operand.dtype == "T" else DTYPES.index(operand.dtype),
+            layout="contiguous" if operand.contiguous else "strided" if operand.strided else "rows",
+            written=operand.written,
+            optional=operand.optional,
+            alignment=operand.alignment,
+            if_empty=operand.if_empty,
+        )
+
+    def _backend(self, place: int) -> BackendProgram:
+        backend = self.operator.backends[place]
+        if len(backend.kernels) > MAX_KERNELS:
+            raise ValueError(f"{self.operator.name}: {backend.name} has more than {MAX_KERNELS} kernels")
+        asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
+        having = [i for i, kernel in enumerate(backend.kernels) if asked <= set(kernel.psel_names)]
+        if not having:
+            raise ValueError(f"{self.operator.name}: no kernel of {backend.name} has the psels {sorted(asked)}")
+        psels = list(backend.kernels[having[0]].psel_names)
+        given, sizes = list(self.operator.sizes), []
+        for one in backend.sizes:  # one may follow from those before
+            sizes.append((self.sizes.index(one.name), self._code(one.value, psels, one.name, given)))
+            given.append(one.name)
+        return BackendProgram(
+            name=backend.name,
+            kernels=tuple(kernel.name for kernel in backend.kernels),
+            workspace=tuple(self.slots.index(one.name) for one in backend.workspace),
+            sizes=tuple(sizes),
+            psels_of=having[0],
+        )
+
+    def _kernel(self, kernel: KernelDescription) -> KernelProgram:
+        psels = list(kernel.psel_names)
+        if len(psels) > MAX_PSELS or len(kernel.tuning_keys) > MAX_KEYS:
+            raise ValueError(f"{kernel.name}: more than {MAX_PSELS} psels or {MAX_KEYS} tuning keys")
+
+        of = [backend for backend in self.operator.backends if kernel in backend.kernels]
+        derived = [one.name for backend in of for one in backend.sizes]
+
+        def code(expression: Expression) -> tuple[Code, ...]:
+            return self._code(expression, psels, kernel.name, [*self.operator.sizes, *derived])
+
+        tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
+        slots = {name: self.slots.index(tensor.operand.name) for name, tensor in tensors.items()}
+        followed = {name for name, tensor in tensors.items() if tensor.block is not None}
+        followed |= {argument.tensor for argument in kernel.arguments if isinstance(argument, Stride)}
+        arguments = []
+        for argument in kernel.arguments:
+            if isinstance(argument, Tensor):
+                arguments.append(Argument("tensor", argument.block is not None, slots[argument.name]))
+            elif isinstance(argument, Stride):
+                has_block = tensors[argument.tensor].block is not None
+                arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim))
+            elif isinstance(argument, Number) and argument.dtype == "fp32":
+                slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
+                arguments.append(Argument("fp32", slot=slot))
+            elif isinstance(argument, Number):
+                arguments.append(Argument(argument.dtype, value=code(argument.value)))
+        return KernelProgram(
+            name=kernel.name,
+            arguments=tuple(arguments),
+            uses=tuple((slot, name in followed) for name, slot in slots.items()),
+            grid=tuple(map(code, kernel.grid)),
+            guards=tuple(GuardProgram(code(one.condition), one.why) for one in kernel.guards),
+            choices=tuple(
+                ChoiceProgram(
+                    one.name,
+                    code(one.source),
+                    one.round_up,
+                    tuple(map(one.number, one.values)),
+                    tuple(map(str, one.values)),
+                    -1 if one.default is None else one.values.index(one.default),
+                )
+                for one in kernel.choices
+            ),
+            keys=tuple(KeyProgram(one.name, code(one.quantity)) for one in kernel.tuning_keys),
+            psels=tuple(psels),
+        )
+
+    def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
+        """The expression's postfix program, with numbers for names; it may name these ``sizes``."""
+        names = {
+            "size": self.sizes,
+            "scalar": self.scalars,
+            "psel": psels,
+            "present": self.slots,
+            "transposed": self.slots,
+        }
+        steps, depth, deepest = [], 0, 0
+        for code, argument in expression.postfix():
+            if code == "size":
+                self._place(code, str(argument), sizes, where)
+            number = self._place(code, str(argument), names[code], where) if code in names else int(argument or 0)
+            if not -(2**31) <= number < 2**31:
+                raise ValueError(f"{where}: {number} does not fit in 32 bits")
+            steps.append((code, number))
+            depth += {"negate": 0, "choose": -2}.get(code, -1) if code in OPERATIONS else 1
+            deepest = max(deepest, depth)
+        if deepest > DEPTH:
+            raise ValueError(f"{where}: an expression needs a stack of {deepest}, and there is room for {DEPTH}")
+        return tuple(steps)
+
+    def _place(self, what: str, name: str, names: list[str], where: str) -> int:
+        if name not in names:
+            raise ValueError(f"{self.operator.name}: {where} names {what} {name}, but there are: {', '.join(names)}")
+        return names.index(name)

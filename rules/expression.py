@@ -1,0 +1,165 @@
+"""Expressions: whole numbers that follow from a call, as data that Python and the C++ runner evaluate alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+
+# What each code does to the numbers before it, as a postfix program has them; v2src/expression.cc does the same.
+OPERATIONS: dict[str, Callable[..., int]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "ceil_divide": lambda a, b: -(-a // b),
+    "minimum": min,
+    "maximum": max,
+    "at_most": lambda a, b: int(a <= b),
+    "equal": lambda a, b: int(a == b),
+    "both": lambda a, b: int(bool(a) and bool(b)),
+    "negate": lambda a: int(not a),
+    "choose": lambda condition, a, b: a if condition else b,
+}
+# What a call, a candidate and a GPU give. The first five name what they take.
+LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
+
+
+@dataclass(frozen=True)
+class Expression:
+    """``code`` is one of OPERATIONS, over ``operands``; one of LEAVES, of ``name``; or "constant", ``value``."""
+
+    code: str
+    operands: tuple[Expression, ...] = ()
+    name: str = ""
+    value: int = 0
+
+    def __post_init__(self) -> None:
+        if self.code not in (*OPERATIONS, *LEAVES, "constant"):
+            raise ValueError(f"unknown code {self.code!r}")
+
+    def __add__(self, other: Expression | int) -> Expression:
+        return _operation("add", self, other)
+
+    def __sub__(self, other: Expression | int) -> Expression:
+        return _operation("subtract", self, other)
+
+    def __mul__(self, other: Expression | int) -> Expression:
+        return _operation("multiply", self, other)
+
+    def __le__(self, other: Expression | int) -> Expression:
+        return _operation("at_most", self, other)
+
+    def __ge__(self, other: Expression | int) -> Expression:
+        return _operation("at_most", other, self)
+
+    def __and__(self, other: Expression | int) -> Expression:
+        return _operation("both", self, other)
+
+    def __invert__(self) -> Expression:
+        return _operation("negate", self)
+
+    def postfix(self) -> list[tuple[str, str | int]]:
+        """The program of a stack machine: (code, name or constant), operands before what takes them."""
+        argument = self.value if self.code == "constant" else self.name
+        return [step for operand in self.operands for step in operand.postfix()] + [(self.code, argument)]
+
+
+def _operation(code: str, *operands: Expression | int) -> Expression:
+    return Expression(code, tuple(constant(one) if isinstance(one, int) else one for one in operands))
+
+
+def constant(value: int) -> Expression:
+    return Expression("constant", value=value)
+
+
+def size(name: str) -> Expression:
+    """A size of the operator, or one that its backend derives."""
+    return Expression("size", name=name)
+
+
+def scalar(name: str) -> Expression:
+    """A scalar of the operator that is a whole number or a truth value."""
+    return Expression("scalar", name=name)
+
+
+def psel(name: str) -> Expression:
+    """A psel of the kernel; in a size that a backend derives, of its first kernel that has one of this name."""
+    return Expression("psel", name=name)
+
+
+def present(operand: str) -> Expression:
+    """1 where the caller gave the operand, else 0."""
+    return Expression("present", name=operand)
+
+
+def transposed(operand: str) -> Expression:
+    """1 where the last dimension but one of a ``strided`` operand is the contiguous one, else 0."""
+    return Expression("transposed", name=operand)
+
+
+def dtype() -> Expression:
+    """The element type of the operands of type "T", as its place among ``target.DTYPES``."""
+    return Expression("dtype")
+
+
+def addressing() -> Expression:
+    """How the arch reaches the kernel's tensors as they lie, as its place among ``target.ADDRESSING``."""
+    return Expression("addressing")
+
+
+def multiprocessors() -> Expression:
+    """Number of multiprocessors of the GPU."""
+    return Expression("multiprocessors")
+
+
+def ceil_divide(a: Expression | int, b: Expression | int) -> Expression:
+    """a / b, rounded up; b must be positive."""
+    return _operation("ceil_divide", a, b)
+
+
+def minimum(a: Expression | int, b: Expression | int) -> Expression:
+    return _operation("minimum", a, b)
+
+
+def maximum(a: Expression | int, b: Expression | int) -> Expression:
+    return _operation("maximum", a, b)
+
+
+def equal(a: Expression | int, b: Expression | int) -> Expression:
+    return _operation("equal", a, b)
+
+
+def choose(condition: Expression, a: Expression | int, b: Expression | int) -> Expression:
+    """a where the condition is not 0, else b. Both are evaluated."""
+    return _operation("choose", condition, a, b)
+
+
+def tiles(of: str, rows: str | int) -> Expression:
+    """How many tiles of ``rows``, a psel or a number, cover the size ``of``."""
+    return ceil_divide(size(of), psel(rows) if isinstance(rows, str) else rows)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What an expression is evaluated in; only what it names need be there."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    psels: Mapping[str, int] = field(default_factory=dict)
+    present: Set[str] = frozenset()
+    multiprocessors: int = 0
+
+
+def evaluate(expression: Expression, environment: Environment) -> int:
+    """The expression's value; KeyError where the environment lacks a name, ValueError for what only a call knows."""
+    if expression.code == "constant":
+        return expression.value
+    if expression.operands:
+        return int(OPERATIONS[expression.code](*(evaluate(one, environment) for one in expression.operands)))
+    if expression.code == "multiprocessors":
+        return environment.multiprocessors
+    if expression.code == "present":
+        return int(expression.name in environment.present)
+    given = {"size": environment.sizes, "scalar": environment.scalars, "psel": environment.psels}.get(expression.code)
+    if given is None:
+        raise ValueError(f"{expression.code} follows from the tensors of a call")
+    return int(given[expression.name])

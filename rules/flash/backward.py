@@ -1,0 +1,277 @@
+"""Attention backward: its operator, and three kernels for each backend."""
+
+from __future__ import annotations
+
+from aotriton.rules.expression import scalar
+from aotriton.rules.flash import common as c
+from aotriton.rules.flash.space import RESTRICTIONS
+from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS
+from aotriton.rules.kernel import Guard, KernelDescription, Operand, Tensor, by_vendor, strides
+from aotriton.rules.operators import Backend, Operator, Scalar
+
+OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
+LOGSUMEXP = c.rows("logsumexp")
+DQ, DK, DV = (
+    Operand(name, dims, written=True) for name, dims in (("dq", c.Q_DIMS), ("dk", c.K_DIMS), ("dv", c.K_DIMS))
+)
+# Workspace: rowsum(dout x out), and dq before its scale, added up by the programs.
+DELTA = c.rows("delta")
+DQ_SUM = Operand("dq_sum", c.Q_DIMS, "fp32", contiguous=True)
+
+ATTN_BWD_PREPROCESS = KernelDescription(
+    name="attn_bwd_preprocess",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Out", OUT),
+        Tensor("DO", DOUT),
+        Tensor("Delta", DELTA, does="write"),
+        *strides("bhs", "Out", "DO"),
+        c.HEADS_Q,
+        c.SEQLEN_Q,
+        c.WIDTH,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.ACCESS),
+    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
+    copts=by_vendor(
+        cuda={"num_warps": (4, 8), "num_stages": (1,)},
+        hip={"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (0,)},
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
+    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    guards=(c.GUARD_Q,),
+    restrictions=RESTRICTIONS,
+)
+
+ATTN_BWD_DK_DV = KernelDescription(
+    name="attn_bwd_dk_dv",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DK", DK, c.K_TILE),
+        Tensor("DV", DV, c.K_TILE),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *strides("bhs", "Q", "K", "V", "DO", "DK", "DV"),
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
+    # with general addressing, whose pointers take registers too, for 32.
+    psels=by_vendor(
+        cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
+        hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 64)},
+    ),
+    copts=by_vendor(
+        cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
+        hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=c.grid("seqlen_k", "BLOCK_N", "heads_k"),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+    ),
+    restrictions=RESTRICTIONS,
+)
+
+ATTN_BWD_DQ = KernelDescription(
+    name="attn_bwd_dq",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DQ", DQ, c.Q_TILE),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *strides("bhs", "Q", "K", "V", "DO", "DQ"),
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
+    psels=by_vendor(
+        cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
+        hip={"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
+    ),
+    copts=by_vendor(
+        cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
+        # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
+        hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+    ),
+    restrictions=RESTRICTIONS,
+)
+
+KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
+# A warp group's registers have no room for its share of DK and DV at head dim 256.
+HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
+
+ATTN_BWD_HOPPER_PREPARE = KernelDescription(
+    name="attn_bwd_hopper_prepare",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Out", OUT),
+        Tensor("DO", DOUT),
+        Tensor("Delta", DELTA, does="write"),
+        Tensor("DQSum", DQ_SUM, does="write"),
+        *strides("bhs", "Out", "DO"),
+        c.HEADS_Q,
+        c.SEQLEN_Q,
+        c.WIDTH,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}),
+    copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
+    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    guards=(c.GUARD_Q,),
+    restrictions=RESTRICTIONS,
+    archs=("sm_90",),
+)
+
+ATTN_BWD_HOPPER = KernelDescription(
+    name="attn_bwd_hopper",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, KEY_ROWS),
+        Tensor("V", c.V, KEY_ROWS),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DK", DK, KEY_ROWS),
+        Tensor("DV", DV, KEY_ROWS),
+        Tensor("DQSum", DQ_SUM, c.Q_TILE, does="add"),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+    ),
+    choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
+    copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=c.grid("seqlen_k", 128, "heads_k"),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+    ),
+    restrictions=BACKWARD_RESTRICTIONS,
+    archs=("sm_90",),
+    gluon=True,
+)
+
+ATTN_BWD_HOPPER_FINISH = KernelDescription(
+    name="attn_bwd_hopper_finish",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("DQSum", DQ_SUM),
+        Tensor("DQ", DQ),
+        c.SM_SCALE,
+        *strides("bhs", "DQSum", "DQ"),
+        c.HEADS_Q,
+        c.SEQLEN_Q,
+        c.WIDTH,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}),
+    copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
+    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    guards=(c.GUARD_Q,),
+    restrictions=RESTRICTIONS,
+    archs=("sm_90",),
+)
+
+# At head dim 256 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
+HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
+KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
+
+ATTN_BWD_HOPPER_DK_DV = KernelDescription(
+    name="attn_bwd_hopper_dk_dv",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, KEY_ROWS_SPLIT),
+        Tensor("V", c.V, KEY_ROWS_SPLIT),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DK", DK, KEY_ROWS_SPLIT),
+        Tensor("DV", DV, KEY_ROWS_SPLIT),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+    ),
+    choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64,)}),
+    copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=c.grid("seqlen_k", 64, "heads_k"),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+    ),
+    archs=("sm_90",),
+    gluon=True,
+)
+
+ATTN_BWD_HOPPER_DQ = KernelDescription(
+    name="attn_bwd_hopper_dq",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_ROWS),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("DO", DOUT, c.Q_ROWS),
+        Tensor("DQ", DQ, c.Q_ROWS),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *c.SIZES,
+        *c.constexprs("BLOCK_N", "BLOCK_DMODEL", "CAUSAL"),
+    ),
+    choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_N": (64,)}),
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    grid=c.grid("seqlen_q", 128, "heads_q"),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+    ),
+    archs=("sm_90",),
+    gluon=True,
+)
+
+OPERATOR = Operator(
+    name="attn_bwd",
+    family=c.FAMILY,
+    operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV),
+    scalars=(Scalar("sm_scale", "fp32"), Scalar("causal", "bool"), Scalar("deterministic", "bool")),
+    backends=(
+        Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
+        Backend("hopper", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)),
+        Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ), (DELTA,)),
+    ),
+    fills_when_empty=True,
+    checked=True,
+    written=True,
+)

@@ -1,0 +1,92 @@
+"""What the attention kernels share: operands, choices, tuning keys and the numbers that they are passed."""
+
+from __future__ import annotations
+
+from math import inf
+
+from aotriton.rules.binning import TuningKey
+from aotriton.rules.expression import (
+    Expression,
+    addressing,
+    ceil_divide,
+    constant,
+    dtype,
+    multiprocessors,
+    scalar,
+    size,
+    tiles,
+)
+from aotriton.rules.kernel import Choice, Constexpr, Guard, KernelDescription, Number, Operand
+from aotriton.rules.target import ADDRESSING
+
+FAMILY = "flash"
+
+Q_DIMS = ("batch", "heads_q", "seqlen_q", "head_dim")
+K_DIMS = ("batch", "heads_k", "seqlen_k", "head_dim")
+ROW_DIMS = ("batch", "heads_q", "seqlen_q")
+ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
+
+Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
+
+T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
+# The head dim, padded to the next of these.
+HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up=True, small=64, option="head-dim")
+CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
+ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
+DESCRIPTOR = ACCESS.narrowed("descriptor")
+
+REFERENCE_TILE = 128  # rows of the tile that `waves` counts; fixed, so that the key does not depend on the candidate
+
+MAX_SEQLEN_Q = TuningKey("max_seqlen_q", (64, 512, 2048, 8192), size("seqlen_q"), "seqlen-q")
+MAX_SEQLEN_K = TuningKey("max_seqlen_k", (64, 512, 2048, 8192), size("seqlen_k"), "seqlen-k")
+
+
+def waves(side: str) -> TuningKey:
+    """How often batch x heads x tiles fill the GPU, rounded up; ``side`` is "q" or "k": whose rows the grid walks."""
+    count = size("batch") * size(f"heads_{side}") * tiles(f"seqlen_{side}", REFERENCE_TILE)
+    return TuningKey("waves", (1, 8), ceil_divide(count, multiprocessors()), "waves")
+
+
+def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, Expression]:
+    """A program for each tile of each head of each batch, all along x, which has room for two thousand million."""
+    return tiles(of, rows) * size(heads) * size("batch"), constant(1), constant(1)
+
+
+Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
+K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
+Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
+
+SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
+HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
+SEQLEN_Q = Number("max_seqlen_q", "i32", size("seqlen_q"))
+WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
+SIZES = (
+    HEADS_Q,
+    Number("num_heads_k", "i32", size("heads_k")),
+    SEQLEN_Q,
+    Number("max_seqlen_k", "i32", size("seqlen_k")),
+    WIDTH,
+)
+
+
+def rows(name: str, *, written: bool = False, optional: bool = False, if_empty: float = 0.0) -> Operand:
+    """A contiguous fp32 number for each row of q."""
+    return Operand(name, ROW_DIMS, "fp32", written, optional, True, alignment=ROW_ALIGNMENT, if_empty=if_empty)
+
+
+LOGSUMEXP = rows("logsumexp", written=True, optional=True, if_empty=-inf)
+
+
+def constexprs(*names: str) -> tuple[Constexpr, ...]:
+    return tuple(Constexpr(name) for name in names)
+
+
+def tiled_side(kernel: KernelDescription) -> str:
+    """ "q" or "k": whose rows the kernel's grid walks."""
+    return "k" if any(name == "seqlen_k" for axis in kernel.grid for _, name in axis.postfix()) else "q"
+
+
+MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of the last tile
+GUARD_Q, GUARD_K = (
+    Guard(size(f"seqlen_{side}") <= MOST_ROWS, f"seqlen_{side} is more than {MOST_ROWS}") for side in "qk"
+)

@@ -1,0 +1,116 @@
+"""Attention forward: its operator, and a kernel for each backend."""
+
+from __future__ import annotations
+
+from aotriton.rules.expression import (
+    Expression,
+    ceil_divide,
+    constant,
+    minimum,
+    multiprocessors,
+    present,
+    psel,
+    size,
+)
+from aotriton.rules.flash import common as c
+from aotriton.rules.flash.space import RESTRICTIONS
+from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS
+from aotriton.rules.kernel import Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.operators import Backend, Operator, Scalar
+
+OUT = Operand("out", c.Q_DIMS, written=True)
+STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
+
+ATTN_FWD = KernelDescription(
+    name="attn_fwd",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("Out", OUT, c.Q_TILE),
+        Tensor("L", c.LOGSUMEXP),
+        STORE_LSE,
+        c.SM_SCALE,
+        *strides("bhs", "Q", "K", "V", "Out"),
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
+    # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
+    psels=by_vendor(
+        cuda={"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
+        hip={"BLOCK_M": (64, 128), "BLOCK_N": (16, 32, 64)},
+    ),
+    copts=by_vendor(
+        cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
+        hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    guards=(c.GUARD_Q, c.GUARD_K),
+    restrictions=RESTRICTIONS,
+)
+
+
+def _tiles(rows: Expression | int) -> Expression:
+    """All tiles of so many query rows."""
+    return ceil_divide(size("seqlen_q"), rows) * size("heads_q") * size("batch")
+
+
+ATTN_FWD_HOPPER = KernelDescription(
+    name="attn_fwd_hopper",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_ROWS),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("Out", OUT, c.Q_ROWS),
+        Tensor("L", c.LOGSUMEXP),
+        STORE_LSE,
+        c.SM_SCALE,
+        *c.SIZES,
+        Number("batch", "i32", size("batch")),
+        *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
+        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(
+        cuda={
+            "BLOCK_N": (64, 128),
+            "CONSUMERS": (1, 2, 3),
+            "STAGES": (2, 3, 4, 5, 6),
+            "GROUP_ROUNDS": (0, 2, 4),
+            "OUT_IN_Q": (0, 1),
+            "Q_IN_REGISTERS": (0, 1),
+            "EARLY_WAIT": (0, 1),
+        },
+    ),
+    # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
+    # consumers take over what the producer does not need.
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    # Persistent: each multiprocessor has one program, which takes tile after tile.
+    grid=(minimum(_tiles(psel("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+        # The smallest tiles are the most, and a round of programs lies beyond the last.
+        Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
+    ),
+    restrictions=FORWARD_RESTRICTIONS,
+    archs=("sm_90",),
+    gluon=True,
+)
+
+OPERATOR = Operator(
+    name="attn_fwd",
+    family=c.FAMILY,
+    operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP),
+    scalars=(Scalar("sm_scale", "fp32"), Scalar("causal", "bool")),
+    backends=(Backend("portable", (ATTN_FWD,)), Backend("hopper", (ATTN_FWD_HOPPER,))),
+    fills_when_empty=True,
+    checked=True,
+    written=True,
+)

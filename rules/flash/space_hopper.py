@@ -1,0 +1,101 @@
+"""What of the space of the Hopper kernels is not worth compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotriton.rules.flash.space import ELEMENT
+from aotriton.rules.kernel import Config, Functional, Restriction
+
+ROWS = 64  # of one consumer, a warp group of 128 threads
+THREADS = 128
+REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the producer has given up its own
+OTHER_REGISTERS = 24  # addresses, row sums, barriers
+KEYS = 128  # of a program of the backward
+MOST_ROWS = 512  # of K in all stages: more bring nothing
+
+
+def _idle_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return ROWS * (config["CONSUMERS"] - 1) >= keys["max_seqlen_q"]
+
+
+def _lone_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["CONSUMERS"] == 1 and keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS
+
+
+def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["BLOCK_N"] > max(keys["max_seqlen_k"], ROWS)
+
+
+def _too_many_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    steps = -(-keys["max_seqlen_k"] // config["BLOCK_N"]) + 1  # step i takes key tile i and value tile i - 1
+    return config["STAGES"] > max(steps, 2) or config["STAGES"] * config["BLOCK_N"] > MOST_ROWS
+
+
+def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    more = {**config, "STAGES": config["STAGES"] + 1}
+    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    return possible and not any(rule(functional, keys, more) for rule in (_too_many_stages, _too_much_shared))
+
+
+def _other_registers(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["maxnreg"] != (128 if config["CONSUMERS"] == 3 else 168)  # for 16 warps with padding, or 8 and 12
+
+
+def _one_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return keys["waves"] == 1 and not config["OUT_IN_Q"]
+
+
+def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    several = functional["CAUSAL"] and keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
+    return config["GROUP_ROUNDS"] > 0 and not several
+
+
+def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    scores, own = ROWS * config["BLOCK_N"], ROWS * _head_dim(functional)
+    words = scores + scores // 2 + own  # S and Out in fp32, P in 16 bits
+    words += own // 2 if config["Q_IN_REGISTERS"] else 0
+    return words // THREADS + OTHER_REGISTERS > REGISTERS[config["CONSUMERS"]]
+
+
+def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    own = config["CONSUMERS"] * ROWS * (1 if config["OUT_IN_Q"] else 2)
+    rows = own + 2 * config["STAGES"] * config["BLOCK_N"]
+    return rows * _head_dim(functional) * ELEMENT > functional.target.shared_limit
+
+
+def _head_dim(functional: Functional) -> int:
+    return int(functional["BLOCK_DMODEL"])
+
+
+def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["BLOCK_M"] > max(keys["max_seqlen_q"], ROWS)
+
+
+def _backward_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    # K and V, two stages of Q and DO, dS, and dQ in fp32.
+    rows = 2 * KEYS + 4 * config["BLOCK_M"] + 2 * config["BLOCK_M"]
+    shared = (rows * _head_dim(functional) + KEYS * config["BLOCK_M"]) * ELEMENT
+    return shared > functional.target.shared_limit
+
+
+BACKWARD_RESTRICTIONS = (
+    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
+    Restriction("the tiles do not fit in shared memory", _backward_shared),
+)
+
+FORWARD_RESTRICTIONS = (
+    Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
+    # More consumers share each tile of K and V. One alone makes more tiles, for a GPU that has programs to spare.
+    Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer),
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    Restriction("more stages than the loop fills", _too_many_stages),
+    # An idle stage costs nothing but shared memory, which nothing else asks for.
+    Restriction("one more stage fits", _too_few_stages),
+    Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
+    Restriction("a program with one tile has Q's memory free for Out", _one_tile),
+    Restriction("GROUP_ROUNDS orders causal tiles of several rounds", _one_order),
+    # A spill makes every matrix product wait for the one before.
+    Restriction("the accumulators do not fit in the registers", _certain_spill),
+    Restriction("the tiles do not fit in shared memory", _too_much_shared),
+)

@@ -1,0 +1,133 @@
+"""Operator descriptions: what a caller gives, and the backends that turn it into launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from aotriton.rules.expression import Environment, Expression, evaluate
+from aotriton.rules.kernel import KernelDescription, Operand, Tensor
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of the call that is no size: "fp32", "i32" or "bool"; ``default`` where the caller gives none.
+
+    ``internal``: no caller's, but set by the operator's own checks.
+    """
+
+    name: str
+    dtype: str
+    default: float = 0
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("fp32", "i32", "bool"):
+            raise ValueError(f"scalar {self.name}: dtype must be fp32, i32 or bool, not {self.dtype!r}")
+
+
+@dataclass(frozen=True)
+class DerivedSize:
+    """A size that follows only from the call and the GPU, such as a number of splits."""
+
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run an operator: kernels in launch order. It serves what each of them serves.
+
+    ``workspace`` are contiguous tensors in memory of the caller that kernels hand on to each other; ``sizes`` are those
+    that the backend derives.
+    """
+
+    name: str
+    kernels: tuple[KernelDescription, ...]
+    workspace: tuple[Operand, ...] = ()
+    sizes: tuple[DerivedSize, ...] = ()
+
+
+def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
+    """The sizes that the backend derives: ``environment`` is of its first kernel that has their psels."""
+    sizes, made = dict(environment.sizes), {}
+    for one in backend.sizes:  # one may follow from those before
+        made[one.name] = sizes[one.name] = evaluate(one.value, replace(environment, sizes=sizes))
+    return made
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a caller asks for. The first backend serves all of it; another one the cells where it measured faster.
+
+    ``sizes`` are named by the operands' ``dims``. A cell is one of the ``lead``, the first backend's last kernel, which
+    has every choice and tuning key of the others. ``fills_when_empty``: a call with a size of 0 launches nothing and
+    fills its results with their ``if_empty``. ``checked``: v2src/<family>/ has a ``check_<name>`` of its own.
+    ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated.
+    """
+
+    name: str
+    family: str
+    operands: tuple[Operand, ...]
+    scalars: tuple[Scalar, ...]
+    backends: tuple[Backend, ...]
+    fills_when_empty: bool = False
+    checked: bool = False
+    written: bool = False
+    sizes: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = dict.fromkeys(dim for operand in self.operands for dim in operand.dims)
+        object.__setattr__(self, "sizes", tuple(sizes))
+        names = [*self.sizes, *(operand.name for operand in (*self.operands, *self.workspace))]
+        names += [scalar.name for scalar in self.scalars] + [size.name for size in self.derived_sizes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"{self.name}: a size, operand, workspace tensor or scalar appears twice in {names}")
+        of_backends = [backend.name for backend in self.backends]
+        if len(set(of_backends)) != len(of_backends) or not of_backends:
+            raise ValueError(f"{self.name}: backends must have names of their own, got {of_backends}")
+        for backend in self.backends:
+            if not backend.kernels:
+                raise ValueError(f"{self.name}: backend {backend.name} has no kernel")
+        choices, keys = {choice.name for choice in self.lead.choices}, set(self.lead.tuning_keys)
+        for backend in self.backends:
+            given = {operand.name: operand for operand in (*self.operands, *backend.workspace)}
+            for kernel in backend.kernels:
+                own = {choice.name for choice in kernel.choices if choice.default is None}
+                if not own <= choices or not set(kernel.tuning_keys) <= keys:
+                    raise ValueError(
+                        f"{self.name}: {kernel.name} has a choice or a tuning key that {self.lead.name} lacks"
+                    )
+                for argument in kernel.arguments:
+                    if isinstance(argument, Tensor) and given.get(argument.operand.name) != argument.operand:
+                        raise ValueError(
+                            f"{self.name}: {argument.name} of {kernel.name} is no operand of the operator, nor a"
+                            f" workspace tensor of backend {backend.name}"
+                        )
+
+    @property
+    def lead(self) -> KernelDescription:
+        return self.backends[0].kernels[-1]
+
+    @property
+    def workspace(self) -> tuple[Operand, ...]:
+        """The workspace tensors of all backends, each once."""
+        return tuple(dict.fromkeys(operand for backend in self.backends for operand in backend.workspace))
+
+    @property
+    def derived_sizes(self) -> tuple[DerivedSize, ...]:
+        """The sizes that backends derive."""
+        return tuple(one for backend in self.backends for one in backend.sizes)
+
+    @property
+    def kernels(self) -> tuple[KernelDescription, ...]:
+        return kernels_of([self])
+
+
+def kernels_of(operators: Iterable[Operator]) -> tuple[KernelDescription, ...]:
+    """Every kernel of the operators, each once, in launch order; ValueError where two have one name."""
+    found: dict[str, KernelDescription] = {}
+    for kernel in (kernel for operator in operators for backend in operator.backends for kernel in backend.kernels):
+        if found.setdefault(kernel.name, kernel) != kernel:
+            raise ValueError(f"two kernels are called {kernel.name}")
+    return tuple(found.values())

@@ -1,0 +1,170 @@
+// The C interface between versions: parameter structs and explanations that are smaller or larger than the library's
+// own.
+#include <aotriton/c.h>
+#include <aotriton/runtime.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "calls.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+// The first `size` bytes of the parameters, and zeros behind where it is more, in memory of that size.
+template <class Params>
+class Sized {
+ public:
+  Sized(const Params& params, size_t size) : bytes_(new unsigned char[size]()) {
+    memcpy(bytes_.get(), &params, std::min(size, sizeof params));
+    memcpy(bytes_.get(), &size, sizeof size);
+  }
+  const Params* params() const { return reinterpret_cast<const Params*>(bytes_.get()); }
+  unsigned char& operator[](size_t i) { return bytes_[i]; }
+
+ private:
+  std::unique_ptr<unsigned char[]> bytes_;
+};
+
+using Fwd = aotriton_attn_fwd_params;
+using Bwd = aotriton_attn_bwd_params;
+
+size_t explained(const Sized<Fwd>& sized, aotriton_kernel_choice* choice) {
+  size_t count = 1;
+  choice->size = sizeof *choice;
+  CHECK_EQ(aotriton_explain_attn_fwd(sized.params(), "sm_90", 0, choice, &count), AOTRITON_SUCCESS);
+  return count;
+}
+
+}  // namespace
+
+TEST("parameters of an older library, which end earlier, count as if zeros followed") {
+  Recording& recording = start("cuda");
+  for (const size_t size : {offsetof(Fwd, features), offsetof(Fwd, workspace), offsetof(Fwd, workspace) - 3}) {
+    Fwd p = fwd_call();
+    p.features.softcap = 1;  // beyond what the caller has
+    const Sized<Fwd> older(p, size);
+    CHECK_EQ(aotriton_attn_fwd(older.params(), nullptr), AOTRITON_SUCCESS);
+    aotriton_kernel_choice choice;
+    CHECK_EQ(explained(older, &choice), 1u);
+  }
+  CHECK_EQ(recording.launches.size(), 3u);
+  const Sized<Bwd> older(bwd_call(), offsetof(Bwd, features));
+  CHECK_EQ(aotriton_attn_bwd(older.params(), nullptr), AOTRITON_SUCCESS);
+}
+
+TEST("parameters that end before what is required are refused for what they lack") {
+  start("cuda");
+  const Sized<Fwd> older(fwd_call(), offsetof(Fwd, out));
+  CHECK_EQ(aotriton_attn_fwd(older.params(), nullptr), AOTRITON_INVALID_SHAPE);
+  CHECK_CONTAINS(aotriton_last_error_message(), "attn_fwd: out has batch 0, q has 2");
+}
+
+TEST("parameters of a newer library are taken where what it added is zero, and else refused") {
+  Recording& recording = start("cuda");
+  Sized<Fwd> newer(fwd_call(), sizeof(Fwd) + 40);
+  CHECK_EQ(aotriton_attn_fwd(newer.params(), nullptr), AOTRITON_SUCCESS);
+  newer[sizeof(Fwd) + 39] = 1;
+  CHECK_EQ(aotriton_attn_fwd(newer.params(), nullptr), AOTRITON_NOT_SUPPORTED);
+  const std::string where = std::to_string(sizeof(Fwd) + 39);
+  CHECK_EQ(aotriton_last_error_message(),
+           "attn_fwd: params has a field, at byte " + where + ", that this library does not know");
+  CHECK_EQ(recording.launches.size(), 1u);
+}
+
+TEST("a size that no struct has, and no parameters at all, are refused by every function") {
+  start("cuda");
+  size_t bytes = 0, count = 1;
+  aotriton_prepared* prepared = nullptr;
+  aotriton_kernel_choice choice = {};
+  choice.size = sizeof choice;
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{65537}, SIZE_MAX}) {
+    attn_bwd_params p = bwd_call();
+    p.size = size;
+    CHECK_EQ(aotriton_attn_bwd(&p, nullptr), AOTRITON_INVALID_ARGUMENT);
+    CHECK_CONTAINS(aotriton_last_error_message(), "attn_bwd: params.size is " + std::to_string(size));
+    CHECK_EQ(aotriton_attn_bwd_workspace_size(&p, nullptr, &bytes), AOTRITON_INVALID_ARGUMENT);
+    CHECK_EQ(aotriton_attn_bwd_supported(&p, nullptr), 0);
+    CHECK_EQ(aotriton_attn_bwd_preload(&p, nullptr), AOTRITON_INVALID_ARGUMENT);
+    CHECK_EQ(aotriton_attn_bwd_prepare(&p, nullptr, &prepared), AOTRITON_INVALID_ARGUMENT);
+    CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, &choice, &count), AOTRITON_INVALID_ARGUMENT);
+  }
+  CHECK_EQ(aotriton_attn_fwd(nullptr, nullptr), AOTRITON_NULL_POINTER);
+  CHECK_EQ(aotriton_last_error_message(), std::string("attn_fwd: params is null"));
+  CHECK_EQ(aotriton_attn_fwd_workspace_size(nullptr, nullptr, &bytes), AOTRITON_NULL_POINTER);
+  CHECK_EQ(aotriton_attn_fwd_supported(nullptr, nullptr), 0);
+  CHECK_EQ(aotriton_attn_fwd_preload(nullptr, nullptr), AOTRITON_NULL_POINTER);
+  CHECK_EQ(aotriton_attn_fwd_prepare(nullptr, nullptr, &prepared), AOTRITON_NULL_POINTER);
+  CHECK_EQ(aotriton_explain_attn_fwd(nullptr, "sm_90", 0, &choice, &count), AOTRITON_NULL_POINTER);
+  CHECK(!prepared);
+}
+
+TEST("a reserved byte that an older library does not know is refused where it is not zero") {
+  start("cuda");
+  attn_fwd_params forward = fwd_call();
+  forward.reserved[1] = 1;
+  CHECK_EQ(attn_fwd(forward, {}), Error::not_supported);
+  CHECK_CONTAINS(last_error_message(), "attn_fwd: a reserved field is not zero");
+  attn_bwd_params backward = bwd_call();
+  backward.reserved[0] = 1;
+  CHECK_EQ(attn_bwd(backward, {}), Error::not_supported);
+  backward.reserved[0] = 0;
+  backward.features.reserved[5] = 1;
+  CHECK_EQ(attn_bwd(backward, {}), Error::not_supported);
+  CHECK_CONTAINS(last_error_message(), "attn_bwd: a reserved field of features is not zero");
+}
+
+TEST("explanations are laid out in the caller's size of element, smaller or larger, and no byte outside is touched") {
+  const attn_bwd_params p = bwd_call();
+  aotriton_kernel_choice own[3];
+  own[0].size = sizeof own[0];
+  size_t count = 3;
+  CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, own, &count), AOTRITON_SUCCESS);
+  for (const size_t size : {offsetof(aotriton_kernel_choice, backend), sizeof own[0], sizeof own[0] + 24}) {
+    const std::unique_ptr<unsigned char[]> bytes(new unsigned char[3 * size]);
+    memset(bytes.get(), 0xaa, 3 * size);
+    memcpy(bytes.get(), &size, sizeof size);
+    count = 3;
+    CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, reinterpret_cast<aotriton_kernel_choice*>(bytes.get()), &count),
+             AOTRITON_SUCCESS);
+    CHECK_EQ(count, 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      const unsigned char* const element = bytes.get() + i * size;
+      aotriton_kernel_choice wanted = own[i];
+      wanted.size = size;
+      CHECK(!memcmp(element, &wanted, std::min(size, sizeof wanted)));
+      for (size_t byte = sizeof wanted; byte < size; ++byte) CHECK_EQ(element[byte], 0xaa);
+    }
+  }
+}
+
+TEST("an array of too few elements, or of elements that are none, is refused") {
+  const attn_bwd_params p = bwd_call();
+  aotriton_kernel_choice choices[2];
+  for (const size_t room : {0, 1, 2}) {
+    choices[0].size = sizeof choices[0];
+    size_t count = room;
+    CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, choices, &count), AOTRITON_INVALID_ARGUMENT);
+    CHECK_EQ(aotriton_last_error_message(), "explain: room for " + std::to_string(room) + " kernels, 3 are needed");
+    CHECK_EQ(count, 0u);
+  }
+  for (const size_t size : {size_t{0}, size_t{8}, size_t{65537}}) {
+    choices[0].size = size;
+    size_t count = 2;
+    CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, choices, &count), AOTRITON_INVALID_ARGUMENT);
+    CHECK_CONTAINS(aotriton_last_error_message(), "explain: the first element's size is " + std::to_string(size));
+  }
+  size_t count = 2;
+  CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, nullptr, &count), AOTRITON_NULL_POINTER);
+  CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, choices, nullptr), AOTRITON_NULL_POINTER);
+}
+
+TEST("the C++ names are the C ones: errors, versions and default parameters") {
+  CHECK_EQ(error_name(Error::out_of_memory), std::string(aotriton_error_name(AOTRITON_OUT_OF_MEMORY)));
+  CHECK_EQ(version(), std::string(aotriton_version()));
+  CHECK_EQ(attn_fwd_params().size, sizeof(Fwd));
+  CHECK_EQ(attn_bwd_params().size, sizeof(Bwd));
+  const Tensor<3> none;
+  CHECK(!none.data && none.dtype == AOTRITON_NO_DTYPE && none.sizes[2] == 0);
+}

@@ -1,0 +1,90 @@
+// Expressions: C++ makes of them what Python does, and tells what does not fit.
+#include "attn_fwd.operator.h"
+#include "check.h"
+#include "expression.h"
+#include "expressions.h"
+#include "select.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+// A call with what the made-up expressions name.
+struct Given {
+  Call call{flash::attn_fwd_operator};
+  Environment environment = {&call, kPsels, kMultiprocessors, 0};
+
+  Given() {
+    for (size_t i = 0; i < 8; ++i) {
+      call.sizes[i] = kSizes[i];
+      call.set_whole(i, kScalars[i]);
+      call.views[i] = View::none();
+      if (kPresent[i]) call.views[i].data = &call;
+    }
+  }
+};
+
+struct Answer {
+  bool fits;
+  int64_t value;
+};
+
+Answer evaluated(std::initializer_list<Instruction> code) {
+  const Given given;
+  int64_t value = 0;
+  const bool fits = evaluate({code.begin(), code.size()}, given.environment, &value);
+  return {fits, value};
+}
+
+}  // namespace
+
+TEST("random expressions have the value that Python gives them, or are told not to fit where Python's leaves 64 bits") {
+  const Given given;
+  size_t fitting = 0;
+  for (const Case& one : kExpressions) {
+    int64_t value = 0;
+    const bool fits = evaluate(one.code, given.environment, &value);
+    CHECK_EQ(fits, one.fits);
+    if (fits) CHECK_EQ(value, one.value);
+    fitting += fits;
+  }
+  CHECK(fitting > 1000 && std::size(kExpressions) - fitting > 100);
+}
+
+TEST("a number that does not fit is told, wherever it arises") {
+  const Instruction most[] = {{Code::constant, INT32_MAX}, {Code::constant, INT32_MAX}};  // 2^31 - 1
+  const Instruction square = {Code::multiply, 0}, two = {Code::constant, 2}, four = {Code::constant, 4};
+  CHECK(evaluated({most[0], most[1], square}).fits);
+  CHECK(evaluated({most[0], most[1], square, two, square}).fits);
+  CHECK(!evaluated({most[0], most[1], square, four, square}).fits);
+  // In the branch that is not taken, too: both are evaluated.
+  const Instruction yes = {Code::constant, 1};
+  CHECK(!evaluated({yes, two, most[0], most[1], square, four, square, {Code::choose, 0}}).fits);
+}
+
+TEST("a divisor that is not positive does not fit, and quotients are rounded up") {
+  const auto divided = [](int32_t a, int32_t b) {
+    return evaluated({{Code::constant, a}, {Code::constant, b}, {Code::ceil_divide, 0}});
+  };
+  CHECK(!divided(1, 0).fits);
+  CHECK(!divided(1, -1).fits);
+  CHECK_EQ(divided(7, 2).value, 4);
+  CHECK_EQ(divided(8, 2).value, 4);
+  CHECK_EQ(divided(0, 5).value, 0);
+  CHECK_EQ(divided(-7, 2).value, -3);
+}
+
+TEST("a choice whose number does not fit is of no value of it, and a guard then refuses") {
+  const Given given;
+  static constexpr Instruction overflow[] = {{Code::constant, INT32_MAX},
+                                             {Code::constant, INT32_MAX},
+                                             {Code::multiply, 0},
+                                             {Code::constant, INT32_MAX},
+                                             {Code::multiply, 0}};
+  static constexpr int64_t values[] = {1, 2};
+  CHECK_EQ(digit({"", overflow, true, values, {}}, given.environment), -1);
+  static constexpr GuardInfo guards[] = {{overflow, "too much"}};
+  KernelInfo kernel = *flash::attn_fwd_operator.backends[0].kernels[0];
+  kernel.guards = guards;
+  CHECK_EQ(refusal(kernel, given.environment), std::string("too much"));
+}

@@ -1,0 +1,120 @@
+// How much workspace a call asks for: what its launches use, no less and no more.
+#include "calls.h"
+
+using namespace aotriton::v2;
+
+namespace {
+
+const Stream kStream = {pointer(0x5000)};
+
+size_t asked(const attn_bwd_params& p, Stream stream = {}) {
+  size_t bytes = 0;
+  CHECK_EQ(attn_bwd_workspace_size(p, stream, &bytes), Error::success);
+  return bytes;
+}
+
+// How far into the workspace the launches' pointers reach: delta has a number for each row, the sum of dq one for each
+// element.
+size_t used(Recording& recording, const attn_bwd_params& p) {
+  recording.launches.clear();
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  const auto begin = reinterpret_cast<uintptr_t>(p.workspace);
+  const auto rows = static_cast<uintptr_t>(p.q.sizes[0] * p.q.sizes[1] * p.q.sizes[2]);
+  const auto columns = static_cast<uintptr_t>(p.q.sizes[3]);
+  uintptr_t end = begin;
+  for (const RecordedLaunch& launch : recording.launches)
+    for (size_t i = 0; i < launch.arguments.size(); ++i) {
+      if (launch.arguments[i].size() != sizeof(void*)) continue;
+      const auto at = reinterpret_cast<uintptr_t>(launch.argument<void*>(i));
+      if (at == begin) end = std::max(end, at + 4 * rows);
+      if (at > begin && at < begin + p.workspace_size) end = std::max(end, at + 4 * rows * columns);
+    }
+  return end - begin;
+}
+
+}  // namespace
+
+TEST("the workspace is as large as what the launches of the chosen backend use") {
+  for (const char* vendor : {"cuda", "hip"}) {
+    Recording& recording = start(vendor);
+    const bool cuda = vendor[0] == 'c';
+    for (const int64_t head_dim : {64, 128, 200, 256}) {
+      for (const int64_t seqlen : {64, 100, 1000}) {
+        for (const bool deterministic : {false, true}) {
+          attn_bwd_params p = bwd_call({.seqlen_q = seqlen, .head_dim = head_dim});
+          p.deterministic = deterministic;
+          const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4;
+          // Only the hopper backend of head dim 128 adds up dq, where it is faster.
+          const bool sums = cuda && head_dim == 128 && seqlen > 64 && !deterministic;
+          const size_t aligned = (delta + 255) / 256 * 256;
+          CHECK_EQ(asked(p), sums ? aligned + delta * 128 : delta);
+          CHECK_EQ(used(recording, p), asked(p));
+          p.workspace_size = asked(p);
+          CHECK_EQ(attn_bwd(p, {}), Error::success);
+          p.workspace_size -= 1;
+          CHECK_EQ(attn_bwd(p, {}), Error::workspace_too_small);
+        }
+      }
+    }
+  }
+}
+
+TEST("the forward asks for none") {
+  start("cuda");
+  size_t bytes = 1;
+  CHECK_EQ(attn_fwd_workspace_size(fwd_call({.head_dim = 256}), {}, &bytes), Error::success);
+  CHECK_EQ(bytes, 0u);
+}
+
+TEST("without data the size is enough wherever the data will be") {
+  Recording& recording = start("cuda");
+  attn_bwd_params p = bwd_call({.head_dim = 128});
+  attn_bwd_params early = p;
+  for (aotriton_tensor4* t : {&early.q, &early.k, &early.v, &early.out, &early.dout, &early.dq, &early.dk, &early.dv})
+    t->data = nullptr;
+  early.logsumexp.data = early.workspace = nullptr;
+  p.workspace_size = asked(early);
+  CHECK_EQ(p.workspace_size, asked(p));
+  for (const uintptr_t misaligned : {0, 2}) {
+    p.q.data = pointer(address_of(1) + misaligned);
+    CHECK_EQ(attn_bwd(p, {}), Error::success);
+    CHECK_EQ(recording.launches.back().entry, misaligned ? "attn_bwd_dq" : "attn_bwd_hopper_finish");
+  }
+  CHECK(asked(p) < p.workspace_size);  // what is misaligned needs delta only
+}
+
+TEST("a query loads and launches nothing, and is checked as a call is") {
+  Recording& recording = start("cuda");
+  static_cast<void>(asked(bwd_call()));
+  CHECK(recording.loads.empty() && recording.launches.empty());
+  attn_bwd_params p = bwd_call();
+  p.dk.sizes[2] = 3;
+  size_t bytes = 7;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::invalid_shape);
+  CHECK_EQ(bytes, 0u);
+  CHECK_EQ(attn_bwd_workspace_size(bwd_call({.head_dim = 16}), {}, &bytes), Error::no_winner);
+  CHECK_EQ(attn_bwd_workspace_size(bwd_call(), {}, nullptr), Error::null_pointer);
+}
+
+TEST("the size is that of the stream's device") {
+  Recording& recording = start("cuda");
+  recording.devices[pointer(0xC8)] = {"sm_80", 108, ++lives};
+  recording.stream_contexts[kStream.handle] = pointer(0xC8);
+  size_t bytes = 7;
+  CHECK_EQ(attn_bwd_workspace_size(bwd_call(), kStream, &bytes), Error::unknown_arch);
+  CHECK_EQ(asked(bwd_call()), 3200u);
+}
+
+TEST("a workspace of more bytes than 63 bits count is refused") {
+  start("cuda");
+  // The sum of dq has twice the bytes of dq itself, which just fit.
+  attn_bwd_params p =
+      bwd_call({.batch = 1, .heads = 1 << 10, .heads_k = 1, .seqlen_q = 1 << 20, .seqlen_k = 1, .head_dim = 128});
+  for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv})
+    t->sizes[0] = 1 << 24, t->data = nullptr;  // there is no room for so much data
+  p.logsumexp.sizes[0] = 1 << 24;
+  size_t bytes = 7;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::not_supported);
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: the workspace overflows 63 bits"));
+  CHECK_EQ(bytes, 0u);
+}

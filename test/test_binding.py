@@ -1,0 +1,373 @@
+"""The Python binding without a GPU: what it asks of its arguments, candidates from descriptions, and explanations.
+
+Run by ctest, which says where the binding is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from toy.rules import OPERATOR
+
+from aotriton.codegen.program import launch_program
+from aotriton.rules.family import IN_TREE, family, operator
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.operators import Operator
+
+pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+
+OPERATORS = [OPERATOR, *(operator for name in IN_TREE for operator in family(name).operators)]
+EVERY_KERNEL = pytest.mark.parametrize(
+    ("kernel", "of"), [pytest.param(kernel, of, id=kernel.name) for of in OPERATORS for kernel in of.kernels]
+)
+
+
+class Tensor:
+    """What the binding asks of a tensor, with made-up memory."""
+
+    def __init__(self, *shape: int, dtype: str = "bfloat16", gpu: int | None = 0, address: int = 1 << 32) -> None:
+        self.shape, self.dtype, self.address = shape, f"torch.{dtype}", address
+        self.device = SimpleNamespace(index=gpu)
+        self.is_cuda = gpu is not None
+        self.itemsize = {"float32": 4, "uint8": 1}.get(dtype, 2)
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        steps = [1]
+        for size in self.shape[:0:-1]:
+            steps.append(steps[-1] * size)
+        return tuple(steps[::-1])
+
+
+def forward() -> dict[str, Any]:
+    """A right call of attn_fwd, with the results apart from each other."""
+    made = {name: Tensor(2, 4, 48, 64, address=(1 + place) << 32) for place, name in enumerate(("q", "k", "v", "out"))}
+    return made | {"logsumexp": Tensor(2, 4, 48, dtype="float32", address=9 << 32)}
+
+
+def refused(error: type[Exception], message: str, **changes: Any) -> None:
+    with pytest.raises(error, match=message):
+        pyaotriton.attn_fwd(**forward() | changes)
+
+
+def test_tensors_are_looked_at_first() -> None:
+    """A tensor of the host, of another GPU or rank, or that is none at all, is named before anything else happens."""
+    refused(ValueError, "^k is not on a GPU", k=Tensor(2, 4, 48, 64, gpu=None))
+    refused(ValueError, r"^v is on GPU 1, \w+ on GPU 0", v=Tensor(2, 4, 48, 64, gpu=1))
+    refused(ValueError, "^out has 3 dimensions, not 4", out=Tensor(4, 48, 64))
+    refused(ValueError, "^q has more than 4 dimensions", q=Tensor(1, 2, 4, 48, 64))
+    refused(TypeError, r"^q must have data_ptr\(\) or __dlpack__\(\), got list", q=[1.0])
+    refused(ValueError, "^q is not on a GPU", q=SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (1, 0)))
+    for message, given in (
+        (r"^workspace is on GPU 1, q on GPU 0", Tensor(64, dtype="uint8", gpu=1)),
+        ("^workspace must be a 1-D tensor of bytes", Tensor(8, 8, dtype="uint8")),
+        ("^workspace must be a 1-D tensor of bytes", Tensor(64)),
+        ("^workspace is not on a GPU", Tensor(64, dtype="uint8", gpu=None)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pyaotriton.attn_bwd(q=Tensor(2, 4, 48, 64), workspace=given)
+
+
+def test_arguments_are_the_operators() -> None:
+    """One that is missing, unknown, there twice or of a wrong type is a TypeError with its name."""
+    refused(TypeError, "attn_fwd has no argument heads", heads=4)
+    tensors = list(forward().values())
+    for call, message in (
+        (lambda: pyaotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
+        (lambda: pyaotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
+        (lambda: pyaotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors, got 6"),
+        (lambda: pyaotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+
+
+def test_errors_of_the_library_have_a_code() -> None:
+    """What the library refuses is an AotritonError with the error's name; so is that there is no GPU."""
+    for code, message, changes in (
+        ("invalid_shape", "v has seqlen_k 49, k has 48", {"v": Tensor(2, 4, 49, 64)}),
+        ("invalid_dtype", "q has dtype float32", {"q": Tensor(2, 4, 48, 64, dtype="float32")}),
+        ("null_pointer", "k has no data", {"k": Tensor(2, 4, 48, 64, address=0)}),
+        ("misaligned_pointer", "logsumexp is at 0x4", {"logsumexp": Tensor(2, 4, 48, dtype="float32", address=4)}),
+        ("invalid_argument", "sm_scale is -1", {"sm_scale": -1.0}),
+        ("not_supported", "causal needs equal seqlens", {"causal": True} | {n: Tensor(2, 4, 40, 64) for n in "kv"}),
+    ):
+        with pytest.raises(pyaotriton.AotritonError, match=message) as raised:
+            pyaotriton.attn_fwd(**forward() | changes)
+        assert raised.value.code == code
+        assert not pyaotriton.attn_fwd_supported(**forward() | changes) or code == "null_pointer"
+
+
+def test_each_operator_has_its_functions() -> None:
+    """One that runs it, one that asks how much workspace it needs and one whether it would run, told apart by text."""
+    names = [operator.name for name in IN_TREE for operator in family(name).operators]
+    assert pyaotriton.operators() == names
+    for name in names:
+        text = getattr(pyaotriton, name).__doc__
+        of = operator(name)
+        public = [scalar.name for scalar in of.scalars if not scalar.internal]
+        assert all(f"{one.name}: [{', '.join(one.dims)}]" in text for one in of.operands)
+        assert all(f"{scalar}=" in text for scalar in public)
+        assert ("workspace=None" in text) == bool(of.workspace)
+        assert hasattr(pyaotriton, f"{name}_workspace_size")
+        assert hasattr(pyaotriton, f"{name}_supported")
+
+
+def test_defaults_are_spelled_as_python_does() -> None:
+    """A docstring has the signature, where a whole number's default is whole, a real one's is not, a flag's a flag."""
+    spelled = {"fp32": float, "i32": int, "bool": bool}
+    seen = set()
+    for of in (one for name in IN_TREE for one in family(name).operators):
+        scalars = [scalar for scalar in of.scalars if not scalar.internal]
+        defaults = [f"{one.name}={spelled[one.dtype](one.default)}" for one in scalars]
+        given = [f"{one.name}=None" if one.optional else one.name for one in of.operands]
+        given += ["workspace=None"] if of.workspace else []
+        signature = f"{of.name}({', '.join([*given, '*', *defaults, 'stream=None'])})"
+        for function in (of.name, f"{of.name}_workspace_size", f"{of.name}_supported"):
+            assert signature in getattr(pyaotriton, function).__doc__
+        seen |= {one.dtype for one in scalars}
+    assert seen == set(spelled)
+
+
+def functionals(kernel: KernelDescription) -> list[Functional]:
+    """The first functional of the kernel on each of its archs, and the last."""
+    return [
+        one for arch in kernel.archs for one in list(kernel.functionals(arch))[:: max(1, kernel.functional_count - 1)]
+    ]
+
+
+def arguments_of(functional: Functional, of: Operator) -> dict[str, Any]:
+    """What a candidate is made of, as the tuner gives it."""
+    kernel, vendor = functional.kernel, functional.target.vendor
+    psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
+    copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
+    spec = ImageSpec.of(functional, psels, copts)
+    metadata = {"name": "an image", "entry": kernel.name, "arch": functional.arch, "functional": str(functional)}
+    metadata |= {"shared": 1024, "global_scratch": 0, "threads": 128, "descriptors": []}
+    program = launch_program(kernel, of)
+    return {"program": program, "binary": b"binary", "metadata": metadata, "psels": dict(spec.psels)}
+
+
+@EVERY_KERNEL
+def test_candidates_come_from_descriptions(kernel: KernelDescription, of: Operator) -> None:
+    """The binding takes the program of every kernel, of a family that it does not know too, and functionals as they are
+    spelled, choices at their defaults left out.
+    """
+    for functional in functionals(kernel):
+        candidate = pyaotriton.Candidate(**arguments_of(functional, of))
+        assert candidate.name == "an image"
+
+
+def test_a_wrong_candidate_is_refused() -> None:
+    """A word that the binding does not know, a psel that is missing, a choice that the kernel has not: ValueError."""
+    kernel = OPERATOR.backends[0].kernels[0]
+    functional = next(iter(kernel.functionals("sm_90")))
+    right = arguments_of(functional, OPERATOR)
+
+    def wrong(message: str, **changes: Any) -> None:
+        with pytest.raises(ValueError, match=message):
+            pyaotriton.Candidate(**right | changes)
+
+    wrong("the binary is empty", binary=b"")
+    wrong("scale_rows takes 2 psels", psels={"BLOCK_M": 32})
+    wrong("psel UNROLL must be given", psels={"BLOCK_M": 32, "BLOCK_N": 32})
+    wrong("unknown arch, sm_42", metadata=right["metadata"] | {"arch": "sm_42"})
+    for text, message in (
+        ("T=bf16 BLOCK_DMODEL=32", "the functional does not say ADDRESSING"),
+        (f"{functional} CAUSAL=True", "the functional has an unknown choice, CAUSAL=True"),
+        (str(functional).replace("32", "48"), "the functional has an unknown choice, BLOCK_DMODEL=48"),
+    ):
+        wrong(message, metadata=right["metadata"] | {"functional": text})
+    text = json.dumps(right["program"])
+    for old, new, message in (
+        ('"ceil_divide"', '"modulo"', "a program with an unknown word, modulo"),
+        ('"strided"', '"twisted"', "a program with an unknown word, twisted"),
+        ('"slot": 3', '"slot": 300', "a program with a number that is out of range"),
+    ):
+        assert old in text
+        wrong(message, program=json.loads(text.replace(old, new)))
+
+
+def test_launches_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands and scalars that the candidate's operator has not are a ValueError with their name."""
+    kernel = OPERATOR.backends[0].kernels[0]
+    candidate = pyaotriton.Candidate(**arguments_of(next(iter(kernel.functionals("sm_90"))), OPERATOR))
+    with pytest.raises(ValueError, match="an image: scale has no operand z"):
+        pyaotriton.launch(candidate, {"z": Tensor(1, 1, 64, 32)})
+    with pytest.raises(ValueError, match="an image: scale has no scalar slope"):
+        pyaotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {"slope": 1.0})
+    with pytest.raises(ValueError, match="x has 2 dimensions, not 4"):
+        pyaotriton.launch(candidate, {"x": Tensor(64, 32)})
+
+
+# Calls where libcuda.so.1 is test/cxx/vendor's: GPU 0 is current, contexts are 0x100 and 0x101, and every stream that
+# is no default one is on GPU 1. Prints what each call raised and what the driver was told.
+ON_STANDIN = """
+import ctypes, json, sys, types
+from types import SimpleNamespace
+import pyaotriton
+from test_binding import Tensor, forward
+
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_cuda_calls.restype = ctypes.c_char_p
+asked = []
+torch = types.ModuleType("torch")
+torch.cuda = SimpleNamespace(
+    current_stream=lambda device: asked.append(device) or SimpleNamespace(cuda_stream=0x700 + device)
+)
+sys.modules["torch"] = torch
+Torchs = type("Tensor", (Tensor,), {"__module__": "torch"})
+
+seen = {}
+def call(name, gpu, function=pyaotriton.attn_fwd, kind=Tensor, **changes):
+    driver.fake_cuda_calls()
+    tensors = forward()
+    for tensor in tensors.values():
+        tensor.__class__, tensor.device = kind, SimpleNamespace(index=gpu)
+    raised, result = "", None
+    try:
+        result = function(**tensors | changes)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    calls = [one.decode(errors="replace").split() for one in driver.fake_cuda_calls().split(b";") if one]
+    seen[name] = {"raised": raised, "result": result, "calls": [one for one in calls if one[0] != "encode"]}
+
+call("first", 0)
+call("other", 1)
+call("other again", 1)
+call("first again", 0)
+call("refused", 1, q=Tensor(2, 4, 48, 64, dtype="float32", gpu=1))
+call("first after it", 0)
+for stream in (1, 2):
+    call(f"default stream {stream}", 1, stream=stream)
+call("a stream of its GPU", 1, stream=0x777)
+call("a stream of another GPU", 0, stream=0x777)
+call("supported", 1, pyaotriton.attn_fwd_supported)
+call("not supported", 1, pyaotriton.attn_fwd_supported, causal=True, k=Tensor(2, 4, 40, 64, gpu=1))
+call("torch", 1, kind=Torchs)
+call("torch, a default stream", 1, kind=Torchs, stream=0)
+call("torch, a stream of another GPU", 0, kind=Torchs)
+call("no index", None)
+print(json.dumps({"seen": seen, "asked": asked}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_standin() -> dict[str, Any]:
+    """What ON_STANDIN saw: "asked" are the GPUs whose current stream torch was asked for."""
+    if not os.environ.get("AOTRITON_STANDINS"):
+        pytest.skip("AOTRITON_STANDINS is not set: run this through ctest")
+    environment = {
+        "LD_LIBRARY_PATH": os.environ["AOTRITON_STANDINS"],
+        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ON_STANDIN], capture_output=True, text=True, env=os.environ | environment
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def steps(on_standin: dict[str, Any], name: str) -> list[str]:
+    """What a call did, without its questions to the GPU: contexts entered and left, loads, launches by stream."""
+    made = []
+    for what, *rest in on_standin["seen"][name]["calls"]:
+        if what == "launch":
+            made.append(f"launch on {rest[4]}")
+        elif what in ("push", "load"):
+            made.append(f"{what} {rest[0]}" if what == "push" else what)
+        elif what == "pop":
+            made.append(what)
+    return made
+
+
+def test_a_call_runs_on_the_gpu_of_its_tensors(on_standin: dict[str, Any]) -> None:
+    """Without a stream, or on a default one, that GPU is made current for the call, and the one before it afterwards,
+    also where the call is refused. Each GPU loads its own image, once.
+    """
+    on_other = ["push 0x101", "launch on (nil)", "pop"]
+    assert steps(on_standin, "first") == ["load", "launch on (nil)"]
+    assert steps(on_standin, "other") == ["push 0x101", "load", "launch on (nil)", "pop"]
+    assert steps(on_standin, "other again") == on_other
+    assert steps(on_standin, "first again") == steps(on_standin, "first after it") == ["launch on (nil)"]
+    assert on_standin["seen"]["refused"]["raised"].startswith("AotritonError: attn_fwd: q has dtype float32")
+    assert steps(on_standin, "refused") == ["push 0x101", "pop"]
+    for stream in (1, 2):
+        assert steps(on_standin, f"default stream {stream}") == ["push 0x101", f"launch on 0x{stream}", "pop"]
+    assert [on_standin["seen"][name]["result"] for name in ("supported", "not supported")] == [True, False]
+    assert steps(on_standin, "supported") == steps(on_standin, "not supported") == ["push 0x101", "pop"]
+
+
+def test_a_stream_must_be_of_the_tensors_gpu(on_standin: dict[str, Any]) -> None:
+    """One of that GPU is used whichever is current; one of another is a ValueError that names both, and no launch."""
+    assert steps(on_standin, "a stream of its GPU")[-2:] == ["launch on 0x777", "pop"]
+    for name in ("a stream of another GPU", "torch, a stream of another GPU"):
+        assert on_standin["seen"][name]["raised"] == "ValueError: the stream is on GPU 1, logsumexp on GPU 0"
+        made = steps(on_standin, name)
+        assert not any(step.startswith("launch") for step in made)
+        assert made.count("push 0x101") == made.count("pop")
+    raised = {name for name, one in on_standin["seen"].items() if one["raised"]}
+    assert raised == {"refused", "a stream of another GPU", "torch, a stream of another GPU"}
+
+
+def test_torchs_current_stream_is_that_of_the_tensors_gpu(on_standin: dict[str, Any]) -> None:
+    """Of tensors of torch, where no stream is given; other tensors, and those that tell no GPU, have the default."""
+    assert on_standin["asked"] == [1, 0]
+    assert steps(on_standin, "torch")[-2:] == ["launch on 0x701", "pop"]
+    assert steps(on_standin, "torch, a default stream") == ["push 0x101", "launch on (nil)", "pop"]
+    assert steps(on_standin, "no index") == ["launch on (nil)"]
+
+
+SIZES = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 1000, "seqlen_k": 1000, "head_dim": 64}
+
+
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_explanations_are_those_of_the_program(name: str, arch: str) -> None:
+    """explain() and aotriton-explain --json answer alike, for sizes by their names or by what names have in common."""
+    program = os.environ.get("AOTRITON_EXPLAIN")
+    if not program:
+        pytest.skip("AOTRITON_EXPLAIN is not set: run this through ctest")
+    choices = pyaotriton.explain(name, arch=arch, dtype="bf16", **SIZES, causal=True)
+    short = {"batch": 2, "heads": 16, "seqlen": 1000, "head_dim": 64}
+    assert pyaotriton.explain(name, arch=arch, dtype="bf16", **short, causal=True) == choices
+    for sizes in (SIZES, short):
+        options = [text for size, n in sizes.items() for text in (f"--{size.replace('_', '-')}", str(n))]
+        command = [program, "--op", name, "--arch", arch, "--dtype", "bf16", *options, "--causal", "--json"]
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for choice, other in zip(choices, told, strict=True):
+            assert choice["keys"] == other["keys"]
+            for field in ("kernel", "functional", "godel_number", "image", "psels", "copts", "provenance", "backend"):
+                assert choice[field] == other[field]
+            assert choice["median_us"] == pytest.approx(other["median_us"], rel=1e-5)
+
+
+def test_an_exact_name_wins() -> None:
+    """heads stands for the sizes that are not named themselves."""
+    fewer = SIZES | {"heads_k": 4}
+    mixed = {name: value for name, value in fewer.items() if name != "heads_q"} | {"heads": 16}
+    arguments = {"arch": "sm_90", "dtype": "bf16"}
+    assert pyaotriton.explain("attn_fwd", **mixed, **arguments) == pyaotriton.explain("attn_fwd", **fewer, **arguments)
+    for change, message in (
+        ({"heads_k": 5}, "q has 16 heads, which must be a multiple of the 5 of k"),
+        ({"seqlen_k": 1.5}, "seqlen_k is 1.5, which must be a whole number"),
+        ({"batch": -1}, "batch is -1"),
+        ({"width": 1}, "attn_fwd has no width"),
+    ):
+        with pytest.raises(pyaotriton.AotritonError, match=message):
+            pyaotriton.explain("attn_fwd", **SIZES | change, **arguments)
+    with pytest.raises(pyaotriton.AotritonError, match="head_dim of attn_fwd is missing"):
+        pyaotriton.explain("attn_fwd", batch=1, heads=1, seqlen=1, **arguments)
+    with pytest.raises(pyaotriton.AotritonError, match="unknown op gemv: choose from attn_fwd, "):
+        pyaotriton.explain("gemv", **arguments)
+    with pytest.raises(pyaotriton.AotritonError, match="unknown dtype fp8"):
+        pyaotriton.explain("attn_fwd", arch="sm_90", dtype="fp8", **SIZES)

@@ -1,0 +1,103 @@
+"""Settling: what is borrowed is compiled, and what spills then is chosen anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules.binning import bin_text
+from aotriton.rules.database import Measurement, TuningDatabase
+from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.tune import settle as module
+from aotriton.tune.settle import settle
+
+FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
+COPTS = {"num_warps": 4, "num_stages": 2}
+CELL = (512, 512, 8)
+
+
+def functional(T: str = "bf16", addressing: str = "descriptor") -> Functional:
+    return KERNEL.functional("sm_90", T=T, BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING=addressing)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[TuningDatabase]:
+    """Two images of bf16 measured in one bin."""
+    with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
+        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        session = opened.begin_session(multiprocessors=132, **conditions)
+        text = bin_text(KERNEL.tuning_keys, CELL)
+        problem = opened.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
+        for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
+            spec = ImageSpec.of(functional(), psels, COPTS)
+            image = opened.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
+            opened.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
+        yield opened
+
+
+class Compiler:
+    """A stand-in that tells what it was asked for."""
+
+    def __init__(self, spilling: Iterable[str] = (), failing: Iterable[str] = ()) -> None:
+        self.spilling, self.failing, self.asked = set(spilling), set(failing), list[str]()
+
+    def __call__(
+        self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
+    ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
+        for spec in specs:
+            self.asked.append(spec.name)
+            if spec.name in self.failing:
+                yield spec, CompileFailure(spec.name, "no registers left")
+            else:
+                spills = 8 if spec.name in self.spilling else 0
+                facts = {"sha256": f"sha of {spec.name}", "registers": 128, "spills": spills, "shared": 1024}
+                yield spec, CompiledImage(spec.name, facts | {"stack": 0}, store.path / spec.name)
+
+
+def images(database: TuningDatabase, of: Functional) -> set[str]:
+    return {winner.image for winner in database.winners() if winner.functional == str(of)}
+
+
+def test_each_borrowed_image_is_compiled_once(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image for each functional that borrows, whatever the number of its bins; a second run compiles nothing."""
+    compiler = Compiler()
+    monkeypatch.setattr(module, "compile_images", compiler)
+    store = ImageStore(tmp_path / "store")
+    assert settle(database, [functional(), functional("fp16")], store, 1) == 3
+    others = [functional("fp16"), functional(addressing="general"), functional("fp16", "general")]
+    assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in others)
+    assert settle(database, [functional()], store, 1) == 0
+    assert {winner.provenance for winner in database.winners()} == {"measured", "borrowed"}
+
+
+def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next best of the lender's takes its place, and is compiled too; the others keep theirs."""
+    other = functional("fp16")
+    fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
+    compiler = Compiler(spilling=[fast])
+    monkeypatch.setattr(module, "compile_images", compiler)
+    assert settle(database, [other], ImageStore(tmp_path / "store"), 1) == 4
+    assert {fast, slow} <= set(compiler.asked)
+    assert images(database, other) == {slow}
+    assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
+    assert database.spills()[fast] == 8
+
+
+def test_what_does_not_compile_is_tried_once(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left to the build to report, and nothing is known of it afterwards."""
+    fast = ImageSpec.of(functional("fp16"), FAST, COPTS).name
+    compiler = Compiler(failing=[fast])
+    monkeypatch.setattr(module, "compile_images", compiler)
+    assert settle(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2
+    assert compiler.asked.count(fast) == 1
+    assert images(database, functional("fp16")) == {fast}
+    assert fast not in database.spills()

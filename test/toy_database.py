@@ -1,0 +1,121 @@
+"""A made-up database for the made-up family in toy/, so that tests of codegen do not move when the real kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from toy.rules import APPLY, FAST, KERNEL, WEIGH
+
+from aotriton.codegen.plan import CellKey, Timing
+from aotriton.rules import family, image
+from aotriton.rules.binning import bin_text
+from aotriton.rules.database import Winner
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, KernelDescription
+
+FOLDER = Path(__file__).resolve().parent / "toy"
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDescription]:
+    """The first kernel of the family, which is known while the test runs. Image names follow from the rules alone."""
+    monkeypatch.setenv(family.VARIABLE, "")
+    family.add(FOLDER)
+    monkeypatch.setattr(image, "source_digest", lambda module: module)
+    monkeypatch.setattr(image, "TRITON_VERSION", "0.0.0")
+    return KERNEL
+
+
+def cells(functional: Functional) -> list[str]:
+    keys = functional.kernel.tuning_keys
+    return [bin_text(keys, cell) for cell in functional.kernel.cells()]
+
+
+def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
+    """``last`` is num_warps on cuda and waves_per_eu on hip."""
+    copts = {"num_warps": last} if functional.target.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
+    return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+
+
+def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: object) -> Winner:
+    functional = given.functional
+    psels, copts = given.canonical()
+    return Winner(
+        arch=functional.arch,
+        kernel=functional.kernel.name,
+        functional=str(functional),
+        bin=cell,
+        image=given.name,
+        psels=psels,
+        copts=copts,
+        provenance=provenance,
+        median_us=median if provenance == "measured" else 0.0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def timed(
+    functional: Functional, cell: str, medians: Mapping[tuple[int, int], float]
+) -> tuple[CellKey, dict[str, Timing]]:
+    """An entry for ``timings``: what each (BLOCK_M, num_warps) took in the cell."""
+    specs = [(spec(functional, *block), median) for block, median in medians.items()]
+    key = (functional.arch, functional.kernel.name, f"{functional} {cell}")
+    return key, {s.config: Timing(s.name, median) for s, median in specs}
+
+
+def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]]]:
+    """Measured, merged, stale, borrowed, imported and predicted winners for sm_90 and gfx942."""
+    winners: list[Winner] = []
+    timings: dict[CellKey, dict[str, Timing]] = {}
+    sm_90, gfx942 = list(kernel.functionals("sm_90")), list(kernel.functionals("gfx942"))
+    measured = sm_90[0]
+    for place, cell in enumerate(cells(measured)):
+        # 64 rows and 8 warps is best in one cell and 0.5 % off the best in the others.
+        best = (64, 8) if place == 0 else (128, 8)
+        key, times = timed(measured, cell, {(64, 8): 20.1, (128, 8): 20.0 if place else 25.0, (32, 4): 30.0})
+        timings[key] = times
+        others = tuple(
+            sorted(
+                ((c, t.median_us) for c, t in times.items() if c != spec(measured, *best).config), key=lambda p: p[1]
+            )
+        )
+        winners.append(winner(spec(measured, *best), cell, median=20.1 if place == 0 else 20.0, runners_up=others))
+    for functional in sm_90[1:]:
+        for place, cell in enumerate(cells(functional)):
+            row = winner(spec(functional, 32 << place % 3), cell, "borrowed", source=f"{measured} {cell}")
+            if place == 1 or functional["HAS_BIAS"]:
+                row = winner(spec(functional, 64), cell, "imported", source='a "quoted" list\\of\nwinners?')
+            winners.append(row)
+    winners[-1] = Winner(
+        **{**vars(winner(spec(sm_90[-1], 64), winners[-1].bin)), "image": "scale_rows_sm_90_0000000000000000"}
+    )
+    for functional in gfx942:
+        winners += [
+            winner(spec(functional, 64, 2), cell, "predicted", source="static model") for cell in cells(functional)
+        ]
+    return winners, timings
+
+
+def with_fast(rows: list[Winner]) -> list[Winner]:
+    """The rows with one functional of sm_90 measured: the fast backend takes 15, 25 and 16 us to the portable one's 20,
+    and has nothing in the fourth cell.
+    """
+    served = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor")
+    fast = FAST.like(served)
+    assert fast
+    rows = [row for row in rows if (row.arch, row.functional) != ("sm_90", str(served))]
+    rows += [winner(spec(served, 64), cell, median=20.0) for cell in cells(served)]
+    medians = dict(zip(cells(fast), ((32, 15.0), (64, 25.0), (128, 16.0)), strict=False))
+    return rows + [winner(spec(fast, block), cell, median=median) for cell, (block, median) in medians.items()]
+
+
+def with_split(rows: list[Winner]) -> list[Winner]:
+    """The rows with the kernels of the split backend measured where they take 15 us together: in the fourth cell of
+    what ``with_fast`` measured.
+    """
+    weigh = ImageSpec.of(WEIGH.functional("sm_90", T="bf16", BLOCK_DMODEL=32), {}, {"num_warps": 4})
+    served = APPLY.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor")
+    apply = ImageSpec.of(served, {"BLOCK_M": 64, "MOST_SPLITS": 4}, {"num_warps": 4})
+    return [*rows, winner(weigh, "waves=8", median=5.0), winner(apply, "rows=512", median=10.0)]

@@ -1,0 +1,95 @@
+"""Tiles of [batch, heads, seqlen, head_dim] tensors to and from registers, by pointer or by TMA descriptor."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place(tiles, heads):
+    """Tile, head and batch of this program, of a grid with ``tiles`` for each of ``heads`` in each batch, along x."""
+    program = tl.program_id(0)
+    head = program // tiles
+    batch = head // heads
+    return program - head * tiles, head - batch * heads, batch
+
+
+@triton.jit
+def load_tile(
+    tensor,
+    batch,
+    head,
+    row,
+    stride_b,
+    stride_h,
+    stride_s,
+    seqlen,
+    head_dim,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ADDRESSING: tl.constexpr,
+):
+    """[ROWS, COLUMNS] elements from row ``row`` on; those outside [seqlen, head_dim] are zero."""
+    if ADDRESSING == "descriptor":
+        return tensor.load([batch, head, row, 0]).reshape(ROWS, COLUMNS)
+    else:
+        # The tile's origin is a scalar and the offsets inside it do not change from tile to tile of a loop.
+        rows = tl.arange(0, ROWS)
+        columns = tl.arange(0, COLUMNS)
+        origin = tensor + batch * stride_b + head * stride_h + row * stride_s
+        mask = (rows[:, None] < seqlen - row) & (columns[None, :] < head_dim)
+        return tl.load(origin + rows[:, None] * stride_s + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def store_tile(
+    tensor,
+    values,
+    batch,
+    head,
+    row,
+    stride_b,
+    stride_h,
+    stride_s,
+    seqlen,
+    head_dim,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ADDRESSING: tl.constexpr,
+):
+    """Writes [ROWS, COLUMNS] ``values`` in the tensor's type from row ``row`` on; those outside are dropped."""
+    if ADDRESSING == "descriptor":
+        tensor.store([batch, head, row, 0], values.to(tensor.dtype).reshape(1, 1, ROWS, COLUMNS))
+    else:
+        rows = tl.arange(0, ROWS)
+        columns = tl.arange(0, COLUMNS)
+        origin = tensor + batch * stride_b + head * stride_h + row * stride_s
+        mask = (rows[:, None] < seqlen - row) & (columns[None, :] < head_dim)
+        tl.store(origin + rows[:, None] * stride_s + columns[None, :], values.to(tensor.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def head_rows(tensor, batch, head, num_heads, seqlen):
+    """Pointer to row 0 of one head of a contiguous [batch, num_heads, seqlen] tensor of any size."""
+    return tensor + (batch * num_heads + head).to(tl.int64) * seqlen
+
+
+@triton.jit
+def load_pair(first, second, row, seqlen, ROWS: tl.constexpr, ADDRESSING: tl.constexpr):
+    """[ROWS] elements of each of two vectors, from ``row`` on; those beyond seqlen are zero."""
+    if ADDRESSING == "offset32":
+        rows = row + tl.arange(0, ROWS)
+        return (
+            tl.load(first + rows, mask=rows < seqlen, other=0.0),
+            tl.load(second + rows, mask=rows < seqlen, other=0.0),
+        )
+    else:
+        # One load with an element for each of 256 threads: the compiler takes a load with fewer elements than threads
+        # to be free, and makes every thread load each column it holds. Surplus copies are dropped in registers.
+        COPIES: tl.constexpr = 128 // ROWS if ROWS < 128 else 1
+        index = tl.arange(0, 2 * ROWS * COPIES) % (2 * ROWS)
+        rows = row + index // 2
+        both = tl.load(tl.where(index % 2 == 0, first, second) + rows, mask=rows < seqlen, other=0.0)
+        for _ in tl.static_range(4):
+            if both.shape[0] > 2 * ROWS:
+                both = both.reshape(2, both.shape[0] // 2).permute(1, 0).split()[0]
+        return both.reshape(ROWS, 2).split()

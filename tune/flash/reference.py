@@ -1,0 +1,230 @@
+"""From a shape to inputs, high-precision results and the error that an ordinary low-precision implementation makes.
+
+Everything is worked out one head at a time, so the largest temporary is a few times seqlen_q x seqlen_k fp32 values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.tune.check import Check, Expected
+
+if TYPE_CHECKING:
+    import torch
+
+PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
+SAMPLED_HEADS = 8
+# Results kept in fp32 (L, Delta) carry no rounding to T to derive a tolerance from. Hardware exp2 and log2 and another
+# order of summation are allowed this much, which moves P by less than its rounding to T does.
+FP32_FLOOR = 1e-4
+
+Head = tuple[int, int]
+
+
+@dataclass
+class Attention:
+    """One attention problem on ``device``, forward and backward: inputs, and on a sample of heads the true results.
+
+    q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels
+    are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
+    ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
+    """
+
+    batch: int
+    heads: int
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    causal: bool
+    dtype: torch.dtype
+    device: str
+    truth: torch.dtype
+    seed: int = 0
+    _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        generator = torch.Generator(device=self.device).manual_seed(self.seed)
+
+        def normal(seqlen: int) -> torch.Tensor:
+            shape = (self.batch, self.heads, seqlen, self.head_dim)
+            return torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+
+        q = normal(self.seqlen_q)
+        q.view(-1, self.seqlen_q, self.head_dim)[1::2] *= PEAK
+        self.q = q.to(self.dtype)
+        self.k = normal(self.seqlen_k).to(self.dtype)
+        self.v = normal(self.seqlen_k).to(self.dtype)
+        self.dout = normal(self.seqlen_q).to(self.dtype)
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty(self.q.shape[:3], dtype=torch.float32, device=self.device)
+        self.delta = torch.empty_like(self.lse)
+        self.sm_scale = 1.0 / sqrt(self.head_dim)
+        for b in range(self.batch):
+            for h in range(self.heads):
+                logits = self._logits((b, h))
+                lse = torch.logsumexp(logits, -1)
+                out = logits.sub_(lse[:, None]).exp_() @ self._high(self.v, (b, h))
+                self.lse[b, h] = lse
+                self.out[b, h] = out
+                self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
+
+    @cached_property
+    def dq_sum(self) -> torch.Tensor:
+        """What the last kernel of the Hopper backward is given, q's shape in fp32; any numbers will do."""
+        import torch
+
+        generator = torch.Generator(device=self.device).manual_seed(self.seed + 1)
+        return torch.randn(self.q.shape, generator=generator, device=self.device, dtype=torch.float32)
+
+    @cached_property
+    def sample(self) -> list[Head]:
+        """The heads that are compared: the first, the last and some between, flat and peaked alike."""
+        count = self.batch * self.heads
+        if count <= SAMPLED_HEADS:
+            return [divmod(index, self.heads) for index in range(count)]
+        half = SAMPLED_HEADS // 2
+        chosen: set[int] = set()
+        for kind in (range(0, count, 2), range(1, count, 2)):
+            chosen |= {kind[round(i * (len(kind) - 1) / (half - 1))] for i in range(half)}
+        return [divmod(index, self.heads) for index in sorted(chosen)]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What kernels read."""
+        return {
+            "q": self.q,
+            "k": self.k,
+            "v": self.v,
+            "out": self.out,
+            "dout": self.dout,
+            "logsumexp": self.lse,
+            "delta": self.delta,
+            "dq_sum": self.dq_sum,
+        }
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {"sm_scale": self.sm_scale, "causal": self.causal}
+
+    def result(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+    ) -> tuple[torch.Tensor, float]:
+        import torch
+
+        like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
+        return torch.empty_like(like[argument.operand.name]), 0.0 if argument.access == "add" else torch.nan
+
+    def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
+        self.expected(name_of(kernel, argument))
+
+    def check(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+    ) -> Check:
+        return self.compare(name_of(kernel, argument), actual)
+
+    def compare(self, name: str, actual: torch.Tensor) -> Check:
+        """Compares a result that was NaN before the launch, or zero where the kernel adds to it.
+
+        ``name``: ``out``, ``lse``, ``delta``, ``dq``, ``dk``, ``dv``; ``dq_added``, dq in fp32 before sm_scale;
+        ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale.
+        """
+        import torch
+
+        if not bool(torch.isfinite(actual).all()):
+            return Check(None, None, f"{name} has elements that were not written, or are not finite")
+        checks = [
+            expected.compare(f"{name} of head {head}", actual[head].to(self.truth))
+            for head, expected in self.expected(name).items()
+        ]
+        return max(checks, key=lambda check: check.badness)
+
+    def expected(self, name: str) -> dict[Head, Expected]:
+        """What ``compare`` compares with, by sampled head; worked out at the first call."""
+        if name not in self._results:
+            results: dict[str, dict[Head, Expected]] = {}
+            work = self._work(name)
+            for head in self.sample:
+                true, ordinary = work(head, False), work(head, True)
+                for key, value in true.items():
+                    floor = FP32_FLOOR if key in ("lse", "delta") else 0.0
+                    results.setdefault(key, {})[head] = Expected.of(value, ordinary[key], floor)
+            self._results.update(results)
+        return self._results[name]
+
+    def _work(self, name: str) -> Callable[[Head, bool], dict[str, torch.Tensor]]:
+        if name in ("dq", "dk", "dv", "dq_added"):
+            return self._backward
+        return self._around_sum if name in ("dq_cleared", "dq_of_sum") else self._forward
+
+    def _high(self, tensor: torch.Tensor, head: Head) -> torch.Tensor:
+        return tensor[head].to(self.truth)
+
+    def _logits(self, head: Head) -> torch.Tensor:
+        """sm_scale * q k^T of one head, -inf above the diagonal where causal."""
+        import torch
+
+        logits = (self._high(self.q, head) @ self._high(self.k, head).T).mul_(self.sm_scale)
+        if self.causal:
+            rows = torch.arange(self.seqlen_q, device=self.device)[:, None]
+            columns = torch.arange(self.seqlen_k, device=self.device)
+            logits.masked_fill_(columns > rows, -torch.inf)
+        return logits
+
+    def _forward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """Forward results of one head: exact, or as an ordinary implementation in ``dtype`` rounds them."""
+        import torch
+
+        def rounded(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.dtype).to(self.truth) if low else tensor
+
+        logits = self._logits(head)
+        lse = torch.logsumexp(logits, -1)
+        out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._high(self.v, head))
+        delta = rounded(self._high(self.out, head) * self._high(self.dout, head)).sum(-1)
+        return {"out": out, "lse": lse, "delta": delta}
+
+    def _backward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """Gradients of one head from lse and delta: exact, or with P, dS and the results rounded to ``dtype``."""
+
+        def rounded(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.dtype).to(self.truth) if low else tensor
+
+        q, k, v, dout = (self._high(tensor, head) for tensor in (self.q, self.k, self.v, self.dout))
+        p = self._logits(head).sub_(self._high(self.lse, head)[:, None]).exp_()
+        dv = rounded(rounded(p).T @ dout)
+        ds = rounded((dout @ v.T).sub_(self._high(self.delta, head)[:, None]).mul_(p))
+        added = ds @ k
+        return {
+            "dq": rounded(added * self.sm_scale),
+            "dq_added": added,
+            "dk": rounded(ds.T @ q * self.sm_scale),
+            "dv": dv,
+        }
+
+    def _around_sum(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """What the first and the last kernel of the Hopper backward do with their sum of dq."""
+        exact = self._high(self.dq_sum, head)
+        dq = exact * self.sm_scale
+        return {
+            "dq_cleared": exact.new_zeros(exact.shape),
+            "dq_of_sum": dq.to(self.dtype).to(self.truth) if low else dq,
+        }
+
+
+def name_of(kernel: KernelDescription, argument: Tensor) -> str:
+    """What the kernel leaves in a tensor, as ``Attention.compare`` calls it: it follows from what the kernel reads."""
+    operand = argument.operand.name
+    reads = {one.operand.name for one in kernel.arguments if isinstance(one, Tensor) and one.access == "read"}
+    if operand == "dq_sum":
+        return "dq_added" if argument.access == "add" else "dq_cleared"
+    if operand == "dq" and "dq_sum" in reads:
+        return "dq_of_sum"
+    return {"logsumexp": "lse"}.get(operand, operand)

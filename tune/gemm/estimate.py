@@ -1,0 +1,72 @@
+"""GEMM without a GPU: from a candidate's registers and local memory to cycles of an MI300X.
+
+As attention's estimate: all resident programs together take what the busiest part of a compute unit takes, and no less
+than one program alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotriton.rules.kernel import Functional
+from aotriton.tune.compute_unit import (
+    CACHE_BYTES,
+    LATENCY,
+    MATRIX_FLOPS,
+    MEMORY_BYTES,
+    SHARED_BYTES,
+    SIMDS,
+    Candidate,
+    resident_programs,
+)
+from aotriton.tune.problems import Cell, keys_of
+
+ELEMENT = 2  # bytes of fp16 and bf16
+MATRIX_ROWS = 16  # of a matrix instruction; fewer rows of a tile are padded
+# Rows of d up to which cells share a winner, where the grid has tiles enough.
+GROUPS = (16, 128, 1024)
+
+
+def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
+    """Cycles that a compute unit needs for its share of the problem that stands for ``cell``. Good to compare with."""
+    keys, config = keys_of(functional, cell), candidate.config
+    rows, columns, step = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    tiles = -(-keys["m"] // rows) * -(-keys["columns"] // columns)
+    share = -(-tiles // functional.target.multiprocessors)  # of the busiest compute unit
+    resident = min(resident_programs(candidate, functional.target.shared_limit), share)
+
+    warps = config["num_warps"]
+    down = min(warps, max(1, rows // 64))  # warps below each other; each reads its rows of a and its columns of b
+    across = max(1, warps // down)
+    computed = 2 * max(rows, MATRIX_ROWS) * columns * step / MATRIX_FLOPS
+    streamed = (rows + columns) * step * ELEMENT
+    shared = (streamed + (rows * across + columns * down) * step * ELEMENT) / SHARED_BYTES
+    # What a program reads comes from the cache but for its share of what must come from memory once.
+    needed = (keys["m"] + keys["columns"]) * step * ELEMENT / functional.target.multiprocessors / share
+    loaded = max(streamed / CACHE_BYTES, needed / MEMORY_BYTES)
+    busiest = max(computed / SIMDS, shared, loaded)
+    alone = max(computed / min(warps, SIMDS) + shared, LATENCY / 2)  # loads are one step ahead
+    passes = -(-keys["k"] // step)
+    written = rows * columns * ELEMENT / MEMORY_BYTES
+    one_round = max(resident * busiest, alone) * passes + LATENCY + resident * written
+    return one_round * -(-share // resident)
+
+
+def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, best first, for cells that share one winner."""
+    fastest = {cell: min(estimate(functional, cell, candidate) for candidate in candidates) for cell in cells}
+
+    def slowness(candidate: Candidate) -> float:
+        """Estimated time over that of the fastest, averaged over the cells."""
+        return sum(estimate(functional, cell, candidate) / fastest[cell] for cell in cells) / len(cells)
+
+    return sorted(candidates, key=lambda c: (slowness(c), sorted(c.config.items())))
+
+
+def groups(functional: Functional) -> list[list[Cell]]:
+    """Cells by the height of d."""
+    found: dict[int, list[Cell]] = {}
+    for cell in functional.kernel.cells():
+        m = keys_of(functional, cell)["m"]
+        found.setdefault(next((most for most in GROUPS if m <= most), 0), []).append(cell)
+    return list(found.values())

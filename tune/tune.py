@@ -1,0 +1,327 @@
+"""Tunes the kernels of a family: from options to measurements and winners in the tuning database.
+
+Run it as ``python tune/tune.py --family NAME``, or with the folder of a family that lives outside of this tree.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import argparse
+import importlib.metadata
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aotriton.codegen.compile import CompileFailure, ImageStore, compile_images
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError
+from aotriton.rules.family import IN_TREE as FAMILIES
+from aotriton.rules.family import Family, add, family
+from aotriton.rules.image import TRITON_VERSION
+from aotriton.rules.kernel import Functional, KernelDescription, Value
+from aotriton.rules.target import TARGETS, target
+from aotriton.tune.family import tuning
+from aotriton.tune.launcher import visible_gpus
+from aotriton.tune.problems import Problem, Wish, problems
+from aotriton.tune.progress import Progress
+from aotriton.tune.session import Plan, TuningError, tune
+from aotriton.tune.settle import settle
+from aotriton.tune.space import space
+from aotriton.tune.worker import GpuWorker, WorkerError
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_TREE = (ROOT / "CMakeLists.txt").exists()
+DATABASE = ROOT / "rules" / "tuning_database.sqlite3" if IN_TREE else Path("tuning_database.sqlite3")
+
+
+def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
+    """The options that tune a family: each choice, tuning key and size of a shape has one."""
+    made = argparse.ArgumentParser(prog=prog, description=f"Tunes the kernels of {of.name} on this machine's GPUs.")
+    made.add_argument("--family", help=f"{', '.join(FAMILIES)}, or the folder of another family (default: {of.name})")
+    database = DATABASE if of.in_tree else of.folder / "rules" / DATABASE.name
+    made.add_argument("--database", type=Path, default=database, help="the tuning database (default: %(default)s)")
+    made.add_argument("--again", action="store_true", help="measure anew what the database holds already")
+    made.add_argument("--time-budget", type=float, metavar="SECONDS", help="begin no further problem after this time")
+    made.add_argument("--jobs", type=int, help="compiler processes (default: one a core)")
+    made.add_argument("--gpus", nargs="+", metavar="GPU", help="indices of the GPUs to use (default: all visible)")
+    made.add_argument(
+        "--launcher",
+        default="aotriton.tune.launcher:GpuLauncher",
+        metavar="MODULE:CLASS",
+        help="what launches candidates in the child processes; tests put a stand-in or a faulty one here",
+    )
+
+    what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")
+    what.add_argument("--arch", choices=[row.arch for row in TARGETS], help="default: the GPU's")
+    _several(what, "kernel", [kernel.name for kernel in of.kernels], str)
+    for name, (option, values) in _choices(of).items():
+        if set(values) == {False, True}:
+            what.add_argument(f"--{option}", dest=name, action=argparse.BooleanOptionalAction, help="default: both")
+        else:
+            default = "one that stands for the others" if name in _shared(of) else "all that are worth it"
+            _several(what, option, values, type(values[0]), name, default)
+    for name, (option, representatives) in _keys(of).items():
+        _several(what, option, representatives, int, name, "the family's own selection")
+    for size in tuning(of.name).shape_options:
+        what.add_argument(f"--{size}", type=int, help="of the shape that is measured (default: what fills the bin)")
+
+    mode = made.add_argument_group("instead of tuning").add_mutually_exclusive_group()
+    mode.add_argument("--dry-run", action="store_true", help="list the problems and count the candidates; needs no GPU")
+    mode.add_argument("--compile-only", action="store_true", help="fill the image store; needs no GPU")
+    mode.add_argument("--decide", action="store_true", help="choose winners anew from what is measured; needs no GPU")
+    mode.add_argument("--predict", action="store_true", help="choose winners by the static model; needs no GPU")
+    return made
+
+
+def _choices(of: Family) -> dict[str, tuple[str, list[Value]]]:
+    """The option and the values of each choice of the family's kernels."""
+    found: dict[str, tuple[str, list[Value]]] = {}
+    for choice in (choice for kernel in of.kernels for choice in kernel.choices):
+        _, values = found.setdefault(choice.name, (choice.option, []))
+        values += [value for value in choice.values if value not in values]
+    return found
+
+
+def _shared(of: Family) -> set[str]:
+    """The choices of which one value is measured."""
+    return {choice.name for kernel in of.kernels for choice in kernel.choices if choice.measured_as is not None}
+
+
+def _keys(of: Family) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The option and the representatives of each tuning key of the family's kernels."""
+    return {key.name: (key.option, key.representatives) for kernel in of.kernels for key in kernel.tuning_keys}
+
+
+def _several(
+    group: argparse._ArgumentGroup,
+    option: str,
+    choices: Sequence[object],
+    kind: type,
+    name: str = "",
+    default: str = "all",
+) -> None:
+    group.add_argument(
+        f"--{option}",
+        dest=name or option,
+        nargs="+",
+        action="extend",
+        type=kind,
+        choices=choices,
+        metavar=option.upper(),
+        help=f"{', '.join(map(str, choices))} (default: {default})",
+    )
+
+
+def family_of(arguments: Sequence[str], default: str) -> Family:
+    """The family that ``--family`` names, in this tree or by its folder; ValueError where there is none."""
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--family", default=default)
+    name = first.parse_known_args(arguments)[0].family
+    return family(name) if name in FAMILIES else add(name)
+
+
+def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: str = "tune.py") -> int:
+    """The program; returns its exit status: 2 where it cannot begin, 1 where it cannot go on, 130 after Ctrl-C."""
+    started = time.monotonic()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        of = family_of(given, default)
+        made = parser(of, prog)
+    except (ValueError, argparse.ArgumentError) as error:  # of two choices with one option, for instance
+        return _fail(str(error), 2)
+    options = made.parse_args(given)
+    for name in ("time_budget", "jobs", *tuning(of.name).shape_options):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
+    run = Run(of, made, options)
+    try:
+        if options.dry_run:
+            return _dry_run(run)
+        if not _triton_fits():
+            return 2
+        if options.decide:
+            return _decide(run)
+        if options.compile_only:
+            return _compile_only(run)
+        if options.predict:
+            return _predict(run)
+        return _tune(run, started)
+    except (TuningDatabaseError, TuningError, WorkerError) as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("stopped; the same command goes on from here", 130)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the program."""
+
+    family: Family
+    parser: argparse.ArgumentParser
+    options: argparse.Namespace
+
+    @property
+    def kernels(self) -> list[KernelDescription]:
+        return [one for one in self.family.kernels if not self.options.kernel or one.name in self.options.kernel]
+
+    @property
+    def wish(self) -> Wish:
+        def asked(name: str) -> Sequence[Value]:
+            value = getattr(self.options, name)
+            return () if value is None else (value,) if isinstance(value, bool) else value
+
+        return Wish(
+            choices={name: asked(name) for name in _choices(self.family)},
+            bins={name: asked(name) for name in _keys(self.family)},  # type: ignore[misc]
+            sizes={
+                name: value
+                for name in tuning(self.family.name).shape_options
+                if (value := getattr(self.options, name)) is not None
+            },
+        )
+
+    def arch_without_gpu(self, default: str) -> str:
+        if not self.options.arch:
+            print(f"no --arch given: taking {default}", file=sys.stderr)
+        return self.options.arch or default
+
+    @property
+    def spelled(self) -> str:
+        """The options that are not the default, without this machine's paths."""
+        paths = ("database", "family")
+        given = {
+            name: value
+            for name, value in vars(self.options).items()
+            if value != self.parser.get_default(name) and name not in paths
+        }
+        return " ".join([f"family={self.family.name}", *(f"{name}={value}" for name, value in given.items())])
+
+
+def _problems(run: Run, arch: str, multiprocessors: int) -> list[Problem]:
+    found = problems(run.kernels, arch, multiprocessors, run.wish)
+    if not found:
+        run.parser.error(
+            f"these options leave no problem on {arch}: its addressings are {', '.join(target(arch).addressing)}, and"
+            " the sizes that are given must reach the bins that are asked for"
+        )
+    return found
+
+
+def _dry_run(run: Run) -> int:
+    arch = run.arch_without_gpu(TARGETS[0].arch)
+    candidates, skipped, images = 0, Counter[str](), set[str]()
+    found = _problems(run, arch, target(arch).multiprocessors)
+    for problem in found:
+        one = space(problem)
+        sizes = ", ".join(f"{name} {size}" for name, size in problem.shape)
+        print(f"{problem}: {sizes}; {len(one.candidates)} candidates")
+        candidates += len(one.candidates)
+        images |= {spec.name for spec in one.candidates}
+        skipped.update(reason for _, reason in one.skipped)
+    for reason, count in skipped.most_common():
+        print(f"skipped {count}: {reason}")
+    print(f"{len(found)} problems, {candidates} candidates, {len(images)} images, {skipped.total()} skipped")
+    return 0
+
+
+def _compile_only(run: Run) -> int:
+    arch = run.arch_without_gpu(TARGETS[0].arch)
+    found = _problems(run, arch, target(arch).multiprocessors)
+    specs = {spec.name: spec for problem in found for spec in space(problem).candidates}
+    store, failures, done = ImageStore(), [], 0
+    for done, (spec, result) in enumerate(compile_images(specs.values(), store, run.options.jobs), 1):
+        if isinstance(result, CompileFailure):
+            failures.append(f"{spec.functional.kernel.name} {spec.functional} {spec.config}: {result.message}")
+        if sys.stderr.isatty() or done * 20 // len(specs) > (done - 1) * 20 // len(specs):
+            print(f"images {done}/{len(specs)}", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+    for failure in failures:
+        print(f"did not compile: {failure}", file=sys.stderr)
+    print(f"{done - len(failures)} images in {store.path}, {len(failures)} candidates did not compile")
+    return 1 if len(failures) == len(specs) else 0
+
+
+def _functionals(run: Run, arch: str) -> list[Functional]:
+    return [one for kernel in run.kernels for one in kernel.functionals(arch) if run.wish.has(one)]
+
+
+def _decide(run: Run) -> int:
+    arch = run.arch_without_gpu(TARGETS[0].arch)
+    with TuningDatabase(run.options.database) as database:
+        compiled = settle(database, _functionals(run, arch), ImageStore(), run.options.jobs)
+        winners = sum(len(database.winners(arch, kernel.name)) for kernel in run.kernels)
+    print(f"{winners} winners stand, {compiled} images of borrowed ones were compiled")
+    return 0
+
+
+def _predict(run: Run) -> int:
+    from aotriton.tune.predict import predict
+
+    arch = run.arch_without_gpu(TARGETS[-1].arch)
+    with TuningDatabase(run.options.database) as database:
+        predict(database, run.kernels, _functionals(run, arch), ImageStore(), run.options.jobs)
+    return 0
+
+
+def _tune(run: Run, started: float) -> int:
+    options = run.options
+    gpus = options.gpus or (visible_gpus() if options.launcher == run.parser.get_default("launcher") else ["0"])
+    if not gpus:
+        return _fail("no GPU here. --dry-run lists the problems, --compile-only fills the image store", 2)
+    # Before anything is started: the database's faults are told at once.
+    with TuningDatabase(options.database) as database:
+        checksums = database.checksums()  # all timings of an image are of one binary
+    deadline = started + (options.time_budget or float("inf"))
+    progress = Progress(deadline)
+    workers = [GpuWorker(options.launcher, gpu) for gpu in gpus]
+    try:
+        device = workers[0].device()
+        if options.arch and options.arch != device.arch:
+            return _fail(
+                f"--arch {options.arch}, but the GPU is {device.arch}; other archs: --compile-only, --predict", 2
+            )
+        progress.note(f"{len(gpus)} x {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
+        plan = Plan(
+            database=options.database,
+            compile_images=partial(compile_images, checksums=checksums),
+            store=ImageStore(),
+            launcher=options.launcher,
+            jobs=options.jobs,
+            again=options.again,
+            deadline=deadline,
+            options=run.spelled,
+        )
+        found = _problems(run, device.arch, device.multiprocessors)
+        tune(plan, found, workers, progress)
+        with TuningDatabase(options.database) as database:
+            settle(database, [problem.functional for problem in found], ImageStore(), options.jobs)
+    finally:
+        for worker in workers:
+            worker.close()
+    return 0
+
+
+def _triton_fits() -> bool:
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        version = "missing"
+    if version == TRITON_VERSION:
+        return True
+    _fail(f"Triton is {version}; measurements are tied to {TRITON_VERSION}: pip install triton=={TRITON_VERSION}", 2)
+    return False
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"tune: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

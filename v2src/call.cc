@@ -1,0 +1,305 @@
+#include "call.h"
+
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "driver/driver.h"
+#include "error.h"
+#include "overlap.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+// An operand that may be left out is given where it has data.
+bool given(const Call& call, size_t slot) {
+  const View& view = call[slot];
+  return view.sizes && (view.data || !call.info->slot(slot).optional);
+}
+
+bool has_elements(const OperandInfo& operand, const View& view) {
+  for (size_t i = 0; i < operand.dims.size(); ++i)
+    if (view.sizes[i] == 0) return false;
+  return true;
+}
+
+Footprint footprint_of(const OperandInfo& operand, const View& view) {
+  const int64_t bytes = bytes_of(view.dtype);
+  Footprint made = {reinterpret_cast<uintptr_t>(view.data), bytes, static_cast<int>(operand.dims.size()), {}, {}};
+  for (int i = 0; i < made.rank; ++i) {
+    made.sizes[i] = view.sizes[i];
+    made.strides[i] = view.sizes[i] > 1 ? view.strides[i] * bytes : 0;  // one that nothing follows may be anything
+  }
+  return made;
+}
+
+// Where the messages of one call come from, and what its sizes were set by.
+class Checker {
+ public:
+  Checker(Call& call, Data data, bool partial) : call_(call), info_(*call.info), data_(data), partial_(partial) {}
+
+  Error check() {
+    call_.dtype = DType::none;
+    call_.empty = false;
+    for (size_t i = 0; i < (partial_ ? info_.given_sizes : info_.sizes.size()); ++i) call_.sizes[i] = 0;
+    const size_t count = partial_ ? info_.slots() : info_.operands.size();
+    for (size_t slot = 0; slot < count; ++slot)
+      if (given(call_, slot)) AOTRITON_TRY(check_sizes(slot));
+    for (size_t slot = 0; slot < count; ++slot)
+      if (given(call_, slot)) AOTRITON_TRY(check_dtype(slot));
+    for (size_t slot = 0; slot < count; ++slot)
+      if (given(call_, slot)) AOTRITON_TRY(check_layout(slot));
+    for (size_t slot = 0; slot < count; ++slot)
+      if (given(call_, slot)) AOTRITON_TRY(check_data(slot));
+    AOTRITON_TRY(check_overlap(call_, partial_));
+    return info_.check && !partial_ ? info_.check(call_) : Error::success;
+  }
+
+ private:
+  const char* dim_name(const OperandInfo& operand, size_t dim) const { return info_.sizes[operand.dims[dim]]; }
+
+  Error check_sizes(size_t slot) {
+    const OperandInfo& operand = info_.slot(slot);
+    for (size_t i = 0; i < operand.dims.size(); ++i) {
+      const int64_t size = call_[slot].sizes[i];
+      const uint8_t number = operand.dims[i];
+      if (size < 0)
+        return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must not be negative", info_.name,
+                    operand.name, dim_name(operand, i), size);
+      if (!set_by_[number]) {
+        set_by_[number] = operand.name;
+        call_.sizes[number] = size;
+        call_.empty |= size == 0;
+      } else if (size != call_.sizes[number]) {
+        return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", %s has %" PRId64, info_.name, operand.name,
+                    dim_name(operand, i), size, set_by_[number], call_.sizes[number]);
+      }
+    }
+    return Error::success;
+  }
+
+  Error check_dtype(size_t slot) {
+    const OperandInfo& operand = info_.slot(slot);
+    const DType dtype = call_[slot].dtype;
+    if (operand.dtype != DType::none) {
+      if (dtype == operand.dtype) return Error::success;
+      return fail(Error::invalid_dtype, "%s: %s has dtype %s, which must be %s", info_.name, operand.name,
+                  dtype_name(dtype), dtype_name(operand.dtype));
+    }
+    bool known = false;
+    for (const int64_t one : info_.dtypes) known |= one == static_cast<int64_t>(dtype);
+    if (!known) {
+      char names[64] = "";
+      for (const int64_t one : info_.dtypes)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? " or " : "",
+                 dtype_name(static_cast<DType>(one)));
+      return fail(Error::invalid_dtype, "%s: %s has dtype %s, which must be %s", info_.name, operand.name,
+                  dtype_name(dtype), names);
+    }
+    if (call_.dtype == DType::none) call_.dtype = dtype;
+    if (dtype == call_.dtype) return Error::success;
+    return fail(Error::invalid_dtype, "%s: %s has dtype %s, others have %s", info_.name, operand.name,
+                dtype_name(dtype), dtype_name(call_.dtype));
+  }
+
+  // Strides of tensors without elements say nothing.
+  Error check_layout(size_t slot) {
+    const OperandInfo& operand = info_.slot(slot);
+    const View& view = call_[slot];
+    const size_t rank = operand.dims.size();
+    if (!has_elements(operand, view)) return Error::success;
+    int64_t contiguous = 1;
+    for (size_t i = rank; i-- > 0;) {
+      const int64_t stride = view.strides[i];
+      if (operand.layout == Layout::contiguous && view.sizes[i] > 1 && stride != contiguous)
+        return fail(Error::invalid_stride, "%s: %s has %s stride %" PRId64 ", but must be contiguous", info_.name,
+                    operand.name, dim_name(operand, i), stride);
+      if (operand.layout == Layout::rows && i + 1 == rank && view.sizes[i] > 1 && stride != 1)
+        return fail(Error::invalid_stride, "%s: %s has %s stride %" PRId64 ", which must be 1", info_.name,
+                    operand.name, dim_name(operand, i), stride);
+      if (stride < 0)
+        return fail(Error::invalid_stride, "%s: %s has a negative %s stride, %" PRId64, info_.name, operand.name,
+                    dim_name(operand, i), stride);
+      if (stride == 0 && view.sizes[i] > 1 && operand.written)
+        return fail(Error::invalid_stride, "%s: %s is written, but its %s stride is 0", info_.name, operand.name,
+                    dim_name(operand, i));
+      if (__builtin_mul_overflow(contiguous, view.sizes[i], &contiguous))
+        return fail(Error::not_supported, "%s: %s has more elements than 63 bits count", info_.name, operand.name);
+    }
+    if (extent(operand, view) < 0)
+      return fail(Error::invalid_stride, "%s: %s has strides that reach beyond 63 bits", info_.name, operand.name);
+    if (operand.written && overlaps_itself(footprint_of(operand, view)))
+      return fail(Error::invalid_stride, "%s: %s is written, but its elements overlap", info_.name, operand.name);
+    return Error::success;
+  }
+
+  Error check_data(size_t slot) {
+    const OperandInfo& operand = info_.slot(slot);
+    const View& view = call_[slot];
+    if (!has_elements(operand, view)) return Error::success;
+    if (!view.data && data_ == Data::optional) return Error::success;
+    if (!view.data) return fail(Error::null_pointer, "%s: %s has no data", info_.name, operand.name);
+    if (!aligned_to(view.data, static_cast<uintptr_t>(bytes_of(view.dtype))))
+      return fail(Error::misaligned_pointer, "%s: %s is at %p, which is not aligned to its elements", info_.name,
+                  operand.name, view.data);
+    if (operand.alignment && !aligned_to(view.data, operand.alignment))
+      return fail(Error::misaligned_pointer, "%s: %s is at %p, which must be %d-byte aligned", info_.name, operand.name,
+                  view.data, operand.alignment);
+    if (reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(extent(operand, view)) - 1 <
+        reinterpret_cast<uintptr_t>(view.data))
+      return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info_.name,
+                  operand.name, view.data);
+    return Error::success;
+  }
+
+  Call& call_;
+  const OperatorInfo& info_;
+  const Data data_;
+  const bool partial_;
+  const char* set_by_[kMaxSizes] = {};
+};
+
+// The bits of 0 or an infinity in an element.
+uint32_t pattern_of(DType dtype, float value) {
+  const auto bits = __builtin_bit_cast(uint32_t, value);
+  if (dtype == DType::float32) return bits;
+  if (dtype == DType::bfloat16) return bits >> 16;
+  return std::isinf(value) ? (value < 0 ? 0xfc00 : 0x7c00) : 0;
+}
+
+// Fills dimensions `dim` to the last of `view`, from `data` on.
+int fill(const Driver& driver, Stream stream, const View& view, int rank, int dim, char* data, uint32_t pattern) {
+  const int64_t bytes = bytes_of(view.dtype);
+  const auto* sizes = view.sizes;
+  if (rank - dim <= 2) {
+    const int64_t rows = rank - dim == 2 ? sizes[dim] : 1, pitch = rank - dim == 2 ? view.strides[dim] * bytes : 0;
+    return driver.fill(data, pattern, bytes, sizes[rank - 1], rows, pitch, stream.handle);
+  }
+  for (int64_t i = 0; i < sizes[dim]; ++i)
+    if (const int status = fill(driver, stream, view, rank, dim + 1, data + i * view.strides[dim] * bytes, pattern))
+      return status;
+  return 0;
+}
+
+}  // namespace
+
+const char* dtype_name(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::none:
+      return "none";
+    case DType::float16:
+      return "float16";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float32:
+      return "float32";
+  }
+  return "unknown";
+}
+
+bool transposed(const OperandInfo& operand, const View& view) noexcept {
+  const size_t rank = operand.dims.size();
+  if (operand.layout != Layout::strided || rank < 2 || !view.sizes) return false;
+  const auto contiguous = [&](size_t dim) { return view.sizes[dim] == 1 || view.strides[dim] == 1; };
+  return !contiguous(rank - 1) && contiguous(rank - 2);
+}
+
+int64_t extent(const OperandInfo& operand, const View& view) noexcept {
+  int64_t elements = 1;
+  for (size_t i = 0; i < operand.dims.size(); ++i) {
+    int64_t span;
+    if (__builtin_mul_overflow(view.sizes[i] - 1, view.strides[i], &span) ||
+        __builtin_add_overflow(elements, span, &elements))
+      return -1;
+  }
+  int64_t bytes;
+  return __builtin_mul_overflow(elements, bytes_of(view.dtype), &bytes) ? -1 : bytes;
+}
+
+Error check_call(Call& call, Data data, bool partial) noexcept { return Checker(call, data, partial).check(); }
+
+bool shape_workspace(Call& call, bool derived) noexcept {
+  const OperatorInfo& info = *call.info;
+  bool fits = true;
+  for (size_t slot = info.operands.size(); slot < info.slots(); ++slot) {
+    const OperandInfo& operand = info.slot(slot);
+    auto& [sizes, strides] = call.dims[slot];
+    bool known = true;
+    int64_t elements = 1;
+    for (size_t i = operand.dims.size(); i-- > 0;) {
+      known &= derived || operand.dims[i] < info.given_sizes;
+      sizes[i] = call.sizes[operand.dims[i]];
+      strides[i] = elements;
+      if (known && __builtin_mul_overflow(elements, sizes[i], &elements)) fits = false;
+    }
+    call.views[slot] = View::none();
+    if (known) call.views[slot] = {nullptr, operand.dtype == DType::none ? call.dtype : operand.dtype, sizes, strides};
+  }
+  return fits;
+}
+
+Error check_overlap(const Call& call, bool partial) noexcept {
+  const OperatorInfo& info = *call.info;
+  const size_t count = partial ? info.slots() : info.operands.size();
+  const auto is_result = [&](size_t slot) {
+    return info.slot(slot).written && call[slot].data && given(call, slot) && has_elements(info.slot(slot), call[slot]);
+  };
+  for (size_t a = 0; a < count; ++a) {
+    if (!is_result(a)) continue;
+    for (size_t b = a + 1; b < count; ++b)
+      if (is_result(b) && overlap(footprint_of(info.slot(a), call[a]), footprint_of(info.slot(b), call[b])))
+        return fail(Error::invalid_stride, "%s: %s and %s are written, but overlap", info.name, info.slot(a).name,
+                    info.slot(b).name);
+  }
+  return Error::success;
+}
+
+Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
+                      const int64_t* extents) noexcept {
+  if (!workspace)
+    return fail(Error::workspace_too_small, "%s: workspace is null, %zu bytes are needed", info.name, needed);
+  if (!aligned_to(workspace, kWorkspaceAlignment))
+    return fail(Error::misaligned_pointer, "%s: workspace is at %p, which must be %d-byte aligned", info.name,
+                workspace, static_cast<int>(kWorkspaceAlignment));
+  const auto begin = reinterpret_cast<uintptr_t>(workspace);
+  if (begin + needed - 1 < begin)
+    return fail(Error::invalid_argument, "%s: workspace is at %p and reaches beyond the end of the address space",
+                info.name, workspace);
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    const auto from = reinterpret_cast<uintptr_t>(pointers[slot]);
+    if (info.operands[slot].written && extents[slot] && begin < from + static_cast<uintptr_t>(extents[slot]) &&
+        from < begin + needed)
+      return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
+  }
+  return Error::success;
+}
+
+Error fill_results(const Call& call, const Driver& driver, Stream stream) noexcept {
+  for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
+    const OperandInfo& operand = call.info->operands[slot];
+    const View& view = call[slot];
+    if (!operand.written || !view.data || !has_elements(operand, view)) continue;
+    // Dimensions that follow each other without a gap are one. A stride that nothing follows may be anything.
+    int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
+    int rank = 0;
+    for (size_t i = 0; i < operand.dims.size(); ++i) {
+      if (view.sizes[i] == 1) continue;
+      int64_t step;
+      const bool follows = rank && !__builtin_mul_overflow(view.sizes[i], view.strides[i], &step);
+      if (follows && strides[rank - 1] == step)
+        sizes[rank - 1] *= view.sizes[i], strides[rank - 1] = view.strides[i];
+      else
+        sizes[rank] = view.sizes[i], strides[rank++] = view.strides[i];
+    }
+    if (!rank || strides[rank - 1] != 1) sizes[rank] = strides[rank] = 1, ++rank;
+    const View merged = {view.data, view.dtype, sizes, strides};
+    const uint32_t pattern = pattern_of(view.dtype, operand.if_empty);
+    if (const int status = fill(driver, stream, merged, rank, 0, static_cast<char*>(view.data), pattern))
+      return driver_failure(driver, status, call.info->name, "fill a result");
+  }
+  return Error::success;
+}
+
+}  // namespace aotriton::v2::inline abi1

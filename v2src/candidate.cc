@@ -1,0 +1,65 @@
+#include "candidate.h"
+
+#include <cinttypes>
+#include <memory>
+#include <new>
+
+#include "build.h"
+#include "error.h"
+#include "select.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+// Whether a call with this value of a choice may run an image with that one.
+bool fits(const ChoiceInfo& choice, size_t of_image, int64_t value) {
+  const int64_t wanted = choice.values[of_image];
+  const bool any_strides = choice.value.size() == 1 && choice.value[0].code == Code::addressing &&
+                           wanted == static_cast<int64_t>(Addressing::general);
+  return any_strides || (choice.round_up ? value <= wanted : value == wanted);
+}
+
+Error check_fit(const Candidate& candidate, const Call& call, const Device& device) {
+  const char* const name = candidate.image.name;
+  if (candidate.arch != device.facts.arch)
+    return fail(Error::invalid_argument, "%s: is for %s, the device is %s", name, kArchs[candidate.arch].arch,
+                device.arch().arch);
+  const KernelInfo& kernel = *candidate.kernel;
+  for (const Use& use : kernel.uses)
+    if (!call[use.slot].sizes && !call.info->slot(use.slot).optional)
+      return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(use.slot).name);
+  const Place place = {device.facts.arch, device.facts.multiprocessors};
+  const Environment environment = {&call, candidate.psels, device.facts.multiprocessors,
+                                   static_cast<int>(usable_addressing(kernel, call, place))};
+  for (size_t i = 0; i < kernel.choices.size(); ++i) {
+    const ChoiceInfo& choice = kernel.choices[i];
+    int64_t value;
+    if (evaluate(choice.value, environment, &value) && fits(choice, candidate.values[i], value)) continue;
+    return fail(Error::invalid_argument, "%s: has %s=%s, the call has %" PRId64, name, choice.name,
+                choice.texts[candidate.values[i]], value);
+  }
+  if (const char* why = refusal(kernel, environment)) return fail(Error::not_supported, "%s: %s", name, why);
+  return Error::success;
+}
+
+}  // namespace
+
+Error run(Candidate& candidate, Call& call, Stream stream) noexcept {
+  static thread_local std::unique_ptr<Builder> builder;
+  if (!builder) builder.reset(new (std::nothrow) Builder);
+  if (!builder) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
+  AOTRITON_TRY(check_call(call, Data::needed, true));
+  return on_device(candidate.image.name, stream, [&](const Device& device) {
+    AOTRITON_TRY(check_fit(candidate, call, device));
+    AOTRITON_TRY(builder->prepare(call, device, *candidate.kernel, candidate.image, candidate.psels, stream));
+    Prepared* const prepared = builder->finish();
+    if (!prepared) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
+    const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
+    const Error error = prepared->launch(entered, stream);
+    Prepared::destroy(prepared);
+    return error;
+  });
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,31 @@
+#include "flash/checks.h"
+
+#include <cinttypes>
+#include <cmath>
+
+#include "error.h"
+
+namespace aotriton::v2::inline abi1::flash {
+
+Error check_attention(Call& call, const Places& p) noexcept {
+  const char* const op = call.info->name;
+  const int64_t *const sizes = call.sizes, head_dim = sizes[p.head_dim];
+  if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])
+    return fail(Error::invalid_shape, "%s: q has %" PRId64 " heads, which must be a multiple of the %" PRId64 " of k",
+                op, sizes[p.heads_q], sizes[p.heads_k]);
+  if (head_dim % 8 || head_dim < 8 || head_dim > 256)
+    return fail(Error::not_supported, "%s: q has head_dim %" PRId64 ", which must be a multiple of 8 up to 256", op,
+                head_dim);
+  if (call.scalars[p.causal].whole && sizes[p.seqlen_q] != sizes[p.seqlen_k])
+    return fail(Error::not_supported, "%s: causal needs equal seqlens, q has %" PRId64 ", k has %" PRId64, op,
+                sizes[p.seqlen_q], sizes[p.seqlen_k]);
+  constexpr float kLog2E = 1.4426950408889634f;  // kernels multiply by it
+  const float scale = call.scalars[p.sm_scale].real;
+  if (!(scale >= 0) || !std::isfinite(scale * kLog2E))
+    return fail(Error::invalid_argument, "%s: sm_scale is %g, which must be finite, and not negative", op,
+                static_cast<double>(scale));
+  if (scale == 0) call.set_real(p.sm_scale, static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))));
+  return Error::success;
+}
+
+}  // namespace aotriton::v2::inline abi1::flash

@@ -1,0 +1,71 @@
+// gemm: from its parameters to operands, and what it asks of them.
+#include <cmath>
+#include <utility>
+
+#include "c_operator.h"
+#include "gemm.operator.h"
+
+namespace aotriton::v2::inline abi1::gemm {
+
+namespace {
+
+using namespace gemm_call;
+
+Error bind(const aotriton_gemm_params& p, Call* call) noexcept {
+  call->views[a] = View::of(p.a);
+  call->views[b] = View::of(p.b);
+  call->views[d] = View::of(p.d);
+  call->views[bias] = View::of(p.bias);
+  call->set_real(alpha, p.alpha);
+  call->set_whole(activation, p.activation);
+  call->set_whole(swapped, 0);
+  call->workspace = p.workspace;
+  call->workspace_size = p.workspace_size;
+  return Error::success;
+}
+
+// The view with its last two dimensions exchanged.
+void transpose(Call& call, size_t slot) {
+  View& view = call.views[slot];
+  auto& [sizes, strides] = call.dims[slot];
+  constexpr int kOrder[] = {0, 2, 1};
+  for (int i = 0; i < 3; ++i) sizes[i] = view.sizes[kOrder[i]], strides[i] = view.strides[kOrder[i]];
+  view.sizes = sizes;
+  view.strides = strides;
+}
+
+// d = a b by columns is dᵀ = bᵀ aᵀ by rows, which kernels write. A single column is taken as one, not as rows of one
+// element each.
+void make_rows_contiguous(Call& call) {
+  const View& result = call[d];
+  const bool column = result.sizes[2] == 1 && result.sizes[1] > 1 && result.strides[1] == 1;
+  const bool by_columns = column || transposed(call.info->operands[d], result);
+  call.set_whole(swapped, by_columns);
+  if (!by_columns) return;
+  for (const size_t slot : {a, b, d}) transpose(call, slot);
+  std::swap(call.views[a].data, call.views[b].data);
+  std::swap(call.views[a].sizes, call.views[b].sizes);
+  std::swap(call.views[a].strides, call.views[b].strides);
+  std::swap(call.from[a], call.from[b]);
+  std::swap(call.sizes[m], call.sizes[n]);
+}
+
+}  // namespace
+
+Error check_gemm(Call& call) noexcept {
+  const float scale = call.scalars[alpha].real;
+  if (!std::isfinite(scale) || scale == 0)
+    return fail(Error::invalid_argument, "gemm: alpha is %g, which must be finite, and not 0",
+                static_cast<double>(scale));
+  const int64_t function = call.scalars[activation].whole;
+  if (function < AOTRITON_NO_ACTIVATION || function > AOTRITON_SILU)
+    return fail(Error::invalid_argument, "gemm: activation is %lld, which is none of those in c.h",
+                static_cast<long long>(function));
+  make_rows_contiguous(call);
+  return Error::success;
+}
+
+}  // namespace aotriton::v2::inline abi1::gemm
+
+using namespace aotriton::v2::gemm;
+AOTRITON_C_OPERATOR(gemm)

@@ -1,0 +1,287 @@
+/* The C interface: everything that the library does. The C++ headers beside this one sit on it.
+ *
+ * Every parameter struct begins with its size, which the caller sets to sizeof of the struct, and whose other fields
+ * begin as zeros: zero stands for "not given" or for the default that the field names. A library that is older than its
+ * caller refuses a field that it does not know with AOTRITON_NOT_SUPPORTED, unless that is zero; fields that an older
+ * caller does not have count as zeros. Tensors, which never change, have no size.
+ *
+ *   aotriton_attn_fwd_params params = {.size = sizeof params};
+ *
+ * Calls launch on a stream (a CUstream, cudaStream_t or hipStream_t; null: the default stream of the current device)
+ * and return without waiting. After an error nothing was launched, unless it is AOTRITON_DRIVER_FAILED from a later
+ * kernel of several. All functions may be called from any thread, and take part in stream capture once their images are
+ * loaded.
+ */
+#ifndef AOTRITON_C_H
+#define AOTRITON_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef AOTRITON_API
+#define AOTRITON_API /* the archive's functions stay inside of what links it, so that two copies can live in a process \
+                      */
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+typedef int32_t aotriton_error;
+enum {
+  AOTRITON_SUCCESS = 0,
+  AOTRITON_NULL_POINTER,        /* a required tensor has no data */
+  AOTRITON_INVALID_SHAPE,       /* sizes that do not fit together, or are negative */
+  AOTRITON_INVALID_STRIDE,      /* a layout that no kernel can address, or results that overlap */
+  AOTRITON_INVALID_DTYPE,       /* an element type that the operator does not take */
+  AOTRITON_MISALIGNED_POINTER,  /* data that is not aligned to its element, or not as much as is asked for below */
+  AOTRITON_INVALID_ARGUMENT,    /* a number or a name that means nothing here */
+  AOTRITON_NOT_SUPPORTED,       /* valid, but no kernel does it */
+  AOTRITON_NO_DRIVER,           /* neither libcuda.so.1 nor libamdhip64.so with a device was found */
+  AOTRITON_NO_CONTEXT,          /* the stream names no device, or no device is current */
+  AOTRITON_UNKNOWN_ARCH,        /* the device's architecture is not in this build */
+  AOTRITON_NO_WINNER,           /* the functional is not in this build's coverage */
+  AOTRITON_NOT_LOADED,          /* the stream is capturing and an image is not loaded yet: preload before */
+  AOTRITON_WORKSPACE_TOO_SMALL, /* the workspace is missing or smaller than the query said */
+  AOTRITON_DAMAGED_IMAGE,       /* an embedded image could not be unpacked */
+  AOTRITON_DRIVER_FAILED,       /* the driver returned an error; the message quotes it */
+  AOTRITON_OUT_OF_MEMORY        /* no host memory for what the library keeps */
+};
+
+/* Name of the error, such as "invalid_shape"; never null. */
+AOTRITON_API const char* aotriton_error_name(aotriton_error error);
+
+/* What went wrong in this thread's last call that did not succeed, naming the argument; never null. */
+AOTRITON_API const char* aotriton_last_error_message(void);
+
+/* "major.minor.patch" of this library; never null. */
+AOTRITON_API const char* aotriton_version(void);
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+
+typedef int32_t aotriton_dtype;
+enum { AOTRITON_NO_DTYPE = 0, AOTRITON_FLOAT16, AOTRITON_BFLOAT16, AOTRITON_FLOAT32 };
+
+/* Strided views of device memory, outermost dimension first. Strides are in elements. Null data: not given. */
+typedef struct aotriton_tensor1 {
+  void* data;
+  aotriton_dtype dtype;
+  int64_t sizes[1], strides[1];
+} aotriton_tensor1;
+typedef struct aotriton_tensor2 {
+  void* data;
+  aotriton_dtype dtype;
+  int64_t sizes[2], strides[2];
+} aotriton_tensor2;
+typedef struct aotriton_tensor3 {
+  void* data;
+  aotriton_dtype dtype;
+  int64_t sizes[3], strides[3];
+} aotriton_tensor3;
+typedef struct aotriton_tensor4 {
+  void* data;
+  aotriton_dtype dtype;
+  int64_t sizes[4], strides[4];
+} aotriton_tensor4;
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+enum { AOTRITON_CAUSAL_TOP_LEFT = 0, AOTRITON_CAUSAL_BOTTOM_RIGHT };       /* of causal_variant */
+enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bits of skip_gradients */
+
+/* What attention knows beyond the plain softmax(sm_scale q k^T) v. No kernel does any of it yet: whatever is not zero
+ * is refused with AOTRITON_NOT_SUPPORTED, by its name. */
+typedef struct aotriton_attn_features {
+  aotriton_tensor4 bias;         /* added to the scores, [batch, heads_q, seqlen_q, seqlen_k] */
+  aotriton_tensor2 alibi_slopes; /* [batch, heads_q] float32 */
+  aotriton_tensor1 sinks;        /* [heads_q]: a score that takes part in the sum and has no value */
+  aotriton_tensor1 cu_seqlens_q,
+      cu_seqlens_k;                      /* [batch + 1] int32: sequences of different lengths, one after the other */
+  aotriton_tensor1 seqused_q, seqused_k; /* [batch] int32: how much of each sequence counts */
+  aotriton_tensor2 block_table;          /* [batch, blocks] int32: pages of k and v */
+  aotriton_tensor2 q_descale, k_descale, v_descale; /* [batch, heads_k] float32 */
+  const void *dropout_seed, *dropout_offset;        /* of Philox, one int64 of device memory each */
+  int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens */
+  int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own place */
+  float softcap;                     /* scores become softcap * tanh(score / softcap) */
+  float dropout;                     /* probability */
+  uint8_t windowed;
+  uint8_t causal_variant;
+  uint8_t reserved[6];
+} aotriton_attn_features;
+
+/* out = softmax(sm_scale q k^T) v, and logsumexp = log(sum(exp(sm_scale q k^T))) where it is given.
+ *
+ * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
+ * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
+ * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: query i sees keys
+ * 0..i; needs seqlen_q == seqlen_k. sm_scale: not negative; 0 stands for 1 / sqrt(head_dim). Results must not overlap.
+ * A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity. */
+typedef struct aotriton_attn_fwd_params {
+  size_t size;
+  aotriton_tensor4 q, k, v, out;
+  aotriton_tensor3 logsumexp;
+  float sm_scale;
+  uint8_t causal;
+  uint8_t reserved[3];
+  void* workspace; /* device memory, 256-byte aligned */
+  size_t workspace_size;
+  aotriton_attn_features features;
+} aotriton_attn_fwd_params;
+
+/* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. deterministic: the same
+ * bits every time; without it, a backend may add to dq in an order that varies. */
+typedef struct aotriton_attn_bwd_params {
+  size_t size;
+  aotriton_tensor4 q, k, v, out, dout;
+  aotriton_tensor3 logsumexp;
+  aotriton_tensor4 dq, dk, dv;
+  float sm_scale;
+  uint8_t causal;
+  uint8_t deterministic;
+  uint8_t skip_gradients; /* AOTRITON_SKIP_ bits; not supported yet */
+  uint8_t reserved[1];
+  void* workspace; /* device memory, 256-byte aligned, as large as aotriton_attn_bwd_workspace_size says */
+  size_t workspace_size;
+  aotriton_attn_features features;
+  aotriton_tensor4 dbias; /* not supported yet, as features */
+  aotriton_tensor1 dsinks;
+} aotriton_attn_bwd_params;
+
+AOTRITON_API aotriton_error aotriton_attn_fwd(const aotriton_attn_fwd_params* params, void* stream);
+AOTRITON_API aotriton_error aotriton_attn_bwd(const aotriton_attn_bwd_params* params, void* stream);
+
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
+
+enum { AOTRITON_NO_ACTIVATION = 0, AOTRITON_RELU, AOTRITON_GELU, AOTRITON_SILU };
+
+/* d = activation(alpha a b + bias).
+ *
+ * a: [batch, m, k]; b: [batch, k, n]; d: [batch, m, n]; each with rows or columns that are contiguous (any strides at
+ * all are right, too, and slow). float16 or bfloat16, one type for all, products summed in float32. bias: [n], added to
+ * every row of d. gelu is x/2 (1 + erf(x / sqrt 2)). alpha must not be 0. A size k of 0 gives activation(bias). */
+typedef struct aotriton_gemm_params {
+  size_t size;
+  aotriton_tensor3 a, b, d;
+  aotriton_tensor1 bias;
+  float alpha;
+  int32_t activation;
+  void* workspace; /* device memory, 256-byte aligned, as large as aotriton_gemm_workspace_size says; null: the fastest
+                      way that needs none */
+  size_t workspace_size;
+} aotriton_gemm_params;
+
+AOTRITON_API aotriton_error aotriton_gemm(const aotriton_gemm_params* params, void* stream);
+
+/* ---- before a call ----------------------------------------------------------------------------------------------- */
+
+/* Bytes of workspace that the call needs on the stream's device. Data pointers are looked at only where they are given;
+ * where some are not, the size is enough wherever they will be. */
+AOTRITON_API aotriton_error aotriton_attn_fwd_workspace_size(const aotriton_attn_fwd_params* params, void* stream,
+                                                             size_t* bytes);
+AOTRITON_API aotriton_error aotriton_attn_bwd_workspace_size(const aotriton_attn_bwd_params* params, void* stream,
+                                                             size_t* bytes);
+AOTRITON_API aotriton_error aotriton_gemm_workspace_size(const aotriton_gemm_params* params, void* stream,
+                                                         size_t* bytes);
+
+/* 1 where the call would run on the stream's device, else 0, and aotriton_last_error_message says why not. Data
+ * pointers are looked at only where they are given; a workspace is not asked for. */
+AOTRITON_API int aotriton_attn_fwd_supported(const aotriton_attn_fwd_params* params, void* stream);
+AOTRITON_API int aotriton_attn_bwd_supported(const aotriton_attn_bwd_params* params, void* stream);
+AOTRITON_API int aotriton_gemm_supported(const aotriton_gemm_params* params, void* stream);
+
+/* Loads what the call needs on the stream's device, ahead of stream capture and of latency-critical work. */
+AOTRITON_API aotriton_error aotriton_attn_fwd_preload(const aotriton_attn_fwd_params* params, void* stream);
+AOTRITON_API aotriton_error aotriton_attn_bwd_preload(const aotriton_attn_bwd_params* params, void* stream);
+AOTRITON_API aotriton_error aotriton_gemm_preload(const aotriton_gemm_params* params, void* stream);
+
+/* Loads every image of this build that fits the stream's device. Images stay loaded as long as their context lives. */
+AOTRITON_API aotriton_error aotriton_preload(void* stream);
+
+/* ---- prepared calls ---------------------------------------------------------------------------------------------- */
+
+/* A call that was checked, dispatched and loaded for the device of a stream, to be launched again and again with other
+ * pointers. One thread at a time may use it. */
+typedef struct aotriton_prepared aotriton_prepared;
+
+AOTRITON_API aotriton_error aotriton_attn_fwd_prepare(const aotriton_attn_fwd_params* params, void* stream,
+                                                      aotriton_prepared** prepared);
+AOTRITON_API aotriton_error aotriton_attn_bwd_prepare(const aotriton_attn_bwd_params* params, void* stream,
+                                                      aotriton_prepared** prepared);
+AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* params, void* stream,
+                                                  aotriton_prepared** prepared);
+
+/* Launches on a stream of the device that the call was prepared for. `pointers` takes the place of the tensors' data,
+ * in the order of the parameter struct, and of the workspace, which comes last: attn_fwd: q, k, v, out, logsumexp,
+ * workspace attn_bwd: q, k, v, out, dout, logsumexp, dq, dk, dv, workspace gemm:     a, b, d, bias, workspace Each must
+ * be as aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null. */
+AOTRITON_API aotriton_error aotriton_launch(aotriton_prepared* prepared, void* const* pointers, size_t count,
+                                            void* stream);
+
+/* Null is nothing to destroy. */
+AOTRITON_API void aotriton_destroy(aotriton_prepared* prepared);
+
+/* ---- which kernel a call gets, and why ----------------------------------------------------------------------------
+ */
+
+enum { AOTRITON_MEASURED = 0, AOTRITON_BORROWED, AOTRITON_PREDICTED, AOTRITON_IMPORTED };
+
+typedef struct aotriton_tuning_key {
+  const char* name;
+  int64_t value;          /* of this call */
+  int32_t representative; /* of the bin that it falls in */
+} aotriton_tuning_key;
+
+typedef struct aotriton_runner_up {
+  const char* config; /* psels and copts */
+  float median_us;
+} aotriton_runner_up;
+
+typedef struct aotriton_backend_time {
+  const char* name;
+  float median_us; /* measured time of all its kernels in the bin's representative problem; 0 where there is none */
+} aotriton_backend_time;
+
+/* The dispatch of one kernel. Pointers are to constant data that lives as long as the process. */
+typedef struct aotriton_kernel_choice {
+  size_t size;
+  const char* kernel;
+  const char* arch;
+  const char* functional;
+  int32_t godel_number;
+  int32_t key_count;
+  aotriton_tuning_key keys[4];
+  const char* image;
+  const char* psels;
+  const char* copts;
+  int32_t
+      provenance;  /* AOTRITON_MEASURED and so on: only that was timed for this functional and bin, with this image */
+  float median_us; /* measured median of the bin's representative problem; 0 where there is none */
+  const char* source; /* what was borrowed from, predicted by or imported from; empty when measured here */
+  const aotriton_runner_up* runners_up;
+  int32_t runner_up_count;
+  int32_t backend_count;
+  const char* backend;               /* of the operator, that the kernel belongs to */
+  aotriton_backend_time backends[4]; /* that the operator has; the times are those that were compared */
+} aotriton_kernel_choice;
+
+/* What the call would run on `arch` with that many multiprocessors (0: the arch's usual product), in launch order;
+ * needs no GPU. Null data pointers count as aligned. `kernels` is an array of *count elements whose first one's size is
+ * set; *count becomes their number. */
+AOTRITON_API aotriton_error aotriton_explain_attn_fwd(const aotriton_attn_fwd_params* params, const char* arch,
+                                                      int32_t multiprocessors, aotriton_kernel_choice* kernels,
+                                                      size_t* count);
+AOTRITON_API aotriton_error aotriton_explain_attn_bwd(const aotriton_attn_bwd_params* params, const char* arch,
+                                                      int32_t multiprocessors, aotriton_kernel_choice* kernels,
+                                                      size_t* count);
+AOTRITON_API aotriton_error aotriton_explain_gemm(const aotriton_gemm_params* params, const char* arch,
+                                                  int32_t multiprocessors, aotriton_kernel_choice* kernels,
+                                                  size_t* count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AOTRITON_C_H */

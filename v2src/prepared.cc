@@ -1,0 +1,169 @@
+#include "prepared.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "error.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+bool given(const Call& call, size_t slot) {
+  const View& view = call[slot];
+  return view.sizes && (view.data || !call.info->operands[slot].optional);
+}
+
+// Of an operand that was given: its type, and whether it is aligned to what all kernels can make use of.
+int64_t word_of(const View& view) {
+  return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
+}
+
+// Runs step(word) for each word of the call's key, until one returns false.
+template <class Step>
+bool walk(const Call& call, Step step) {
+  const OperatorInfo& info = *call.info;
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    if (!given(call, slot)) {
+      if (!step(0)) return false;
+      continue;
+    }
+    const View& view = call[slot];
+    if (!step(word_of(view))) return false;
+    for (size_t i = 0; i < info.operands[slot].dims.size(); ++i)
+      if (!step(view.sizes[i]) || !step(view.strides[i])) return false;
+  }
+  for (size_t i = 0; i < info.scalars.size(); ++i)
+    if (!step(call.scalars[i].whole)) return false;
+  return step(call.workspace != nullptr);
+}
+
+}  // namespace
+
+size_t write_key(const Call& call, int64_t* key) noexcept {
+  size_t count = 0;
+  walk(call, [&](int64_t word) {
+    key[count++] = word;
+    return true;
+  });
+  return count;
+}
+
+uint64_t hash_of(const Call& call) noexcept {
+  auto hash = reinterpret_cast<uint64_t>(call.info);
+  walk(call, [&](int64_t word) {
+    hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+    return true;
+  });
+  return hash;
+}
+
+CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers) noexcept : call_(info) {
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    call_.views[slot] = View::none();
+    const int64_t word = *key++;
+    if (!word) continue;
+    for (size_t i = 0; i < info.operands[slot].dims.size(); ++i) sizes_[slot][i] = *key++, strides_[slot][i] = *key++;
+    call_.views[slot] = {pointers[slot], static_cast<DType>(word >> 2), sizes_[slot], strides_[slot]};
+  }
+  for (size_t i = 0; i < info.scalars.size(); ++i) call_.scalars[i].whole = *key++;
+}
+
+bool Prepared::is(const Call& call, uint64_t id) const noexcept {
+  if (call.info != info || id != context_id) return false;
+  const int64_t* word = key;
+  return walk(call, [&](int64_t wanted) { return *word++ == wanted; });
+}
+
+Error Prepared::rebind(const Call& call) noexcept {
+  void* pointers[kMaxOperands];
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) pointers[slot] = call[slot].data;
+  return rebind(pointers, call.workspace, call.workspace_size);
+}
+
+Error Prepared::rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept {
+  if (workspace_bytes && workspace_size < workspace_bytes)
+    return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", info->name, workspace_size,
+                workspace_bytes);
+  const size_t count = info->operands.size();
+  const bool same_workspace = !workspace_bytes || workspace == data[kWorkspaceSlot];
+  if (same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
+  AOTRITON_TRY(check_pointers(pointers));
+  if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, workspace, workspace_bytes, pointers, extents));
+  // From here on nothing may fail: half of the pointers would be new.
+  void** const argument = arguments();
+  for (size_t i = 0; i < place_count; ++i) {
+    const PointerPlace& place = places()[i];
+    const bool of_workspace = place.slot == kWorkspaceSlot;
+    void* const wanted = of_workspace ? static_cast<char*>(workspace) + place.offset : pointers[place.slot];
+    if (place.map)
+      driver->replace_address(static_cast<TensorMap*>(argument[place.argument]), wanted);
+    else
+      memcpy(argument[place.argument], &wanted, sizeof wanted);
+  }
+  memcpy(data, pointers, count * sizeof(void*));
+  if (workspace_bytes) data[kWorkspaceSlot] = workspace;
+  return Error::success;
+}
+
+Error Prepared::check_pointers(void* const* pointers) const noexcept {
+  bool ranges_meet = false;
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const OperandInfo& operand = info->operands[slot];
+    const auto begin = reinterpret_cast<uintptr_t>(pointers[slot]);
+    if (!extents[slot]) {
+      if (begin && operand.optional)
+        return fail(Error::invalid_argument, "%s: %s is given, but was not when the call was prepared", info->name,
+                    operand.name);
+      continue;
+    }
+    if (!begin) return fail(Error::null_pointer, "%s: %s has no data", info->name, operand.name);
+    if ((begin ^ reinterpret_cast<uintptr_t>(data[slot])) % 16)
+      return fail(Error::misaligned_pointer,
+                  "%s: %s is at %p, which is aligned otherwise than %p, which the call was "
+                  "prepared with",
+                  info->name, operand.name, pointers[slot], data[slot]);
+    if (begin + static_cast<uintptr_t>(extents[slot]) - 1 < begin)
+      return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info->name,
+                  operand.name, pointers[slot]);
+    for (size_t other = 0; operand.written && other < slot; ++other) {
+      const auto from = reinterpret_cast<uintptr_t>(pointers[other]);
+      ranges_meet |= info->operands[other].written && extents[other] &&
+                     begin < from + static_cast<uintptr_t>(extents[other]) &&
+                     from < begin + static_cast<uintptr_t>(extents[slot]);
+    }
+  }
+  if (!ranges_meet) return Error::success;
+  return check_overlap(CallOfKey(*info, key, pointers).call());
+}
+
+Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
+  if (contexts.of_stream != contexts.current)
+    if (const int status = driver->enter(contexts.of_stream))
+      return driver_failure(*driver, status, info->name, "make the stream's device current");
+  Error error = Error::success;
+  if (empty && info->fills_when_empty) error = fill_results(CallOfKey(*info, key, data).call(), *driver, stream);
+  for (size_t i = 0; i < launch_count && error == Error::success; ++i) {
+    const PreparedLaunch& one = launches[i];
+    const Launch launch = {
+        .function = one.function,
+        .grid = {one.grid[0], one.grid[1], one.grid[2]},
+        .threads = one.image->threads,
+        .shared = one.image->shared,
+        .stream = stream.handle,
+        .arguments = arguments() + one.first,
+        .sizes = sizes() + one.first,
+        .argument_count = one.count,
+    };
+    if (const int status = driver->launch(launch)) error = driver_failure(*driver, status, one.image->name, "launch");
+  }
+  if (contexts.of_stream == contexts.current) return error;
+  const int status = driver->leave(contexts.current);
+  if (!status || error != Error::success) return error;
+  return driver_failure(*driver, status, info->name, "make the previous device current again");
+}
+
+void Prepared::destroy(Prepared* prepared) noexcept { free(prepared); }
+
+}  // namespace aotriton::v2::inline abi1

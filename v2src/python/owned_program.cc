@@ -1,0 +1,136 @@
+#include "python/owned_program.h"
+
+#include <map>
+
+namespace py = pybind11;
+
+namespace aotriton::v2::python {
+
+namespace {
+
+const std::map<std::string, Code> kCodes = {
+    {"constant", Code::constant}, {"size", Code::size},
+    {"scalar", Code::scalar},     {"psel", Code::psel},
+    {"present", Code::present},   {"transposed", Code::transposed},
+    {"dtype", Code::dtype},       {"addressing", Code::addressing},
+    {"add", Code::add},           {"multiprocessors", Code::multiprocessors},
+    {"subtract", Code::subtract}, {"multiply", Code::multiply},
+    {"minimum", Code::minimum},   {"ceil_divide", Code::ceil_divide},
+    {"maximum", Code::maximum},   {"at_most", Code::at_most},
+    {"equal", Code::equal},       {"both", Code::both},
+    {"negate", Code::negate},     {"choose", Code::choose},
+};
+const std::map<std::string, Pass> kPasses = {
+    {"tensor", Pass::tensor}, {"stride", Pass::stride}, {"i32", Pass::i32}, {"i64", Pass::i64}, {"fp32", Pass::fp32}};
+const std::map<std::string, Layout> kLayouts = {
+    {"rows", Layout::rows}, {"contiguous", Layout::contiguous}, {"strided", Layout::strided}};
+const std::map<std::string, ScalarType> kScalarTypes = {
+    {"fp32", ScalarType::fp32}, {"i32", ScalarType::i32}, {"bool", ScalarType::boolean}};
+
+template <class Value>
+Value named(const std::map<std::string, Value>& among, const py::handle& name) {
+  const auto found = among.find(py::cast<std::string>(name));
+  if (found == among.end()) throw py::value_error("a program with an unknown word, " + py::cast<std::string>(name));
+  return found->second;
+}
+
+// A number below `most`.
+uint8_t place(const py::handle& value, size_t most) {
+  const auto number = py::cast<size_t>(value);
+  if (number >= most) throw py::value_error("a program with a number that is out of range");
+  return static_cast<uint8_t>(number);
+}
+
+}  // namespace
+
+const char* OwnedProgram::keep(const py::handle& text) {
+  return texts_.emplace_back(py::cast<std::string>(text)).c_str();
+}
+
+Expression OwnedProgram::code(const py::handle& steps) {
+  auto& made = codes_.emplace_back();
+  for (const py::handle step : steps) {
+    const auto pair = py::cast<py::tuple>(step);
+    made.push_back({named(kCodes, pair[0]), py::cast<int32_t>(pair[1])});
+  }
+  return made;
+}
+
+template <class T>
+std::span<const T> OwnedProgram::numbers(const py::handle& values, std::deque<std::vector<T>>& into) {
+  auto& made = into.emplace_back();
+  for (const py::handle value : values) made.push_back(py::cast<T>(value));
+  return made;
+}
+
+std::span<const OperandInfo> OwnedProgram::operands(const py::handle& rows, std::vector<OperandInfo>& into) {
+  for (const py::handle row : rows) {
+    auto& dims = dims_.emplace_back();
+    for (const py::handle dim : row["dims"]) dims.push_back(place(dim, kMaxSizes));
+    if (dims.size() > kMaxRank) throw py::value_error("a program with an operand of too many dimensions");
+    into.push_back({.name = keep(row["name"]),
+                    .dims = dims,
+                    .dtype = static_cast<DType>(py::cast<int32_t>(row["dtype"])),
+                    .layout = named(kLayouts, row["layout"]),
+                    .written = py::cast<bool>(row["written"]),
+                    .optional = py::cast<bool>(row["optional"]),
+                    .alignment = py::cast<uint16_t>(row["alignment"]),
+                    .if_empty = py::cast<float>(row["if_empty"])});
+  }
+  return into;
+}
+
+OwnedProgram::OwnedProgram(const py::dict& program) {
+  const py::dict of_operator = program["operator"], of_kernel = program["kernel"];
+  auto& sizes = names_.emplace_back();
+  for (const py::handle size : of_operator["sizes"]) sizes.push_back(keep(size));
+  operator_.name = keep(of_operator["name"]);
+  operator_.sizes = sizes;
+  operator_.given_sizes = py::cast<size_t>(of_operator["given_sizes"]);
+  operator_.operands = operands(of_operator["operands"], operands_);
+  operator_.workspace = operands(of_operator["workspace"], workspace_);
+  for (const py::handle row : of_operator["scalars"])
+    scalars_.push_back({keep(row["name"]), named(kScalarTypes, row["type"]), py::cast<float>(row["default"]),
+                        py::cast<bool>(row["internal"])});
+  operator_.scalars = scalars_;
+  operator_.dtypes = numbers<int64_t>(of_operator["dtypes"], values_);
+  if (sizes.size() > kMaxSizes || operator_.given_sizes > sizes.size() || operator_.slots() > kMaxOperands ||
+      scalars_.size() > kMaxScalars)
+    throw py::value_error("a program of an operator that is too large");
+
+  for (const py::handle row : of_kernel["arguments"])
+    arguments_.push_back({.pass = named(kPasses, row["kind"]),
+                          .block = py::cast<bool>(row["block"]),
+                          .slot = place(row["slot"], kMaxOperands),
+                          .dim = place(row["dim"], kMaxRank),
+                          .value = code(row["value"])});
+  for (const py::handle pair : of_kernel["uses"]) {
+    const auto use = py::cast<py::tuple>(pair);
+    uses_.push_back({place(use[0], operator_.slots()), py::cast<bool>(use[1])});
+  }
+  for (const py::handle row : of_kernel["guards"]) guards_.push_back({code(row["condition"]), keep(row["why"])});
+  for (const py::handle row : of_kernel["choices"]) {
+    auto& texts = names_.emplace_back();
+    for (const py::handle text : row["texts"]) texts.push_back(keep(text));
+    choices_.push_back({.name = keep(row["name"]),
+                        .value = code(row["value"]),
+                        .round_up = py::cast<bool>(row["round_up"]),
+                        .values = numbers<int64_t>(row["values"], values_),
+                        .texts = texts});
+    defaults_.push_back(py::cast<int>(row["default"]));
+  }
+  auto& psels = names_.emplace_back();
+  for (const py::handle psel : of_kernel["psels"]) psels.push_back(keep(psel));
+  const py::sequence grid = of_kernel["grid"];
+  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxOperands)
+    throw py::value_error("a program of a kernel that is too large");
+  kernel_.name = keep(of_kernel["name"]);
+  kernel_.arguments = arguments_;
+  kernel_.uses = uses_;
+  for (size_t axis = 0; axis < 3; ++axis) kernel_.grid[axis] = code(grid[axis]);
+  kernel_.guards = guards_;
+  kernel_.choices = choices_;
+  kernel_.psels = psels;
+}
+
+}  // namespace aotriton::v2::python

@@ -1,0 +1,231 @@
+#include "run.h"
+
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "build.h"
+#include "error.h"
+#include "explain.h"
+#include "load.h"
+#include "select.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+// A thread's last calls, each in a place that follows from its hash.
+class Memo {
+ public:
+  ~Memo() {
+    for (Prepared* prepared : calls_) Prepared::destroy(prepared);
+  }
+
+  Prepared* find(const Call& call, uint64_t context_id) noexcept {
+    if (last_ && last_->is(call, context_id)) return last_;
+    Prepared* const found = calls_[place(hash_of(call))];
+    if (!found || !found->is(call, context_id)) return nullptr;
+    return last_ = found;
+  }
+
+  void keep(Prepared* prepared) noexcept {
+    Prepared*& kept = calls_[place(prepared->hash)];
+    Prepared::destroy(kept);
+    last_ = kept = prepared;
+  }
+
+  void drop(Prepared* prepared) noexcept {
+    calls_[place(prepared->hash)] = nullptr;
+    last_ = nullptr;
+    Prepared::destroy(prepared);
+  }
+
+  Builder builder;
+
+ private:
+  static constexpr int kBits = 6;
+  static size_t place(uint64_t hash) { return hash >> (64 - kBits); }
+
+  Prepared* last_ = nullptr;
+  Prepared* calls_[size_t{1} << kBits] = {};
+};
+
+// This thread's memo, made by its first call; null where there is no memory.
+Memo* memo() noexcept {
+  static thread_local std::unique_ptr<Memo> own;
+  if (!own) own.reset(new (std::nothrow) Memo);
+  return own.get();
+}
+
+Error no_memory(const Call& call) noexcept { return fail(Error::out_of_memory, "%s: no memory", call.info->name); }
+
+// Whether the call has results, and any of them has an element.
+bool has_results(const Call& call) {
+  for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
+    const OperandInfo& operand = call.info->operands[slot];
+    if (!operand.written || !call[slot].sizes || (operand.optional && !call[slot].data)) continue;
+    bool elements = true;
+    for (size_t i = 0; i < operand.dims.size(); ++i) elements &= call[slot].sizes[i] > 0;
+    if (elements) return true;
+  }
+  return false;
+}
+
+bool launches_nothing(const Call& call) { return call.empty && (call.info->fills_when_empty || !has_results(call)); }
+
+Place place_of(const Device& device) { return {device.facts.arch, device.facts.multiprocessors}; }
+
+// The checked call, ready to be launched on the device, which is entered.
+Error build(Call& call, const Device& device, Stream stream, Builder& builder, Prepared** prepared) {
+  if (launches_nothing(call)) {
+    builder.prepare_empty(call, device);
+  } else {
+    Dispatch found;
+    const Backends among = call.workspace ? Backends::all : Backends::without_workspace;
+    AOTRITON_TRY(dispatch(call, place_of(device), &found, among));
+    AOTRITON_TRY(builder.prepare(call, device, found, stream));
+  }
+  *prepared = builder.finish();
+  return *prepared ? Error::success : no_memory(call);
+}
+
+// A call that this thread has not made lately.
+Error run_cold(Call& call, Stream stream, Memo& memo) {
+  memo.builder.keep_key(call);
+  AOTRITON_TRY(check_call(call, Data::needed));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    Prepared* prepared;
+    AOTRITON_TRY(build(call, device, stream, memo.builder, &prepared));
+    const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
+    const Error error = prepared->launch(entered, stream);
+    if (error == Error::success)
+      memo.keep(prepared);
+    else
+      Prepared::destroy(prepared);
+    return error;
+  });
+}
+
+}  // namespace
+
+Error run(Call& call, Stream stream) noexcept {
+  Memo* const memo = abi1::memo();
+  if (!memo) return no_memory(call);
+  const Driver* const driver = opened_driver();
+  Contexts contexts;
+  if (driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream) {
+    Prepared* const prepared = memo->find(call, contexts.id);
+    if (prepared && prepared->rebind(call) == Error::success) {
+      const Error error = prepared->launch(contexts, stream);
+      if (error != Error::success) memo->drop(prepared);
+      return error;
+    }
+  }
+  return run_cold(call, stream, *memo);
+}
+
+Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {
+  *prepared = nullptr;
+  Memo* const memo = abi1::memo();
+  if (!memo) return no_memory(call);
+  memo->builder.keep_key(call);
+  AOTRITON_TRY(check_call(call, Data::needed));
+  return on_device(call.info->name, stream,
+                   [&](const Device& device) { return build(call, device, stream, memo->builder, prepared); });
+}
+
+Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream stream) noexcept {
+  if (!prepared) return fail(Error::null_pointer, "launch: the call is not prepared");
+  if (!pointers) return fail(Error::null_pointer, "launch: pointers is null");
+  const OperatorInfo& info = *prepared->info;
+  const size_t wanted = info.operands.size() + 1;
+  if (count != wanted)
+    return fail(Error::invalid_argument,
+                "launch: %zu pointers are given, %s takes %zu: its operands' and the workspace", count, info.name,
+                wanted);
+  Contexts contexts;
+  if (const int status = prepared->driver->contexts(stream.handle, &contexts))
+    return driver_failure(*prepared->driver, status, "launch", "say which device the stream is on");
+  if (contexts.id != prepared->context_id)
+    return fail(Error::invalid_argument,
+                "launch: %s was prepared for another device or context, or its context was reset since", info.name);
+  // How large the workspace is was checked before; the caller passes another one like it.
+  AOTRITON_TRY(prepared->rebind(pointers, pointers[count - 1], prepared->workspace_bytes));
+  return prepared->launch(contexts, stream);
+}
+
+Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
+  if (!bytes) return fail(Error::null_pointer, "%s_workspace_size: bytes is null", call.info->name);
+  *bytes = 0;
+  AOTRITON_TRY(check_call(call, Data::optional));
+  if (launches_nothing(call)) return Error::success;
+  Memo* const memo = abi1::memo();
+  if (!memo) return no_memory(call);
+  bool everything_given = true;
+  for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
+    everything_given &= call[slot].data != nullptr || call.info->operands[slot].optional;
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    Dispatch found;
+    AOTRITON_TRY(dispatch(call, place_of(device), &found));
+    AOTRITON_TRY(memo->builder.workspace_size(call, found, bytes));
+    if (everything_given || !found.backend) return Error::success;
+    // Data that turns out to be misaligned would be the first backend's.
+    size_t of_first;
+    AOTRITON_TRY(dispatch(call, place_of(device), &found, Backends::first));
+    AOTRITON_TRY(memo->builder.workspace_size(call, found, &of_first));
+    if (of_first > *bytes) *bytes = of_first;
+    return Error::success;
+  });
+}
+
+Error supported(Call& call, Stream stream) noexcept {
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    Dispatch found;
+    return launches_nothing(call) ? Error::success : dispatch(call, place_of(device), &found);
+  });
+}
+
+Error preload(Call& call, Stream stream) noexcept {
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    for (const Backends among : {Backends::all, Backends::without_workspace}) {
+      Dispatch found;
+      AOTRITON_TRY(dispatch(call, place_of(device), &found, among));
+      for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
+        void* function;
+        AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
+      }
+    }
+    return Error::success;
+  });
+}
+
+Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel_choice* kernels,
+              size_t* count) noexcept {
+  if (!kernels || !count) return fail(Error::null_pointer, "explain: kernels or count is null");
+  const size_t room = *count, stride = kernels->size;
+  *count = 0;
+  if (stride < offsetof(aotriton_kernel_choice, arch) || stride > 65536)
+    return fail(Error::invalid_argument, "explain: the first element's size is %zu, not sizeof of the struct", stride);
+  AOTRITON_TRY(check_call(call, Data::optional));
+  Place place;
+  AOTRITON_TRY(find_place("explain", arch, multiprocessors, &place));
+  if (launches_nothing(call)) return Error::success;
+  Dispatch found;
+  AOTRITON_TRY(dispatch(call, place, &found));
+  const size_t needed = found.chosen().kernels.size();
+  if (needed > room)
+    return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
+  for (size_t i = 0; i < needed; ++i) {
+    // An array of another version's structs: as much of each as both know.
+    KernelChoice choice = explain(found, i);
+    choice.size = stride;
+    memcpy(reinterpret_cast<char*>(kernels) + i * stride, &choice, stride < sizeof choice ? stride : sizeof choice);
+  }
+  *count = needed;
+  return Error::success;
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,34 @@
+// What can be done with a call, whatever its operator: run it, prepare it, ask about it.
+#pragma once
+
+#include <aotriton/types.h>
+
+#include "call.h"
+#include "prepared.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// Launches. A call that differs from one of this thread's last ones in nothing but its pointers is not checked,
+// dispatched or built again; nothing is allocated or locked then.
+Error run(Call& call, Stream stream) noexcept;
+
+// The call, to be launched again and again, and to be destroyed by Prepared::destroy.
+Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept;
+
+// Launches with these pointers, one for each operand and one for the workspace.
+Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream stream) noexcept;
+
+// Bytes of workspace that the call needs on the stream's device; where data is not given, wherever it will be.
+Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept;
+
+// Whether the stream's device can run the call; the error says why not.
+Error supported(Call& call, Stream stream) noexcept;
+
+// Loads what the call needs.
+Error preload(Call& call, Stream stream) noexcept;
+
+// The kernels that the call would run on `arch`; see c.h.
+Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel_choice* kernels,
+              size_t* count) noexcept;
+
+}  // namespace aotriton::v2::inline abi1
