@@ -169,6 +169,20 @@ def test_each_public_header_stands_alone(prefix: Path) -> None:
     must(compiler(), "-std=c99", *WARNINGS[1:], "-pedantic", "-fsyntax-only", *include, "-x", "c", os.devnull)
 
 
+def test_an_error_that_is_thrown_away_is_a_warning(prefix: Path, tmp_path: Path) -> None:
+    for handled in (True, False):
+        source = tmp_path / "call.cc"
+        call = "aotriton::v2::attn_fwd(params, {});"
+        body = f"return {call}" if handled else f"{call} return {{}};"
+        source.write_text(
+            "#include <aotriton/flash.h>\n"
+            f"aotriton::v2::Error call(const aotriton::v2::attn_fwd_params& params) {{ {body} }}\n"
+        )
+        done = run(compiler(), *WARNINGS, "-fsyntax-only", "-I", prefix / "include", source)
+        assert (done.returncode == 0) == handled, done.stderr
+        assert handled or "nodiscard" in done.stderr or "unused-result" in done.stderr, done.stderr
+
+
 EXAMPLE = (
     "--dtype",
     "bf16",
@@ -252,6 +266,26 @@ def test_sizes_have_short_options(prefix: Path) -> None:
     wider = ("--seqlen", "1024", "--seqlen-k", "300", "--heads", "16")
     keys = json.loads(must(*start, *wider, *rest))[0]["keys"]
     assert {key["name"]: key["value"] for key in keys[:2]} == {"max_seqlen_q": 1024, "max_seqlen_k": 300}
+
+
+def test_explain_is_told_which_operands_lie_by_columns(prefix: Path) -> None:
+    sizes = ("--batch", "1", "--m", "64", "--n", "4096", "--k", "4096")
+    start = (
+        prefix / "bin" / "aotriton-explain",
+        "--op",
+        "gemm",
+        "--arch",
+        "sm_90",
+        "--dtype",
+        "bf16",
+        *sizes,
+        "--json",
+    )
+    (choice,) = json.loads(must(*start, "--transposed-b"))
+    assert "TRANS_B=True ADDRESSING=descriptor" in choice["functional"]
+    refused = run(*start, "--transposed-bias")
+    assert refused.returncode == 2
+    assert "unknown option --transposed-bias of gemm" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ Error Builder::place_workspace(Call& call, const BackendInfo& backend) noexcept 
     if (!fits) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
   }
   made_.workspace_bytes = static_cast<size_t>(used);
+  if (!used)  // what has no bytes is nowhere, whichever workspace a call brings
+    for (const uint8_t slot : backend.workspace) call.views[slot].data = nullptr;
   return Error::success;
 }
 
@@ -221,14 +223,15 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, const Image
 
 // The next argument follows the data of `slot`.
 void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
+  const bool of_workspace = slot >= made_.info->operands.size();
+  if (of_workspace && !made_.workspace_bytes) return;
   if (made_.place_count == kMaxPlaces) {
     overflow_ = true;
     return;
   }
-  const bool of_workspace = slot >= made_.info->operands.size();
   places_[made_.place_count++] = {made_.argument_count,
                                   static_cast<uint8_t>(of_workspace ? kWorkspaceSlot : call.from[slot]), map,
-                                  of_workspace && made_.workspace_bytes ? workspace_offsets_[slot] : 0};
+                                  of_workspace ? workspace_offsets_[slot] : 0};
 }
 
 void* Builder::reserve(size_t size, size_t alignment) noexcept {

@@ -95,6 +95,9 @@ struct Options {
         add(name, 1);
         continue;
       }
+      const bool known = option == "--op" || option == "--arch" || option == "--dtype" ||
+                         option == "--multiprocessors" || scalar || is_size(*info, name);
+      if (!known) misuse("unknown option " + option + " of " + info->name);
       if (i + 1 == count || !strncmp(arguments[i + 1], "--", 2)) misuse(option + " needs a value");
       const char* const value = arguments[++i];
       if (option == "--op") continue;
@@ -106,10 +109,8 @@ struct Options {
         request.multiprocessors = static_cast<int>(number(option, value, 1, INT_MAX, true));
       else if (scalar)
         add(name, number(option, value, -HUGE_VAL, HUGE_VAL, scalar->type == ScalarType::i32));
-      else if (is_size(*info, name))
-        add(name, number(option, value, 0, 0x1p53, true));
       else
-        misuse("unknown option " + option + " of " + info->name);
+        add(name, number(option, value, 0, 0x1p53, true));
     }
     if (!request.arch) misuse("--arch is missing");
     if (!request.dtype) misuse("--dtype is missing");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "calls.h"
+#include "request.h"
 
 using namespace aotriton::v2;
 
@@ -122,6 +123,24 @@ TEST("an operand that is stored by columns is another functional, whose descript
   }
 }
 
+TEST("a request by names says which operands lie by columns") {
+  for (const char* name : {"transposed_a", "transposed_b", "transposed_d"}) {
+    for (const double by_columns_is : {0.0, 1.0}) {
+      gemm_params p = call({.batch = 1, .m = 400});
+      p.bias = {};
+      aotriton_tensor3& operand = name[11] == 'a' ? p.a : name[11] == 'b' ? p.b : p.d;
+      if (by_columns_is != 0) operand = by_columns(operand);
+      Explanation of_call, of_request;
+      CHECK_EQ(explain(p, "sm_90", 0, &of_call), Error::success);
+      const Named values[] = {{"batch", 1}, {"m", 400}, {"n", 400}, {"k", 200}, {name, by_columns_is}};
+      CHECK_EQ(explain({.op = "gemm", .arch = "sm_90", .dtype = "bf16", .values = values}, &of_request),
+               Error::success);
+      CHECK_EQ(of_request.kernels[0].functional, std::string(of_call.kernels[0].functional));
+      CHECK_EQ(of_request.kernels[0].image, std::string(of_call.kernels[0].image));
+    }
+  }
+}
+
 TEST("a result that is stored by columns swaps the operands: its transpose is the product of theirs") {
   Recording& recording = start("cuda");
   gemm_params p = call({.m = 400, .n = 16});
@@ -217,6 +236,7 @@ TEST("a kernel without programs in a call is not launched, and its workspace is 
     CHECK_EQ(gemm(p, {}), Error::success);
     CHECK_EQ(recording.launches.at(0).entry, "gemm_hopper_split");
     CHECK_EQ(recording.launches.size(), split ? 2u : 1u);
+    CHECK_EQ(recording.launches.at(0).argument<void*>(22), split ? p.workspace : nullptr);
   }
 }
 

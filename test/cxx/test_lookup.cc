@@ -202,6 +202,9 @@ TEST("a request that names what is not there, or lacks a size, is invalid_argume
   CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", 0.5}, heads, seqlen, head_dim}), "explain: batch is 0.5");
   CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", -1}, heads, seqlen, head_dim}), "explain: batch is -1");
   CHECK_CONTAINS(refusal("attn_fwd", "bf16", {{"batch", 1e30}, heads, seqlen, head_dim}), "explain: batch is 1e+30");
+  CHECK_CONTAINS(refusal("attn_fwd", "bf16", {batch, heads, seqlen, head_dim, {"transposed_q", 1}}),
+                 "explain: attn_fwd has no transposed_q");  // its columns are contiguous
+  CHECK_CONTAINS(refusal("gemm", "bf16", {batch, {"transposed_bias", 1}}), "explain: gemm has no transposed_bias");
   CHECK_CONTAINS(refusal("scale", "bf16", {batch, heads, {"rows", 9}, {"width", 64}, {"taps", 2}, {"times", 1e30}}),
                  "explain: times is 1e+30, which must be a whole number of 32 bits");
 }
