@@ -102,6 +102,16 @@ def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     assert {w.source for w in winners} == {"static model of tune/predict.py"}
 
 
+def test_what_is_ruled_out_wins_nowhere() -> None:
+    """A config that a restriction rules out in all cells of a group does not win them, unless there is no other."""
+    one = kernel_named("gemm").functional("gfx942", T="bf16", TRANS_A=False, TRANS_B=True, ADDRESSING="general")
+    found = [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
+    steps = {winner.psels["BLOCK_K"] for winner in decide(one, found)}
+    assert steps == {32}  # "BLOCK_K is 32 for general addressing"
+    long = [pair for pair in found if dict(pair[0].psels)["BLOCK_K"] == 64]
+    assert {winner.psels["BLOCK_K"] for winner in decide(one, long)} == {64}
+
+
 def metadata(spec: ImageSpec) -> dict[str, int]:
     rows = dict(spec.psels)["BLOCK_M"]
     return {"registers": 100 + rows, "shared": 128 * rows, "spills": 0, "stack": 0}

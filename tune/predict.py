@@ -14,19 +14,25 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import tuning
+from aotriton.tune.problems import keys_of
 from aotriton.tune.session import TuningError, prune
-from aotriton.tune.space import configs
+from aotriton.tune.space import configs, ruled_out
 
 SOURCE = "static model of tune/predict.py"
 
 
 def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]]) -> list[Winner]:
-    """The predicted winner of every cell of ``functional``, among the images ``found``."""
+    """The predicted winner of every cell of ``functional``, among the images ``found``.
+
+    Of those that a restriction rules out in all cells of a group none wins, if there is another.
+    """
     own = tuning(functional.kernel.family)
     winners = []
     for cells in own.groups(functional):
-        best = own.guess(functional, cells, [candidate for _, candidate in found])[0]
-        spec = next(spec for spec, candidate in found if candidate is best)
+        keys = [keys_of(functional, cell) for cell in cells]
+        likely = [one for one in found if not all(ruled_out(one[0], cell) for cell in keys)] or found
+        best = own.guess(functional, cells, [candidate for _, candidate in likely])[0]
+        spec = next(spec for spec, candidate in likely if candidate is best)
         psels, copts = spec.canonical()
         for cell in cells:
             winners.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -32,14 +33,18 @@ def configs(functional: Functional) -> tuple[ImageSpec, ...]:
     return tuple(made)
 
 
+def ruled_out(spec: ImageSpec, keys: Mapping[str, int]) -> str | None:
+    """Why a restriction of its kernel rules the config out in the cell of ``keys``; None where none does."""
+    functional, config = spec.functional, dict(spec.psels + spec.copts)
+    restrictions = functional.kernel.restrictions
+    return next((one.why for one in restrictions if one.applies(functional, keys, config)), None)
+
+
 def space(problem: Problem) -> Space:
     """The candidates of a problem: what no restriction of its kernel rules out."""
     candidates, skipped, keys = [], [], problem.keys
     for spec in configs(problem.functional):
-        config = dict(spec.psels + spec.copts)
-        restrictions = problem.kernel.restrictions
-        reason = next((one.why for one in restrictions if one.applies(problem.functional, keys, config)), None)
-        if reason:
+        if reason := ruled_out(spec, keys):
             skipped.append((spec, reason))
         else:
             candidates.append(spec)
