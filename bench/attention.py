@@ -20,6 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from aotriton.tune.measure import GpuClock
+
 LIBRARY, FA2, CUDNN = "aotriton", "FA2", "cuDNN"
 PEERS = (FA2, CUDNN)
 OPERATORS = {"forward": "attn_fwd", "backward": "attn_bwd"}
@@ -28,8 +32,6 @@ DIRECTIONS = tuple(OPERATORS)
 TOKENS, WIDTH = 16384, 2048  # batch x seqlen, heads x head_dim
 HEAD_DIMS, SEQLENS = (64, 128, 256), (512, 2048, 8192)
 ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
-HEAD_START = 3_000_000  # GPU cycles, 1.5 ms: the host enqueues a whole round while the GPU sleeps
-FLUSH = 256 << 20  # bytes, several times any L2
 
 
 @dataclass
@@ -179,32 +181,18 @@ def _shape(q, causal: bool) -> str:
 
 
 def race(calls: dict[str, Callable[[], object]], rounds: int, cold: bool = True) -> dict[str, list[float]]:
-    """Microseconds of GPU time of each call: in turns, in a rotating order, the GPU behind the host.
+    """Microseconds of GPU time of each call, by the tuner's clock: in turns, in a rotating order.
 
     ``cold``: L2 is flushed before each call; otherwise the same call is made just before it, untimed.
-    A sample counts only if the whole call was enqueued before the GPU came to it.
     """
-    import torch
-
-    flush = torch.empty(FLUSH, dtype=torch.int8, device="cuda")
+    clock = GpuClock()
     order, samples = list(calls), {name: list[float]() for name in calls}
     for turn in range(-WARM_UP, 4 * rounds):
-        events = {name: [torch.cuda.Event(enable_timing=True) for _ in range(2)] for name in order}
-        ahead = {}
-        torch.cuda._sleep(HEAD_START)
-        for name in order:
-            if cold:
-                flush.zero_()
-            else:
-                calls[name]()
-            events[name][0].record()
-            calls[name]()
-            events[name][1].record()
-            ahead[name] = not events[name][0].query()
-        torch.cuda.synchronize()
-        for name in order:
-            if turn >= 0 and ahead[name]:
-                samples[name].append(1000 * events[name][0].elapsed_time(events[name][1]))
+        launches = [calls[name] for name in order]
+        taken = clock.round(launches, before=None if cold else launches)
+        for name, sample in zip(order, taken, strict=True):
+            if turn >= 0 and sample is not None:
+                samples[name].append(sample)
         order.append(order.pop(0))
         if min(map(len, samples.values())) >= rounds:
             return samples

@@ -12,10 +12,3 @@ endif()
 include(cmake/family.cmake)
 aotriton_generate(OUT "${AOTRITON_GENERATED_DIR}" DATABASE "${AOTRITON_DATABASE}" ARCHS ${AOTRITON_ARCHS}
                   COVERAGE "${AOTRITON_COVERAGE}" FAMILIES ${AOTRITON_FAMILIES})
-
-# `git diff` of the database shows text: .gitattributes names the converter, and git keeps its command in the checkout's own settings.
-find_package(Git QUIET)
-if(GIT_FOUND AND EXISTS "${PROJECT_SOURCE_DIR}/.git")
-  execute_process(COMMAND "${GIT_EXECUTABLE}" config --local diff.tuning_database.textconv "python3 rules/dump.py"
-                  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" ERROR_QUIET)
-endif()

@@ -41,33 +41,43 @@ function(aotriton_generate)
   if(arg_ALONE)
     list(APPEND options --alone)
   endif()
-  execute_process(COMMAND ${run_python} -m aotriton.codegen.generate ${options} RESULT_VARIABLE failed)
-  if(failed)
-    message(FATAL_ERROR "Code generation failed: see its message above.")
-  endif()
-  include("${arg_OUT}/sources.cmake")
-  foreach(list_name IN ITEMS AOTRITON_GENERATED_SOURCES AOTRITON_IMAGE_SOURCES AOTRITON_IMAGE_BINARIES)
-    list(TRANSFORM ${list_name} PREPEND "${arg_OUT}/")
-  endforeach()
-
   # zlib makes the archive about three times smaller. Without its headers images are stored plainly.
   if(ZLIB_FOUND)
     set(compression zlib)
   else()
     set(compression none)
   endif()
-  if(AOTRITON_IMAGE_SOURCES)
-    set(store_arguments "")
-    if(AOTRITON_IMAGE_STORE)
-      set(store_arguments --store "${AOTRITON_IMAGE_STORE}")
+  set(compile -m aotriton.codegen.compile --list "${arg_OUT}/images.json" --out "${arg_OUT}" --compress ${compression})
+  if(AOTRITON_IMAGE_STORE)
+    list(APPEND compile --store "${AOTRITON_IMAGE_STORE}")
+  endif()
+  set(generate -m aotriton.codegen.generate ${options})
+  set(steps generate)
+  if(AOTRITON_ALLOW_REBUILT)
+    # Tables say which images are not what was measured, so those are compiled before the tables are written for good.
+    set(rebuilt "${arg_OUT}/rebuilt.txt")
+    list(APPEND generate --rebuilt "${rebuilt}")
+    set(compile_and_list ${compile} --allow-rebuilt "${rebuilt}")
+    set(steps generate compile_and_list generate)
+  endif()
+  foreach(step IN LISTS steps)
+    execute_process(COMMAND ${run_python} ${${step}} RESULT_VARIABLE failed)
+    if(failed)
+      message(FATAL_ERROR "Code generation failed: see its message above.")
     endif()
+  endforeach()
+  include("${arg_OUT}/sources.cmake")
+  foreach(list_name IN ITEMS AOTRITON_GENERATED_SOURCES AOTRITON_IMAGE_SOURCES AOTRITON_IMAGE_BINARIES)
+    list(TRANSFORM ${list_name} PREPEND "${arg_OUT}/")
+  endforeach()
+
+  if(AOTRITON_IMAGE_SOURCES)
     file(GLOB compile_inputs CONFIGURE_DEPENDS "${package}/codegen/*.py" "${package}/codegen/template/images.cc.j2")
     # One command for all images: its workers import Triton once, and the store answers for every image it has seen.
     # It leaves unchanged files alone, so the C++ compiler runs only for what differs.
     add_custom_command(
       OUTPUT ${AOTRITON_IMAGE_SOURCES} ${AOTRITON_IMAGE_BINARIES}
-      COMMAND ${run_python} -m aotriton.codegen.compile --list "${arg_OUT}/images.json"
-              --out "${arg_OUT}" --compress ${compression} ${store_arguments}
+      COMMAND ${run_python} ${compile}
       DEPENDS "${arg_OUT}/images.json" ${compile_inputs}
       COMMENT "Compiling images"
       USES_TERMINAL VERBATIM)

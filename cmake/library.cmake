@@ -6,7 +6,6 @@ file(GLOB runtime_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/v2src/*.cc"
      "${PROJECT_SOURCE_DIR}/v2src/driver/cuda.cc" "${PROJECT_SOURCE_DIR}/v2src/driver/hip.cc"
      "${PROJECT_SOURCE_DIR}/v2src/driver/driver.cc")
-list(REMOVE_ITEM runtime_sources "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
 set(family_sources "")
 foreach(family IN LISTS AOTRITON_FAMILY_NAMES)
   file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${family}/*.cc")
@@ -31,7 +30,9 @@ if(ZLIB_FOUND)
   target_link_libraries(aotriton_v2 PUBLIC ZLIB::ZLIB)
 endif()
 
-add_executable(aotriton-explain "${PROJECT_SOURCE_DIR}/v2src/explain_main.cc")
+file(GLOB explain_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/explain_main/*.cc")
+add_executable(aotriton-explain ${explain_sources})
+target_include_directories(aotriton-explain PRIVATE "${PROJECT_SOURCE_DIR}/v2src")
 target_compile_options(aotriton-explain PRIVATE ${AOTRITON_WARNINGS})
 target_compile_features(aotriton-explain PRIVATE cxx_std_20)
 target_link_libraries(aotriton-explain PRIVATE aotriton_v2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
@@ -35,9 +36,12 @@ class OperatorPlan:
     def reached(self, kernel: KernelDescription) -> dict[int, set[tuple[int, ...]]]:
         """The cells, by godel number of ``kernel``, where a backend other than the first runs it."""
         found: dict[int, set[tuple[int, ...]]] = {}
+        if not any(kernel in backend.kernels for backend in self.operator.backends[1:]):
+            return found
         for functional in self.operator.lead.functionals(self.arch):
-            own = kernel.like(functional)
-            for cell in self.cells.get(functional.godel_number, ()):
+            cells = self.cells.get(functional.godel_number, ())
+            own = kernel.like(functional) if cells else None
+            for cell in cells:
                 of = [self.operator.backends[place] for place in self._chosen(cell) if place]
                 if own and any(kernel in backend.kernels for backend in of):
                     keys = _keys(self.operator.lead, cell.bin)
@@ -62,52 +66,90 @@ def choose(
     borrowed from, is not compared.
     """
     chosen = {}
+    cells = [(cell, _bins(operator, cell)) for cell in operator.lead.cells()]
     for functional in functionals:
-        cells = []
-        for cell in operator.lead.cells():
-            keys = _keys(operator.lead, cell)
-            times = [_time(backend, functional, keys, rows) for backend in operator.backends]
+        served = [_served(backend, functional) for backend in operator.backends]
+        found = []
+        for cell, bins in cells:
+            times = [_time(kernels, arch, bins, rows) for kernels in served]
             medians = tuple(time[0] if time and _agree(time, times[0]) else 0.0 for time in times)
             best = min((median, place) for place, median in enumerate(medians) if median) if medians[0] else (0.0, 0)
-            cells.append(BackendCell(cell, best[1], medians))
-        if any(any(cell.medians_us[1:]) for cell in cells):
-            chosen[functional.godel_number] = tuple(cells)
+            found.append(BackendCell(cell, best[1], medians))
+        if any(any(cell.medians_us[1:]) for cell in found):
+            chosen[functional.godel_number] = tuple(found)
     return OperatorPlan(operator, arch, chosen)
+
+
+def _bins(operator: Operator, cell: Sequence[int]) -> dict[str, str]:
+    """By kernel, the bin in which it runs in this cell of the lead."""
+    keys = _keys(operator.lead, cell)
+    return {kernel.name: bin_text(kernel.tuning_keys, kernel.cell_like(keys)) for kernel in operator.kernels}
+
+
+def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescription, str]] | None:
+    """The backend's kernels with their functionals for this one of the lead; None where it does not serve it."""
+    found = [(kernel, kernel.like(functional)) for kernel in backend.kernels]
+    return [(kernel, str(own)) for kernel, own in found] if all(own for _, own in found) else None
 
 
 def lender(kernel: KernelDescription, row: Winner) -> str:
     """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
-    differs = dict(word.split("=", 1) for word in row.source.split() if "=" in word)
-    choices = parse_functional(kernel, row.arch, row.functional).as_dict()
+    return " ".join(_lender(kernel, row))
+
+
+def _lender(kernel: KernelDescription, row: Winner) -> tuple[str, str]:
+    return _lending(kernel, row.arch, row.functional, row.source), _bin_lending(row.bin, row.source)
+
+
+@cache  # of the cells of a functional, few differ in their source
+def _lending(kernel: KernelDescription, arch: str, functional: str, source: str) -> str:
+    differs = _words(source)
+    choices = parse_functional(kernel, arch, functional).as_dict()
     choices |= {choice.name: choice.read(differs[choice.name]) for choice in kernel.choices if choice.name in differs}
-    own = (word.split("=", 1) for word in row.bin.split())
-    bins = " ".join(f"{name}={differs.get(name, value)}" for name, value in own)
-    return f"{kernel.functional(row.arch, **choices)} {bins}"
+    return str(kernel.functional(arch, **choices))
 
 
-Time = tuple[float, list[dict[str, str]]]  # microseconds, and the choices and bin that each kernel was measured in
+@cache
+def _bin_lending(bin: str, source: str) -> str:
+    return " ".join(f"{name}={_words(source).get(name, value)}" for name, value in _words(bin).items())
+
+
+@cache
+def _words(text: str) -> Mapping[str, str]:
+    """The names with values of a functional, a bin or a source."""
+    return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+
+@cache
+def _choices(kernel: KernelDescription, functional: str) -> Mapping[str, str]:
+    """Every choice as it is spelled, those at their defaults too."""
+    defaults = {choice.name: str(choice.default) for choice in kernel.choices if choice.default is not None}
+    return {**defaults, **_words(functional)}
+
+
+Time = tuple[float, list[Mapping[str, str]]]  # microseconds, and the choices and bins that kernels were measured in
 
 
 def _time(
-    backend: Backend, functional: Functional, keys: Mapping[str, int], rows: Mapping[CellKey, Winner]
+    kernels: Sequence[tuple[KernelDescription, str]] | None,
+    arch: str,
+    bins: Mapping[str, str],
+    rows: Mapping[CellKey, Winner],
 ) -> Time | None:
     """What the measured winners of all kernels take in a cell; None where one of them has none."""
-    total, places = 0.0, []
-    for kernel in backend.kernels:
-        own = kernel.like(functional)
-        place = f"{own} {bin_text(kernel.tuning_keys, kernel.cell_like(keys))}"
-        row = rows.get((functional.arch, kernel.name, place)) if own else None
+    total: float = 0.0
+    places: list[Mapping[str, str]] = []
+    for kernel, functional in kernels or ():
+        bin = bins[kernel.name]
+        row = rows.get((arch, kernel.name, f"{functional} {bin}"))
         if row and row.provenance == "borrowed":
-            place = lender(kernel, row)
-            row = rows.get((functional.arch, kernel.name, place))
+            functional, bin = _lender(kernel, row)
+            row = rows.get((arch, kernel.name, f"{functional} {bin}"))
         if not row or row.provenance != "measured":
             return None
         total += row.median_us
-        spelled = dict(word.split("=", 1) for word in place.split())
-        places.append(
-            {choice.name: str(choice.default) for choice in kernel.choices if choice.default is not None} | spelled
-        )
-    return total, places
+        places += [_choices(kernel, functional), _words(bin)]
+    return (total, places) if kernels else None
 
 
 def _agree(time: Time, first: Time | None) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.missing import where
-from aotriton.codegen.pool import compile_images, cpu_count, spec_of
+from aotriton.codegen.pool import TRIES, compile_images, cpu_count, spec_of
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
@@ -145,10 +145,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", type=Path, required=True, help="images.json, as written by aotriton.codegen.generate")
     parser.add_argument("--out", type=Path, required=True, help="folder for <kernel>.<arch>.images.cc and .bin")
     parser.add_argument(
-        "--store", type=Path, help="image store (default: $AOTRITON_IMAGE_STORE, ~/.cache/aotriton/images)"
+        "--store",
+        type=Path,
+        help="image store (default: $AOTRITON_IMAGE_STORE, or aotriton/images in the cache folder)",
     )
     parser.add_argument("--jobs", type=int, default=cpu_count(), help="worker processes (default: one a core)")
     parser.add_argument("--compress", choices=("zlib", "none"), default="zlib", help="how images are embedded")
+    parser.add_argument(
+        "--allow-rebuilt",
+        type=Path,
+        metavar="LIST",
+        help="images that do not come out as they were measured are added to this file, and are no error",
+    )
     options = parser.parse_args(arguments)
 
     packs = json.loads(options.list.read_text())["packs"]
@@ -172,12 +180,24 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         images[result.name] = result
         show(len(images))
-    other = [name for name in checksums if images[name].metadata["sha256"] != checksums[name]]
-    if other:
-        print(f"warning: not bit by bit what was measured: {', '.join(sorted(other))}", file=sys.stderr)
+    other = sorted(name for name in checksums if images[name].metadata["sha256"] != checksums[name])
+    if other and not options.allow_rebuilt:
+        print(
+            f"\nerror: not the binary that was measured, in {TRIES} tries each: {', '.join(other)}\n"
+            "-DAOTRITON_ALLOW_REBUILT=ON ships them all the same, and does not call them measured",
+            file=sys.stderr,
+        )
+        return 1
+    if options.allow_rebuilt:
+        known = options.allow_rebuilt.read_text().split() if options.allow_rebuilt.is_file() else []
+        options.allow_rebuilt.write_text("".join(f"{name}\n" for name in sorted({*known, *other})))
     for row in packs:
         members = [images[name] for name in sorted({image["name"] for image in row["images"]})]
-        pack.write(options.out, row["family"], row["kernel"], row["arch"], members, options.compress == "zlib")
+        try:
+            pack.write(options.out, row["family"], row["kernel"], row["arch"], members, options.compress == "zlib")
+        except ValueError as error:
+            print(f"\nerror: the image store is damaged: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

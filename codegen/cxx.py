@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from math import isinf
+from functools import lru_cache
+from math import isfinite, isinf
 
 
+def comment(text: str) -> str:
+    """``text`` for the rest of a line behind //: nothing in it ends the comment, or takes the next line into it."""
+    if text.isascii() and text.isprintable() and "\\" not in text and "?" not in text:
+        return text
+    plain = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
+    return plain.replace("\\", "/").replace("??", "? ?")
+
+
+@lru_cache(1 << 16)
 def string(text: str) -> str:
     """``text`` as a string literal; what is not printable ASCII is escaped in octal, of three digits at most."""
     plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("?"): "\\?"}
@@ -13,11 +23,13 @@ def string(text: str) -> str:
 
 
 def literal(value: int | float | bool | None) -> str:
-    """A number or truth value; None, an unknown time, is 0."""
+    """A number or truth value; None, an unknown time, is 0. ValueError for what is no number."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if value is not None and isinf(value):
         return f"{'-' if value < 0 else ''}__builtin_inff()"
+    if value is not None and not isfinite(value):
+        raise ValueError(f"{value} is no number that C++ could have")
     return f"{value or 0.0:.6g}" + ("f" if any(c in f"{value or 0.0:.6g}" for c in ".e") else ".0f")

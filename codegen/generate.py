@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
-from aotriton.codegen import operator_source
+from aotriton.codegen import operator_source, stamp
 from aotriton.codegen.backends import CellKey, OperatorPlan
-from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan
+from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
-from aotriton.codegen.render import Output, render
+from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules import target
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, Winner, latest_medians
@@ -101,13 +102,10 @@ def _lut_source(table: TablePlan) -> str:
 
 def _backends_source(choices: Sequence[OperatorPlan]) -> str:
     operator = choices[0].operator
-    keys = operator.lead.tuning_keys
+    texts = {cell: bin_text(operator.lead.tuning_keys, cell) for cell in operator.lead.cells()}
     tables = []
     for chosen in choices:
-        luts = {
-            number: [(cell, bin_text(keys, cell.bin)) for cell in cells]
-            for number, cells in sorted(chosen.cells.items())
-        }
+        luts = {number: [(cell, texts[cell.bin]) for cell in cells] for number, cells in sorted(chosen.cells.items())}
         places = [number if number in luts else None for number in range(operator.lead.functional_count)]
         tables.append({"arch": chosen.arch, "luts": luts, "places": places})
     return render("backends.cc", operator=operator, tables=tables)
@@ -170,36 +168,52 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--alone", action="store_true", help="those families only, to be added to an installed library")
     parser.add_argument("--out", type=Path, required=True, help="folder of the generated files")
+    parser.add_argument(
+        "--rebuilt", type=Path, help="list of images that ship though other binaries of them were measured"
+    )
     options = parser.parse_args(arguments)
     try:
         archs = sorted(set(options.arch))
         outside = [add(folder) for folder in options.family]
         families = outside if options.alone else all_families()
+        # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
+        asked = families if options.coverage != "none" else ()
+        databases = {
+            family.name: options.database if family.in_tree else family.folder / "rules" / options.database.name
+            for family in asked
+        }
+        rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
+        words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt)
+        elsewhere = [family.folder for family in families if not family.in_tree]
+        digest = stamp.digest(words, elsewhere, sorted(set(databases.values())))
+        if summary := stamp.read(options.out, digest):
+            print(f"{summary}, 0 files written")
+            return 0
         winners: list[Winner] = []
         timings: dict[CellKey, dict[str, Timing]] = {}
         checksums: dict[str, str] = {}
         spills: dict[str, int] = {}
-        for family in families:
-            # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
-            if options.coverage == "none":
-                continue
-            database = options.database if family.in_tree else family.folder / "rules" / options.database.name
-            found = read(database, family.kernels, archs)
+        for family in asked:
+            found = read(databases[family.name], family.kernels, archs)
             winners += found[0]
             timings |= found[1]
             checksums |= found[2]
             spills |= found[3]
         operators = [operator for family in families for operator in family.operators]
-        made = plan(operators, archs, options.coverage, winners, timings, spills)
+        made = without_measured(plan(operators, archs, options.coverage, winners, timings, spills), set(rebuilt))
+        for name in rebuilt:
+            checksums.pop(name, None)
         written = write(made, operators, options.out, checksums, options.alone)
+        functionals = sum(len(table.functionals) for table in made.tables)
+        summary = f"{functionals} functionals, {sum(len(table.images) for table in made.tables)} images"
+        stamp.write(options.out, digest, made_files(options.out), summary)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    functionals = sum(len(table.functionals) for table in made.tables)
-    images = sum(len(table.images) for table in made.tables)
-    print(f"{functionals} functionals, {images} images, {len(written)} files written")
+    print(f"{summary}, {len(written)} files written")
     return 0
 
 
 if __name__ == "__main__":
+    gc.disable()  # what is made is kept, and the process ends soon
     sys.exit(main())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from aotriton.codegen.missing import where
 from aotriton.codegen.plan import Cell, FunctionalPlan
 from aotriton.rules.binning import TuningKey, bin_text
+from aotriton.rules.kernel import KernelDescription
 
 MAX_ENTRIES = 256  # the index is uint8_t
 
@@ -55,7 +58,7 @@ class Lut:
 
 def lut(plan: FunctionalPlan) -> Lut:
     """The table of ``plan``; ValueError where it has more images than the index can name."""
-    keys = plan.functional.kernel.tuning_keys
+    keys, texts = plan.functional.kernel.tuning_keys, _bins(plan.functional.kernel)
     entries: dict[str, Entry] = {}
     places: dict[str, int] = {}
     evidence: list[Evidence] = []
@@ -63,8 +66,9 @@ def lut(plan: FunctionalPlan) -> Lut:
     index: list[int] = []
     for cell in plan.cells:
         index.append(places.setdefault(cell.image, len(places)))
-        entries.setdefault(cell.image, _entry(cell))
-        text = bin_text(keys, cell.bin)
+        if cell.image not in entries:
+            entries[cell.image] = _entry(cell)
+        text = texts[cell.bin]
         count = len(cell.runners_up)
         evidence.append(Evidence(text, cell.provenance, cell.source, cell.median_us, len(runners_up), count))
         runners_up += cell.runners_up
@@ -85,6 +89,12 @@ def lut(plan: FunctionalPlan) -> Lut:
         tuple(evidence),
         tuple(runners_up),
     )
+
+
+@cache
+def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
+    """Every bin as it is spelled."""
+    return {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
 
 
 def _entry(cell: Cell) -> Entry:

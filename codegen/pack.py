@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aotriton.codegen.render import render, write_if_changed
 from aotriton.codegen.store import CompiledImage
+from aotriton.rules.checked import count, identifier, text
 
 ALIGNMENT = 16  # bytes, at which each image starts: drivers read an uncompressed one in place
 
@@ -17,6 +18,7 @@ def write(out: Path, family: str, kernel: str, arch: str, images: Sequence[Compi
     packed = bytearray()
     rows = []
     for image in images:
+        _check(image)
         binary = image.binary
         stored = zlib.compress(binary, 9) if compress else binary
         rows.append({**image.metadata, "offset": len(packed), "size": len(stored), "unpacked_size": len(binary)})
@@ -27,3 +29,16 @@ def write(out: Path, family: str, kernel: str, arch: str, images: Sequence[Compi
     write_if_changed(
         out / f"{stem}.cc", render("images.cc", **values, alignment=ALIGNMENT, bytes=len(packed), images=rows)
     )
+
+
+def _check(image: CompiledImage) -> None:
+    """ValueError where the metadata is not what C++ can have: the store is a folder that others write, too."""
+    identifier("name", image.metadata["name"])
+    for name in ("functional", "config", "entry"):
+        text(f"{image.name}: {name}", image.metadata[name])
+    numbers = {name: image.metadata[name] for name in ("threads", "shared", "global_scratch", "registers", "spills")}
+    for name, value in numbers.items():
+        count(f"{image.name}: {name}", value)
+    for descriptor in image.metadata["descriptors"]:
+        for number in (descriptor["rank"], descriptor["swizzle"], *descriptor["block"]):
+            count(f"{image.name}: a number of a descriptor", number)

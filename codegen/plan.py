@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a func
 
 RUNNERS_UP = 3
 
+REBUILT = "another binary of this image was measured"
 UNREACHED = "the image of another bin: here another backend is faster"
 
 
@@ -30,6 +31,9 @@ class Timing:
 
     image: str
     median_us: float
+
+
+Ranked = Mapping[str, Timing]  # the configs that were timed in a cell, the fastest first
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ def plan(
     that its kernel does not have.
     """
     rows = {(row.arch, row.kernel, f"{row.functional} {row.bin}"): row for row in winners}
+    ranked: dict[CellKey, Ranked] = {}
+    if coverage != "full":
+        ranked = {key: dict(sorted(times.items(), key=lambda one: one[1].median_us)) for key, times in timings.items()}
     always = {kernel.name for operator in operators for kernel in operator.backends[0].kernels}
     tables: list[TablePlan] = []
     chosen: list[OperatorPlan] = []
@@ -105,39 +112,56 @@ def plan(
         chosen += of_arch
         for kernel in kernels_of(operators):
             planned = []
-            here = {
-                key: times for key, times in timings.items() if key[:2] == (arch, kernel.name) and coverage != "full"
-            }
-            configs = {config for times in here.values() for config in times}
             reached: dict[int, set[tuple[int, ...]]] = {}
             for one in of_arch:
                 for number, cells_reached in one.reached(kernel).items():
                     reached.setdefault(number, set()).update(cells_reached)
+            bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
             for functional in covered(kernel, arch, coverage):
-                wanted = list(kernel.cells())
+                specs = _Specs(functional, spills)
+                wanted = bins
                 if kernel.name not in always:
-                    wanted = [cell for cell in wanted if cell in reached.get(functional.godel_number, ())]
+                    wanted = [(cell, bin) for cell, bin in bins if cell in reached.get(functional.godel_number, ())]
                 present: list[tuple[tuple[int, ...], Winner, ImageSpec]] = []
                 absent = []
-                for cell in wanted:
-                    row = rows.get((arch, kernel.name, f"{functional} {bin_text(kernel.tuning_keys, cell)}"))
+                for cell, bin in wanted:
+                    row = rows.get((arch, kernel.name, f"{functional} {bin}"))
                     if row is None:
                         absent.append(cell)
                         continue
                     try:
-                        present.append((cell, row, ImageSpec.of(functional, row.psels, row.copts)))
+                        present.append((cell, row, specs.of(row.psels, row.copts)))
                     except ValueError as error:
                         problems.append(f"{where(functional)} {row.bin}: a winner of another time: {error}")
                 if absent:
                     missing.append(Missing(functional, tuple(absent)))
                 elif wanted and len(present) == len(wanted):
-                    cells = _cells(present, here, _named(functional, configs, spills))
+                    cells = _cells(present, ranked, specs)
                     planned.append(FunctionalPlan(functional, _filled(kernel, cells)))
             tables.append(TablePlan(kernel, arch, tuple(planned)))
     if problems or missing:
         measured = {row.arch for row in rows.values() if row.provenance == "measured"}
         raise PlanError(report(problems, missing, measured))
     return Plan(tuple(tables), tuple(chosen))
+
+
+def without_measured(made: Plan, rebuilt: Collection[str]) -> Plan:
+    """The plan where none of these images counts as measured: what ships is another binary than what was."""
+    if not rebuilt:
+        return made
+
+    def told(cell: Cell) -> Cell:
+        measured = cell.provenance == "measured" and cell.image in rebuilt
+        return replace(cell, provenance="borrowed", source=REBUILT) if measured else cell
+
+    tables = (
+        replace(
+            table,
+            functionals=tuple(replace(one, cells=tuple(map(told, one.cells))) for one in table.functionals),
+        )
+        for table in made.tables
+    )
+    return replace(made, tables=tuple(tables))
 
 
 def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functional]:
@@ -155,76 +179,92 @@ def _filled(kernel: KernelDescription, cells: Collection[Cell]) -> tuple[Cell, .
     """A cell for every bin: those that another backend serves get an image that is there anyway."""
     by_bin = {cell.bin: cell for cell in cells}
     filler = next(iter(cells))
-    other = replace(filler, provenance="borrowed", source=UNREACHED, median_us=0.0, runners_up=())
-    return tuple(by_bin.get(bin, replace(other, bin=bin)) for bin in kernel.cells())
+    unreached = (filler.spec, filler.image, "borrowed", UNREACHED, 0.0, ())
+    return tuple(by_bin.get(bin) or Cell(bin, *unreached) for bin in kernel.cells())
+
+
+class _Specs:
+    """The images of a functional, each worked out once, when it is asked for."""
+
+    def __init__(self, functional: Functional, spills: Mapping[str, int] | None) -> None:
+        self._functional, self._spills = functional, spills
+        self._by_parts: dict[Hashable, ImageSpec] = {}
+        self._by_config: dict[str, ImageSpec | None] = {}
+
+    def of(self, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
+        """ValueError where the kernel has not these psels and copts."""
+        parts = tuple(psels.items()), tuple(copts.items())
+        if parts not in self._by_parts:
+            self._by_parts[parts] = ImageSpec.of(self._functional, psels, copts)
+        return self._by_parts[parts]
+
+    def fitting(self, config: str) -> ImageSpec | None:
+        """The image with this config, where the kernel has it and it is not known to spill, nor unknown if it does."""
+        if config not in self._by_config:
+            self._by_config[config] = self._parsed(config)
+        return self._by_config[config]
+
+    def _parsed(self, config: str) -> ImageSpec | None:
+        with suppress(ValueError):
+            spec = ImageSpec.parse(self._functional, config)
+            if self._spills is None or self._spills.get(spec.name) == 0:
+                return spec
+        return None
 
 
 def _cells(
-    present: Sequence[tuple[tuple[int, ...], Winner, ImageSpec]],
-    timings: Mapping[CellKey, Mapping[str, Timing]],
-    named: Mapping[str, tuple[ImageSpec, str]],
+    present: Sequence[tuple[tuple[int, ...], Winner, ImageSpec]], ranked: Mapping[CellKey, Ranked], specs: _Specs
 ) -> tuple[Cell, ...]:
     """The cells of a functional, each with its winner or with an image that is as good and serves other cells too."""
-    timed = [_timed(row, spec, named, timings) for _, row, spec in present]
-    chosen = _cover([_acceptable(row, spec, times) for (_, row, spec), times in zip(present, timed, strict=True)])
+    near = [_near(row, spec, specs, ranked) for _, row, spec in present]
+    chosen = _cover([{config: ratio for config, (ratio, _) in one.items()} for one in near])
     cells = []
-    for (cell, row, own), times, config in zip(present, timed, chosen, strict=True):
-        spec, name, timed_image, median, runners_up = own, own.name, row.image, row.median_us, row.runners_up
+    for (cell, row, own), times, config in zip(present, near, chosen, strict=True):
+        spec, timed_image, median, runners_up = own, row.image, row.median_us, row.runners_up
         if config != own.config:
-            spec, name = named[config]
+            timing = times[config][1]
+            spec = specs.fitting(config) or own
             if row.provenance == "measured":  # else the timings are of the cell that the winner was borrowed from
                 others = {**dict(row.runners_up), own.config: row.median_us}
                 others.pop(config, None)
-                timed_image, median = times[config].image, times[config].median_us
+                timed_image, median = timing.image, timing.median_us
                 runners_up = tuple(sorted(others.items(), key=lambda pair: (pair[1], pair[0])))
         provenance, source = row.provenance, row.source
-        if provenance == "measured" and timed_image != name:
+        if provenance == "measured" and timed_image != spec.name:
             provenance, source = "borrowed", f"{timed_image}: the kernel's source has changed since"
-        cells.append(Cell(cell, spec, name, provenance, source, median, runners_up[:RUNNERS_UP]))
+        cells.append(Cell(cell, spec, spec.name, provenance, source, median, runners_up[:RUNNERS_UP]))
     return tuple(cells)
 
 
-def _named(
-    functional: Functional, configs: Iterable[str], spills: Mapping[str, int] | None
-) -> dict[str, tuple[ImageSpec, str]]:
-    """Spec and image name of each config, as ``ImageSpec.config`` spells it, that the kernel has and that fits."""
-    found = {}
-    for config in configs:
-        with suppress(ValueError):
-            spec = ImageSpec.parse(functional, config)
-            if spills is None or spills.get(spec.name) == 0:
-                found[config] = spec, spec.name
-    return found
+def _near(
+    row: Winner, own: ImageSpec, specs: _Specs, ranked: Mapping[CellKey, Ranked]
+) -> dict[str, tuple[float, Timing]]:
+    """Configs that may serve the cell, the winner's first, with their time over the best one's, and with their timing.
 
-
-def _timed(
-    row: Winner,
-    own: ImageSpec,
-    named: Mapping[str, tuple[ImageSpec, str]],
-    timings: Mapping[CellKey, Mapping[str, Timing]],
-) -> dict[str, Timing]:
-    """Timings that may stand beside the winner's: of this cell, or of the cell that it was borrowed from.
-
-    Those of a measured cell must be as up to date with the kernel's source as its winner is.
+    Timings that may stand beside the winner's are of this cell, or of the cell that it was borrowed from. Those of a
+    measured cell must be as up to date with the kernel's source as its winner is.
     """
-    if row.provenance == "borrowed":
-        times = timings.get((row.arch, row.kernel, lender(own.functional.kernel, row)), {})
-        return {config: timing for config, timing in times.items() if config in named}
-    times = timings.get((row.arch, row.kernel, f"{row.functional} {row.bin}"), {})
-    if not times:
-        return {}
-    current = own.name == row.image
-    return {c: timing for c, timing in times.items() if c in named and (named[c][1] == timing.image) == current}
+    borrowed = row.provenance == "borrowed"
+    cell = lender(own.functional.kernel, row) if borrowed else f"{row.functional} {row.bin}"
+    times = ranked.get((row.arch, row.kernel, cell), {})
+    current = own.name == row.image if times else True
 
+    def counts(config: str, timing: Timing) -> bool:
+        spec = specs.fitting(config)
+        return spec is not None and (borrowed or (spec.name == timing.image) == current)
 
-def _acceptable(row: Winner, own: ImageSpec, times: Mapping[str, Timing]) -> dict[str, float]:
-    """Configs that may serve the cell, the winner's first, with their time over the best one's."""
-    best = min((timing.median_us for timing in times.values()), default=0.0)
-    if row.provenance == "measured" and row.median_us:
-        best = min(best or row.median_us, row.median_us)
-    ratios = {config: timing.median_us / best for config, timing in times.items()}
-    near = {config: ratio for config, ratio in ratios.items() if ratio <= 1 + TOLERANCE}
-    return {own.config: ratios.get(own.config, 1.0), **near}
+    best, near = 0.0, {}
+    for config, timing in times.items():
+        if best and timing.median_us / best > 1 + TOLERANCE:
+            break
+        if counts(config, timing):
+            measured = row.provenance == "measured" and row.median_us
+            best = best or (min(timing.median_us, row.median_us) if measured else timing.median_us)
+            near[config] = timing.median_us / best, timing
+    mine = times.get(own.config)
+    ratio = mine.median_us / best if mine and best and counts(own.config, mine) else 1.0
+    within = {config: one for config, one in near.items() if one[0] <= 1 + TOLERANCE}
+    return {own.config: (ratio, mine or Timing(row.image, row.median_us)), **within}
 
 
 def _cover(acceptable: Sequence[Mapping[str, float]]) -> list[str]:

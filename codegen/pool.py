@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +27,13 @@ TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, 
 
 # ptxas orders by address somewhere: of some kernels it makes one of two binaries, as the heap happens to lie. Where a
 # certain one is wanted, because it was measured, it comes within so many tries.
-TRIES = 40
+TRIES = 100
+
+# What Triton, LLVM and ptxas listen to: an image must not depend on who compiles it.
+COMPILER_VARIABLES = re.compile(
+    r"(TRITON|MLIR|LLVM|AMDGCN|NVPTX|PTXAS|GLUON|PROTON)_.*|(ALLOW|DISABLE|ENABLE)_.*(LLVM|PTXAS|TMEM|MMA).*|USE_IR_LOC"
+    r"|NVCC_(PRE|AP)PEND_FLAGS|PTXAS"
+)
 
 
 def cpu_count() -> int:
@@ -112,13 +120,15 @@ class _Worker:
     deadline: float
 
     def __init__(self, scratch: Path, selector: selectors.BaseSelector) -> None:
-        self.scratch, self.selector = scratch, selector
+        self.scratch = Path(tempfile.mkdtemp(dir=scratch))
+        self.selector = selector
         self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self, name: str, spec: ImageSpec, time_limit: float) -> None:
         """Hands ``spec`` to the process, which has ``time_limit`` seconds for it."""
         if self.process is None:
             self._start()
+        self._free()
         self.name, self.spec, self.deadline = name, spec, time.monotonic() + time_limit
         self.log.seek(0)
         self.log.truncate()
@@ -143,6 +153,14 @@ class _Worker:
         binary.unlink()
         return image
 
+    def _free(self) -> None:
+        """Removes what the compiler left of the image before: hundreds of them do not fit in a small /tmp."""
+        for path in self.scratch.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
     def give_up(self, time_limit: float) -> CompileFailure:
         """Ends the process, which did not answer in time."""
         said = self._said()
@@ -166,13 +184,13 @@ class _Worker:
 
     def _start(self) -> None:
         root = str(Path(aotriton.__file__).absolute().parent.parent)
-        environment = os.environ | {
+        kept = {name: value for name, value in os.environ.items() if not COMPILER_VARIABLES.fullmatch(name)}
+        environment = kept | {
             "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
             "TMPDIR": str(self.scratch),
             "TRITON_CACHE_DIR": str(self.scratch / "triton"),
             "TRITON_ALWAYS_COMPILE": "1",  # the store is the only cache: Triton's key is not the image's name
             "TRITON_DISABLE_LINE_INFO": "1",
-            "TRITON_INTERPRET": "0",
         }
         self.log = tempfile.TemporaryFile(dir=self.scratch, buffering=0)  # noqa: SIM115 (lives as long as the process)
         self.process = subprocess.Popen(

@@ -20,7 +20,7 @@ _environment = Environment(
     keep_trailing_newline=True,
     autoescape=False,
 )
-_environment.filters.update(string=cxx.string, literal=cxx.literal)
+_environment.filters.update(string=cxx.string, literal=cxx.literal, comment=cxx.comment)
 
 
 def render(template: str, **values: Any) -> str:
@@ -38,28 +38,37 @@ def write_if_changed(path: Path, content: str | bytes) -> bool:
 
 
 class Output:
-    """The files of one run in one folder; ``finish`` removes what an earlier run left and this one did not name."""
+    """The files of one run in one folder. ``finish`` writes them, and removes what an earlier run left and this one did
+    not name; before it nothing is touched, so that a run that fails leaves nothing half.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.names: set[str] = set()
+        self.contents: dict[str, str | None] = {}
         self.written: list[str] = []
-        folder.mkdir(parents=True, exist_ok=True)
 
     def reserve(self, name: str) -> None:
         """Names a file that belongs in the folder though another step writes it; ValueError where named before."""
-        if name in self.names:
+        if name in self.contents:
             raise ValueError(f"{self.folder / name} would be written twice")
-        self.names.add(name)
+        self.contents[name] = None
 
     def write(self, name: str, content: str) -> None:
         self.reserve(name)
-        if write_if_changed(self.folder / name, content):
-            self.written.append(name)
+        self.contents[name] = content
 
     def finish(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.contents.items():
+            if content is not None and write_if_changed(self.folder / name, content):
+                self.written.append(name)
         manifest = self.folder / MANIFEST
         known = manifest.read_text().split() if manifest.is_file() else []
-        for name in set(known) - self.names:
+        for name in set(known) - set(self.contents):
             (self.folder / name).unlink(missing_ok=True)
-        write_if_changed(manifest, "".join(f"{name}\n" for name in sorted(self.names)))
+        write_if_changed(manifest, "".join(f"{name}\n" for name in sorted(self.contents)))
+
+
+def made_files(folder: Path) -> list[str]:
+    """The files of the folder, but for the packed images, which another step writes."""
+    return [name for name in (folder / MANIFEST).read_text().split() if ".images." not in name]

@@ -53,45 +53,63 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.unlink(temporary)
 
 
+def default_store() -> Path:
+    """$AOTRITON_IMAGE_STORE, or aotriton/images in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"  # the standard wants others ignored
+    return Path(os.environ.get("AOTRITON_IMAGE_STORE") or home / "aotriton" / "images")
+
+
 class ImageStore:
     """Files ``<name>.cubin`` or ``<name>.hsaco`` beside ``<name>.json``, content-addressed.
 
-    An entry exists once its json does; json and binary appear by rename, so no reader sees half a file.
+    An entry exists once its json does; json and binary appear by rename, so no reader sees half a file. An entry never
+    changes: a binary with another checksum, that somebody wants, stands beside it as ``<name>-<checksum>``.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        given = path or os.environ.get("AOTRITON_IMAGE_STORE") or Path.home() / ".cache" / "aotriton" / "images"
-        self.path = Path(given).expanduser().resolve()
+        self.path = Path(path or default_store()).expanduser().resolve()
         self.path.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, sha256: str | None = None) -> CompiledImage | None:
-        """The image called ``name``; None where it is absent, does not match its checksum, or has not this one."""
-        try:
-            metadata = json.loads((self.path / f"{name}.json").read_text())
-            binary = self.path / metadata["file"]
-            if metadata["name"] != name or hashlib.sha256(binary.read_bytes()).hexdigest() != metadata["sha256"]:
-                return None
-            if sha256 not in (None, metadata["sha256"]):
-                return None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return CompiledImage(name, metadata, binary)
+        """The image called ``name``, with this checksum if one is given; None where it is absent or damaged."""
+        found = self._read(name, name)
+        if sha256 is None or (found and found.metadata["sha256"] == sha256):
+            return found
+        found = self._read(name, _beside(name, sha256))
+        return found if found and found.metadata["sha256"] == sha256 else None
 
     def put(
         self, name: str, suffix: str, binary: bytes, metadata: Mapping[str, Any], sha256: str | None = None
     ) -> CompiledImage:
         """Stores an image and returns it; where another process stored it first, returns that one.
 
-        With ``sha256``, one that has another checksum makes way.
+        With ``sha256``, one that has this checksum is stored beside one that has not, and returned.
         """
         with self._lock():
-            if stored := self.get(name, sha256):
-                return stored
-            path = self.path / f"{name}.{suffix}"
-            entry = {"name": name, "file": path.name, "sha256": hashlib.sha256(binary).hexdigest(), **metadata}
-            write_atomically(path, binary)
-            write_atomically(self.path / f"{name}.json", (json.dumps(entry, indent=1) + "\n").encode())
-            return CompiledImage(name, entry, path)
+            if stored := self.get(name, sha256) or self.get(name):
+                made = hashlib.sha256(binary).hexdigest()
+                if sha256 is None or made != sha256 or stored.metadata["sha256"] == sha256:
+                    return stored
+                return self._write(name, _beside(name, sha256), suffix, binary, metadata)
+            return self._write(name, name, suffix, binary, metadata)
+
+    def _read(self, name: str, stem: str) -> CompiledImage | None:
+        try:
+            metadata = json.loads((self.path / f"{stem}.json").read_text())
+            binary = self.path / metadata["file"]
+            if metadata["name"] != name or hashlib.sha256(binary.read_bytes()).hexdigest() != metadata["sha256"]:
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return CompiledImage(name, metadata, binary)
+
+    def _write(self, name: str, stem: str, suffix: str, binary: bytes, metadata: Mapping[str, Any]) -> CompiledImage:
+        path = self.path / f"{stem}.{suffix}"
+        entry = {"name": name, "file": path.name, "sha256": hashlib.sha256(binary).hexdigest(), **metadata}
+        write_atomically(path, binary)
+        write_atomically(self.path / f"{stem}.json", (json.dumps(entry, indent=1) + "\n").encode())
+        return CompiledImage(name, entry, path)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -99,3 +117,7 @@ class ImageStore:
         with (self.path / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _beside(name: str, sha256: str) -> str:
+    return f"{name}-{sha256[:16]}"

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Expression, constant
 
 
@@ -24,6 +25,7 @@ class TuningKey:
     option: str = ""
 
     def __post_init__(self) -> None:
+        identifier("a tuning key's name", self.name)
         if not self.representatives or list(self.representatives) != sorted(set(self.representatives)):
             raise ValueError(f"{self.name}: representatives must ascend strictly, got {self.representatives}")
         object.__setattr__(self, "option", self.option or self.name.replace("_", "-"))

@@ -10,15 +10,21 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeVar
 
 import sqlite_utils
 
+from aotriton.rules import checked
+
 APPLICATION_ID = 0x414F5442  # "AOTB" in the file's header: another program's SQLite file is never taken for ours
+
+Row = TypeVar("Row")
+Made = TypeVar("Made")
 
 PROVENANCES = ("measured", "borrowed", "predicted", "imported")
 STATUSES = ("ok", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
@@ -60,6 +66,29 @@ MIGRATIONS = (
 )
 
 
+# What another file, attached as ``other``, has more. Ids are given anew; rows are found by what makes them unique.
+MERGE = """
+    INSERT INTO image (name, config, sha256, registers, spills, shared)
+        SELECT name, config, sha256, registers, spills, shared FROM other.image WHERE true ORDER BY id
+        ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,
+            spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL;
+    INSERT INTO problem (arch, kernel, functional, bin, shape)
+        SELECT arch, kernel, functional, bin, shape FROM other.problem WHERE true ORDER BY id ON CONFLICT DO NOTHING;
+    INSERT INTO session (uuid, device, driver, triton, torch, arch, multiprocessors, options, started)
+        SELECT uuid, device, driver, triton, torch, arch, multiprocessors, options, started
+        FROM other.session WHERE true ORDER BY id ON CONFLICT DO NOTHING;
+    INSERT INTO measurement
+        (problem, image, session, phase, status, median_us, samples, error, tolerance, detail)
+        SELECT p.id, i.id, s.id, m.phase, m.status, m.median_us, m.samples, m.error, m.tolerance, m.detail
+        FROM other.measurement m
+        JOIN other.problem op ON op.id = m.problem JOIN problem p USING (arch, kernel, functional, bin, shape)
+        JOIN other.image oi ON oi.id = m.image JOIN image i ON i.name = oi.name
+        JOIN other.session os ON os.id = m.session JOIN session s ON s.uuid = os.uuid
+        WHERE true ORDER BY m.id ON CONFLICT DO NOTHING;
+    INSERT INTO winner SELECT * FROM other.winner WHERE true ON CONFLICT DO NOTHING;
+"""
+
+
 class TuningDatabaseError(Exception):
     """The database cannot be used as asked; the message names the file and the reason. The file was not changed."""
 
@@ -86,7 +115,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A measurement with its ids replaced by what they stand for, without the samples."""
+    """A measurement with its ids replaced by what they stand for, without the samples.
+
+    ``session`` is its session's place among all by when they started.
+    """
 
     id: int
     arch: str
@@ -165,6 +197,9 @@ class TuningDatabase:
             if damage != "ok":
                 raise TuningDatabaseError(f"{self.path}: damaged: {damage}")
         if readonly:
+            # It could be read with its log, but who copies, commits or compares the file has only half of it.
+            if left := _left_behind(self.path, "-wal"):
+                raise TuningDatabaseError(f"{self.path}: {left}")
             return
         self._db.execute("PRAGMA journal_mode = DELETE")  # one file, whatever another tool has set
         if version < len(MIGRATIONS):
@@ -210,11 +245,22 @@ class TuningDatabase:
                 text = "damaged, or not a SQLite database"
             elif "malformed" in text:
                 text = f"damaged: {text}"
-            elif "readonly" in text:
-                text = "read-only"
+            elif "readonly" in text or "unable to open" in text:
+                text = _left_behind(self.path) or ("read-only" if "readonly" in text else text)
             elif "locked" in text:
                 text = "another process has held it locked for a minute"
             raise TuningDatabaseError(f"{self.path}: {text}") from error
+
+    def _read(self, table: str, make: Callable[[Row], Made], rows: Iterable[Row], key: int = 1) -> Iterator[Made]:
+        """What ``make`` makes of each row; where it will not do, an error with the row's first ``key`` values."""
+        for row in rows:
+            try:
+                yield make(row)
+            except ValueError as error:
+                named = row[:key] if isinstance(row, tuple) else (row,)
+                raise TuningDatabaseError(
+                    f"{self.path}: table {table}, row {' '.join(map(str, named))}: {error}"
+                ) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -288,22 +334,31 @@ class TuningDatabase:
                 )
             return int(str(self._value("SELECT id FROM image WHERE name = ?", [name])))
 
+    def session_options(self) -> list[str]:
+        """The options of each session, the one that began first at the front: as ``Outcome.session`` counts them."""
+        with self._errors():
+            return [str(row[0]) for row in self._db.execute("SELECT options FROM session ORDER BY started, id")]
+
     def spills(self) -> dict[str, int]:
         """What each image that was ever compiled spills, by its name; 0 where nothing."""
-        rows = self._db.execute("SELECT name, spills FROM image WHERE sha256 IS NOT NULL")
-        return {str(name): int(spills or 0) for name, spills in rows}
+        with self._errors():
+            rows = self._db.execute("SELECT name, spills FROM image WHERE sha256 IS NOT NULL")
+            return dict(self._read("image", _spills, rows))
 
     def checksums(self) -> dict[str, str]:
         """SHA-256 by image name, of every image that was measured."""
-        rows = self._db.execute(
-            "SELECT name, sha256 FROM image WHERE id IN (SELECT image FROM measurement WHERE status = 'ok')"
-        )
-        return {str(name): str(sha256) for name, sha256 in rows}
+        with self._errors():
+            rows = self._db.execute(
+                "SELECT name, sha256 FROM image WHERE sha256 IS NOT NULL"
+                " AND id IN (SELECT image FROM measurement WHERE status = 'ok')"
+            )
+            return dict(self._read("image", _checksum, rows))
 
     def record(self, *measurements: Measurement) -> None:
         """Appends the measurements, all of them or none. When it returns they are on disk."""
         with self._transaction():
             for measurement in measurements:
+                (measurement,) = self._read("measurement", _sound, [measurement])
                 row = dict(zip((field.name for field in fields(measurement)), astuple(measurement), strict=True))
                 for name in ("median_us", "error", "tolerance"):
                     row[name] = None if row[name] is None else float(f"{row[name]:.5g}")
@@ -321,16 +376,18 @@ class TuningDatabase:
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
+        where, values = _where({"p.arch": arch, "p.kernel": kernel, "p.id": problem})
         with self._errors():
             rows = self._db.execute(
-                "SELECT m.id, p.arch, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, m.session, m.phase,"
+                "WITH age AS (SELECT id, row_number() OVER (ORDER BY started, id) AS place FROM session)"
+                " SELECT m.id, p.arch, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, age.place, m.phase,"
                 " CASE WHEN i.spills > 0 THEN 'pruned' ELSE m.status END, m.median_us"
                 " FROM measurement m JOIN problem p ON p.id = m.problem JOIN image i ON i.id = m.image"
-                " WHERE p.arch = ifnull(:arch, p.arch) AND p.kernel = ifnull(:kernel, p.kernel)"
-                " AND p.id = ifnull(:problem, p.id) ORDER BY m.id",
-                {"arch": arch, "kernel": kernel, "problem": problem},
+                " JOIN age ON age.id = m.session"
+                f" {where} ORDER BY m.id",
+                values,
             )
-            return [Outcome(*row) for row in rows]
+            return list(self._read("measurement", _outcome, rows))
 
     def medians(self, arch: str, kernel: str) -> dict[tuple[str, str], dict[str, float]]:
         """{(functional, bin): {config: median in µs}} as last measured.
@@ -360,15 +417,48 @@ class TuningDatabase:
                     list(row.values()),
                 )
 
+    def merge(self, path: str | os.PathLike[str]) -> int:
+        """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. How many measurements.
+
+        Sessions are told apart by their uuid, so that merging twice changes nothing. A cell that has a winner here
+        keeps it; to let the new measurements have their say, decide anew. TuningDatabaseError where that file is none,
+        or where both know one image by different checksums.
+        """
+        with TuningDatabase(path, readonly=True) as other:
+            name = other.path.absolute().as_uri()
+        if self.path.samefile(path):
+            return 0
+        with self._errors():
+            self._db.execute("ATTACH ? AS other", [f"{name}?mode=ro"])
+            try:
+                with self._transaction():
+                    self._check_same_binaries(Path(path))
+                    before = self._value("SELECT count(*) FROM measurement")
+                    for statement in _statements(MERGE):
+                        self._db.execute(statement)
+                    return int(str(self._value("SELECT count(*) FROM measurement"))) - int(str(before))
+            finally:
+                self._db.execute("DETACH other")
+
+    def _check_same_binaries(self, path: Path) -> None:
+        found = self._db.execute(
+            "SELECT name, i.sha256, o.sha256 FROM image i JOIN other.image o USING (name) WHERE i.sha256 <> o.sha256"
+        ).fetchone()
+        if found:
+            image, here, there = found
+            raise TuningDatabaseError(
+                f"{path}: {image} has checksum {there}, but {here} in {self.path}: timings would mix"
+            )
+
     def winners(self, arch: str | None = None, kernel: str | None = None) -> list[Winner]:
         """Winners of one arch or kernel where given, sorted by arch, kernel, functional and bin."""
+        columns = ", ".join(field.name for field in fields(Winner))
+        where, values = _where({"arch": arch, "kernel": kernel})
         with self._errors():
-            rows = self._db.query(
-                "SELECT * FROM winner WHERE arch = ifnull(:arch, arch) AND kernel = ifnull(:kernel, kernel)"
-                " ORDER BY arch, kernel, functional, bin",
-                {"arch": arch, "kernel": kernel},
+            rows = self._db.execute(
+                f"SELECT {columns} FROM winner {where} ORDER BY arch, kernel, functional, bin", values
             )
-            return [_winner(row) for row in rows]
+            return list(self._read("winner", _winner, rows, key=4))
 
 
 def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
@@ -392,12 +482,57 @@ def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Ou
     return found
 
 
-def _winner(row: Mapping[str, str]) -> Winner:
-    values: dict[str, object] = dict(row)
-    for name in ("psels", "copts"):
-        values[name] = json.loads(row[name])
-    values["runners_up"] = tuple((config, median) for config, median in json.loads(row["runners_up"]))
-    return Winner(**values)  # type: ignore[arg-type]
+def _winner(row: Sequence[object]) -> Winner:
+    arch, kernel, functional, bin, image, psels, copts, provenance, source, median_us, runners_up = row
+    return Winner(
+        checked.text("arch", arch),
+        checked.text("kernel", kernel),
+        checked.text("functional", functional),
+        checked.text("bin", bin),
+        checked.identifier("image", image),
+        dict(checked.settings("psels", psels)),
+        dict(checked.settings("copts", copts)),
+        checked.text("provenance", provenance),
+        checked.text("source", source),
+        checked.time_us("median_us", median_us),
+        checked.runners_up("runners_up", runners_up),
+    )
+
+
+def _outcome(row: Sequence[object]) -> Outcome:
+    outcome = Outcome(*row)  # type: ignore[arg-type]
+    if set(map(type, row[3:8])) != {str}:
+        for column, value in zip(("functional", "bin", "shape", "name of the image", "config"), row[3:8], strict=True):
+            checked.text(column, value)
+    _check_median(outcome)
+    return outcome
+
+
+def _sound(measurement: Measurement) -> Measurement:
+    _check_median(measurement)
+    for sample in measurement.samples:
+        checked.time_us("samples", sample)
+    return measurement
+
+
+def _check_median(of: Measurement | Outcome) -> None:
+    """ValueError where what is ok has no time; a NaN comes back from SQLite as no value at all."""
+    if of.status == "ok" and not checked.time_us("median_us", of.median_us):
+        raise ValueError("median_us is 0, and its status ok")
+
+
+def _spills(row: Sequence[object]) -> tuple[str, int]:
+    return checked.identifier("name", row[0]), checked.count("spills", row[1] or 0)
+
+
+def _checksum(row: Sequence[object]) -> tuple[str, str]:
+    return checked.identifier("name", row[0]), checked.sha256("sha256", row[1])
+
+
+def _where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:
+    """The condition that columns have these values, those that are None left out, and the values."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    return ("WHERE " if given else "") + " AND ".join(f"{column} = ?" for column in given), list(given.values())
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -408,6 +543,18 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def _left_behind(path: Path, *suffixes: str) -> str:
+    """What there is to say of a journal beside the file; empty where there is none."""
+    for suffix in suffixes or ("-wal", "-journal"):
+        journal = path.with_name(path.name + suffix)
+        if journal.is_file() and journal.stat().st_size:
+            return (
+                f"{journal.name} is beside it: a program that was writing was killed, or still runs. The two belong"
+                " together; opening it for writing, as every run of the tuner does, finishes or undoes what is in there"
+            )
+    return ""
 
 
 def _check_access(path: Path, readonly: bool) -> None:
@@ -421,6 +568,6 @@ def _check_access(path: Path, readonly: bool) -> None:
         return
     # The bits are looked at too, because root may write to a file that its owner has marked read-only.
     if path.exists() and not (os.access(path, os.W_OK) and path.stat().st_mode & 0o222):
-        raise TuningDatabaseError(f"{path}: read-only")
+        raise TuningDatabaseError(f"{path}: {_left_behind(path) or 'read-only'}")
     if not os.access(path.parent, os.W_OK):
         raise TuningDatabaseError(f"{path}: the folder {path.parent} is read-only, and SQLite keeps its journal there")

@@ -8,7 +8,7 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class ImageSpec:
         kernel = self.functional.kernel
         return _without_defaults(self.psels, kernel.psels), _without_defaults(self.copts, kernel.copts)
 
-    @property
+    @cached_property
     def config(self) -> str:
         """The candidate as people and the database read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
 
@@ -127,7 +127,7 @@ class ImageSpec:
         """
         return " ".join(f"{name}={value}" for values in self.canonical() for name, value in values.items())
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
         kernel, request = self.functional.kernel, self.compiler_request()

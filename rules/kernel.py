@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 
 from aotriton.rules.binning import TuningKey
+from aotriton.rules.checked import identifier
 from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
 from aotriton.rules.target import ADDRESSING, DTYPES, TARGETS, Target, target
 
@@ -36,6 +39,8 @@ class Operand:
     if_empty: float = 0.0  # what a result holds whose call has a size of 0
 
     def __post_init__(self) -> None:
+        for name in (self.name, *self.dims):
+            identifier("the name of an operand or of one of its sizes", name)
         if self.dtype not in ("T", *DTYPES[1:]):
             raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
         if self.contiguous and self.strided:
@@ -142,6 +147,10 @@ class Choice:
     option: str = ""
 
     def __post_init__(self) -> None:
+        identifier("a choice's name", self.name)
+        for value in self.values:
+            if not re.fullmatch(r"[A-Za-z0-9_.+-]+", str(value)):
+                raise ValueError(f"choice {self.name}: {value!r} cannot be spelled in a functional's name")
         if len(set(self.values)) != len(self.values) or not self.values:
             raise ValueError(f"choice {self.name}: values must be distinct and not empty, got {self.values}")
         for special in (self.default, self.measured_as, self.small):
@@ -170,10 +179,13 @@ class Choice:
 
     def read(self, text: str) -> Value:
         """The value that is spelled ``text``."""
-        for value in self.values:
-            if str(value) == text:
-                return value
-        raise ValueError(f"{self.name} must be among {self.values}, not {text}")
+        if text not in self._spelled:
+            raise ValueError(f"{self.name} must be among {self.values}, not {text}")
+        return self._spelled[text]
+
+    @cached_property
+    def _spelled(self) -> dict[str, Value]:
+        return {str(value): value for value in reversed(self.values)}
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,7 @@ class Parameter:
     default: int | None = None
 
     def __post_init__(self) -> None:
+        identifier("a psel's or copt's name", self.name)
         for vendor, values in self.values.items():
             if vendor not in {row.vendor for row in TARGETS} or not values:
                 raise ValueError(f"{self.name}: {vendor!r} must be a vendor with values, got {values}")
@@ -245,6 +258,8 @@ class KernelDescription:
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
 
     def __post_init__(self) -> None:
+        identifier("a kernel's name", self.name)
+        identifier(f"{self.name}: family", self.family)
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")
@@ -285,7 +300,32 @@ class KernelDescription:
     def __hash__(self) -> int:
         return hash(self.name)  # some of the fields are dictionaries
 
-    @property
+    @cached_property
+    def places(self) -> tuple[Mapping[Value, int], ...]:
+        """Of each choice, the place of each of its values."""
+        return tuple({value: place for place, value in enumerate(choice.values)} for choice in self.choices)
+
+    @cached_property
+    def _choice_names(self) -> tuple[str, ...]:
+        return tuple(choice.name for choice in self.choices)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Value]:
+        return {choice.name: choice.default for choice in self.choices if choice.default is not None}
+
+    @cached_property
+    def _impossible(self) -> tuple[tuple[tuple[int, Value], ...], ...]:
+        """``impossible``, with the places of the choices for their names."""
+        return tuple(
+            tuple((self._choice_names.index(name), value) for name, value in row.items()) for row in self.impossible
+        )
+
+    @cached_property
+    def _addressed(self) -> tuple[int, ...]:
+        """The places of the choices that are the addressing."""
+        return tuple(place for place, choice in enumerate(self.choices) if choice.source.code == "addressing")
+
+    @cached_property
     def psel_names(self) -> tuple[str, ...]:
         return tuple(parameter.name for parameter in self.psels)
 
@@ -304,11 +344,9 @@ class KernelDescription:
 
     def _available(self, arch: str, values: tuple[Value, ...]) -> bool:
         """Whether a call on the arch can have these values."""
-        pinned = {choice.name: value for choice, value in zip(self.choices, values, strict=True)}
-        if any(all(pinned[name] == value for name, value in row.items()) for row in self.impossible):
+        if any(all(values[place] == value for place, value in row) for row in self._impossible):
             return False
-        has = [pinned[choice.name] for choice in self.choices if choice.source.code == "addressing"]
-        return arch in self.archs and all(value in target(arch).addressing for value in has)
+        return arch in self.archs and all(values[place] in target(arch).addressing for place in self._addressed)
 
     def functionals(self, arch: str) -> Iterator[Functional]:
         """Every functional that the kernel serves on ``arch``, by ascending godel number."""
@@ -321,16 +359,18 @@ class KernelDescription:
 
         ValueError names a choice that is missing, unknown or out of range.
         """
-        missing = {choice.name for choice in self.choices if choice.default is None} - set(values)
-        if missing or not set(values) <= {choice.name for choice in self.choices}:
-            raise ValueError(f"{self.name}: choices are {[c.name for c in self.choices]}, got {sorted(values)}")
-        return Functional(self, arch, tuple(values.get(c.name, c.default) for c in self.choices))  # type: ignore[misc]
+        given = self._defaults | values
+        if len(given) != len(self.choices) or not given.keys() <= set(self._choice_names):
+            raise ValueError(f"{self.name}: choices are {list(self._choice_names)}, got {sorted(values)}")
+        return Functional(self, arch, tuple(given[name] for name in self._choice_names))
 
     def like(self, functional: Functional) -> Functional | None:
         """The functional with the choices and arch of another kernel's; None where this kernel does not serve it."""
-        given = functional.as_dict()
-        values = tuple(given.get(choice.name, choice.default) for choice in self.choices)
-        served = all(value in choice.values for choice, value in zip(self.choices, values, strict=True))
+        values = tuple(
+            default if place is None else functional.values[place]
+            for place, default in _correspondence(self, functional.kernel)
+        )
+        served = all(value in places for value, places in zip(values, self.places, strict=True))
         if not served or not self._available(functional.arch, values):  # type: ignore[arg-type]
             return None
         return Functional(self, functional.arch, values)  # type: ignore[arg-type]
@@ -353,8 +393,8 @@ class Functional:
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        for choice, value in zip(self.kernel.choices, self.values, strict=True):
-            if value not in choice.values:
+        for choice, places, value in zip(self.kernel.choices, self.kernel.places, self.values, strict=True):
+            if value not in places:
                 raise ValueError(f"{self.kernel.name}: {choice.name} must be among {choice.values}, not {value!r}")
 
     def __getitem__(self, name: str) -> Value:
@@ -365,20 +405,20 @@ class Functional:
         return self.as_dict().get(name, default)
 
     def as_dict(self) -> dict[str, Value]:
-        return {choice.name: value for choice, value in zip(self.kernel.choices, self.values, strict=True)}
+        return dict(zip(self.kernel._choice_names, self.values, strict=True))
 
     @property
     def addressing(self) -> str:
         """How the functional reaches its tensors; "general" for a kernel without the choice."""
-        found = [v for c, v in zip(self.kernel.choices, self.values, strict=True) if c.source.code == "addressing"]
-        return str(found[0]) if found else "general"
+        found = self.kernel._addressed
+        return str(self.values[found[0]]) if found else "general"
 
-    @property
+    @cached_property
     def godel_number(self) -> int:
         """Mixed-radix index over the choices; the last choice varies fastest."""
         number = 0
-        for choice, value in zip(self.kernel.choices, self.values, strict=True):
-            number = number * len(choice.values) + choice.values.index(value)
+        for places, value in zip(self.kernel.places, self.values, strict=True):
+            number = number * len(places) + places[value]
         return number
 
     @property
@@ -387,10 +427,22 @@ class Functional:
 
     def __str__(self) -> str:
         """``T=bf16 WIDTH=64``; choices at their default are left out."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         pairs = zip(self.kernel.choices, self.values, strict=True)
         return " ".join(f"{choice.name}={value}" for choice, value in pairs if value != choice.default)
 
 
+@cache
+def _correspondence(own: KernelDescription, other: KernelDescription) -> tuple[tuple[int | None, Value | None], ...]:
+    """Of each choice of ``own``, its place among those of ``other``, if it is there, and its default."""
+    there = {choice.name: place for place, choice in enumerate(other.choices)}
+    return tuple((there.get(choice.name), choice.default) for choice in own.choices)
+
+
+@cache  # of a functional's name there are as many rows as it has cells
 def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functional:
     """The functional that ``str(functional)`` spelled as ``text``."""
     choices = {choice.name: choice for choice in kernel.choices}
@@ -407,7 +459,13 @@ def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functio
 def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[int]:
     """The sides of a block, with constexprs by name."""
     numbers = {name: int(value) for name, value in constexprs.items() if not isinstance(value, str)}
-    return [evaluate(_expression(side), Environment(psels=numbers)) for side in block]
+    sides: list[int] = []
+    for side in block:
+        if isinstance(side, str):
+            sides.append(numbers[side])
+        else:
+            sides.append(side if isinstance(side, int) else evaluate(side, Environment(psels=numbers)))
+    return sides
 
 
 def _expression(side: Side) -> Expression:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Environment, Expression, evaluate
 from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 
@@ -22,6 +23,7 @@ class Scalar:
     internal: bool = False
 
     def __post_init__(self) -> None:
+        identifier("a scalar's name", self.name)
         if self.dtype not in ("fp32", "i32", "bool"):
             raise ValueError(f"scalar {self.name}: dtype must be fp32, i32 or bool, not {self.dtype!r}")
 
@@ -32,6 +34,9 @@ class DerivedSize:
 
     name: str
     value: Expression
+
+    def __post_init__(self) -> None:
+        identifier("a derived size's name", self.name)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class Backend:
     kernels: tuple[KernelDescription, ...]
     workspace: tuple[Operand, ...] = ()
     sizes: tuple[DerivedSize, ...] = ()
+
+    def __post_init__(self) -> None:
+        identifier("a backend's name", self.name)
 
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
@@ -77,6 +85,8 @@ class Operator:
     sizes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        identifier("an operator's name", self.name)
+        identifier(f"{self.name}: family", self.family)
         sizes = dict.fromkeys(dim for operand in self.operands for dim in operand.dims)
         object.__setattr__(self, "sizes", tuple(sizes))
         names = [*self.sizes, *(operand.name for operand in (*self.operands, *self.workspace))]

@@ -2,7 +2,9 @@
 
 The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the
 context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
-gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" fails at the start.
+gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" and "dies_at_start" fail at the
+start. "lost" is [after how many requests the GPU is lost, for how many more], counted in the folder
+"counters"; "lost_gpu" names it where there are two.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,10 @@ class StandinLauncher:
         self._orders = json.loads(os.environ.get("AOTRITON_STANDIN", "{}"))
         if self._orders.get("no_binding"):
             raise RuntimeError("pyaotriton is missing")
+        if self._orders.get("dies_at_start"):
+            os._exit(3)
         self._intact, self._healthy = True, True
+        self._checked: set[str] = set()  # what is timed without was checked earlier: it races
 
     def _told(self, order: str, config: str) -> bool:
         return config in self._orders.get(order, ())
@@ -47,11 +53,15 @@ class StandinLauncher:
             with Path(log).open("a") as file:  # one write, so that lines of two children do not mix
                 file.write(f"{os.environ['CUDA_VISIBLE_DEVICES']} {request.name} {request.config}\n")
         time.sleep(self._orders.get("slow", 0))
+        if self._lost():
+            self._healthy = False
+            raise RuntimeError("an illegal memory access was encountered")
         if self._told("raise", request.config):
             raise RuntimeError("not_supported: too much shared memory")
         return request
 
     def check(self, opened: Request) -> Check:
+        self._checked.add(opened.name)
         if self._told("crash", opened.config):
             os.abort()
         if self._told("hang", opened.config):
@@ -71,13 +81,29 @@ class StandinLauncher:
     def intact(self) -> bool:
         return self._intact
 
-    def time(self, opened: Request, repetitions: int) -> list[float]:
-        if repetitions == 1 and self._told("flaky", opened.config):
+    def round(self, opened: Sequence[Request]) -> list[float | None]:
+        if any(one.name not in self._checked and self._told("flaky", one.config) for one in opened):
             os.abort()
-        return [time_of(opened.config)] * repetitions
+        return [time_of(one.config) for one in opened]
 
     def close(self, opened: Any) -> None:
-        pass
+        self._checked.discard(opened.name)
 
     def healthy(self) -> bool:
-        return self._healthy
+        return self._healthy and not self._lost()
+
+    def _count(self, what: str) -> int:
+        """How often that has happened, in all children together."""
+        if not (folder := self._orders.get("counters")):
+            return 0
+        path = Path(folder) / f"{what}.{os.environ['CUDA_VISIBLE_DEVICES']}"
+        with path.open("a") as file:
+            file.write(".")
+        return path.stat().st_size
+
+    def _lost(self) -> bool:
+        """Whether the GPU is off the bus: for good, or for so many requests."""
+        after, lasts = self._orders.get("lost", (None, 0))
+        if self._orders.get("lost_gpu", os.environ["CUDA_VISIBLE_DEVICES"]) != os.environ["CUDA_VISIBLE_DEVICES"]:
+            return False
+        return after is not None and after < self._count("request") <= after + lasts

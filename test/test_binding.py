@@ -345,10 +345,40 @@ def test_explanations_are_those_of_the_program(name: str, arch: str) -> None:
         command = [program, "--op", name, "--arch", arch, "--dtype", "bf16", *options, "--causal", "--json"]
         told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         for choice, other in zip(choices, told, strict=True):
-            assert choice["keys"] == other["keys"]
-            for field in ("kernel", "functional", "godel_number", "image", "psels", "copts", "provenance", "backend"):
-                assert choice[field] == other[field]
-            assert choice["median_us"] == pytest.approx(other["median_us"], rel=1e-5)
+            assert list(choice) == list(other), "the same facts, in the same order"
+            timed = ("median_us", "total_us", "runners_up", "backends")
+            assert [choice[field] for field in choice if field not in timed] == [
+                other[field] for field in other if field not in timed
+            ]
+            for field in ("median_us", "total_us"):
+                assert choice[field] == pytest.approx(other[field], rel=1e-5)
+            for field in ("runners_up", "backends"):
+                for row, printed in zip(choice[field], other[field], strict=True):
+                    assert list(row) == list(printed)
+                    for field_of, fact in row.items():
+                        assert printed[field_of] == (pytest.approx(fact, rel=1e-5) if "_us" in field_of else fact)
+
+
+def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
+    """What is padded, whether the median is of a larger or a smaller problem, and why a backend cannot serve."""
+    arguments = {"arch": "sm_90", "dtype": "bfloat16"}
+    (choice,) = pyaotriton.explain("attn_fwd", **SIZES | {"head_dim": 40}, **arguments)
+    assert choice["padding"] == [{"choice": "BLOCK_DMODEL", "value": 40, "padded": 64}]
+    assert choice["representative_is"] == "larger"
+    assert not any(key["beyond_last_bin"] for key in choice["keys"])
+    (choice,) = pyaotriton.explain("attn_fwd", **SIZES | {"seqlen_q": 100000, "seqlen_k": 100000}, **arguments)
+    assert choice["padding"] == []
+    assert choice["representative_is"] == "smaller"
+    assert all(key["beyond_last_bin"] for key in choice["keys"])
+    choices = pyaotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments)
+    for choice in choices:
+        assert choice["total_us"] == pytest.approx(sum(one["median_us"] for one in choices), rel=1e-5)
+        backends = {one["name"]: one for one in choice["backends"]}
+        assert not backends["portable"]["refusal"]
+        assert backends["portable"]["needs_workspace"]
+        assert "deterministic" in backends["hopper"]["refusal"]
+        assert backends["hopper"]["refusing_kernel"] == "attn_bwd_hopper"
+    assert choices == pyaotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments | {"dtype": "bf16"})
 
 
 def test_an_exact_name_wins() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -204,12 +207,64 @@ def test_first_writer_wins(tmp_path: Path) -> None:
     assert store.put("image", "cubin", b"second", {}).binary == b"first"
 
 
+def test_two_wishes_share_a_store(tmp_path: Path) -> None:
+    """Binaries of one name that different databases want stand side by side, in whatever order and however often they
+    are asked for; a binary that nobody wants never takes the place of one that is there.
+    """
+    first, second = (hashlib.sha256(binary).hexdigest() for binary in (b"first", b"second"))
+    store = ImageStore(tmp_path)
+    assert store.put("image", "cubin", b"first", {}, first).binary == b"first"
+    assert store.get("image", second) is None
+    assert store.put("image", "cubin", b"third", {}, second).binary == b"first"
+    assert store.put("image", "cubin", b"second", {}, second).binary == b"second"
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"}
+    for _ in range(2):
+        for binary, wanted in ((b"first", first), (b"second", second)):
+            found = store.get("image", wanted)
+            assert found
+            assert (found.binary, found.name) == (binary, "image")
+            assert store.put("image", "cubin", binary, {}, wanted) == found
+            assert store.put("image", "cubin", b"third", {}, wanted) == found
+    assert store.get("image") == store.get("image", first)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"} == before
+
+
+def put_often(folder: Path, binary: bytes, wanted: str) -> None:
+    store = ImageStore(folder)
+    for _ in range(200):
+        assert store.put("image", "cubin", binary, {}, wanted).metadata["sha256"] == wanted
+        found = store.get("image", wanted)
+        assert found
+        assert found.binary == binary
+
+
+def test_two_writers_of_one_name_lose_nothing(tmp_path: Path) -> None:
+    """Processes that want different binaries of one name, at once: each has its own, all the time."""
+    context = multiprocessing.get_context("spawn")
+    binaries = (b"first", b"second", b"third")
+    made = [(tmp_path, binary, hashlib.sha256(binary).hexdigest()) for binary in binaries]
+    writers = [context.Process(target=put_often, args=args) for args in made]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+
+
 def test_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a path the store is $AOTRITON_IMAGE_STORE, and without that .cache/aotriton/images at home."""
+    """Without a path the store is $AOTRITON_IMAGE_STORE, and without that aotriton/images in the user's cache folder:
+    $XDG_CACHE_HOME if that is a whole path, or .cache at home.
+    """
     monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "here"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     assert ImageStore().path == tmp_path / "here"
     monkeypatch.delenv("AOTRITON_IMAGE_STORE")
-    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ImageStore().path == tmp_path / "cache" / "aotriton" / "images"
+    for ignored in ("", "cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert ImageStore().path == tmp_path / ".cache" / "aotriton" / "images"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert ImageStore().path == tmp_path / ".cache" / "aotriton" / "images"
 
 
@@ -349,3 +404,97 @@ def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch:
     ((_, other),) = compile_images([one], ImageStore(tmp_path), 1, checksums={one.name: "another"})
     assert isinstance(other, CompiledImage)
     assert begun == [one.name] * 3
+
+
+def test_the_users_settings_do_not_reach_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of Triton, LLVM and ptxas is set where the build runs, the image is the same."""
+    one = spec()
+    ((_, usual),) = compile_images([one], ImageStore(tmp_path / "usual"), 1)
+    assert isinstance(usual, CompiledImage)
+    for name, value in {
+        "TRITON_INTERPRET": "1",
+        "TRITON_DEBUG": "1",
+        "TRITON_ALWAYS_COMPILE": "0",
+        "TRITON_KERNEL_OVERRIDE": "1",
+        "TRITON_DEFAULT_FP_FUSION": "0",
+        "TRITON_OVERRIDE_ARCH": "sm80",
+        "TRITON_DISABLE_LINE_INFO": "0",
+        "TRITON_PTXAS_PATH": str(tmp_path / "none"),
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+        "TRITON_KERNEL_DUMP": "1",
+        "TRITON_DUMP_DIR": str(tmp_path / "dump"),
+        "TRITON_STORE_BINARY_ONLY": "1",
+        "DISABLE_PTXAS_OPT": "1",
+        "DISABLE_LLVM_OPT": "1",
+        "PTXAS_OPTIONS": "-O0",
+        "LLVM_PASS_PLUGIN_PATH": str(tmp_path / "none.so"),
+        "MLIR_ENABLE_DUMP": "1",
+        "AMDGCN_ENABLE_DUMP": "1",
+        "USE_IR_LOC": "ttir",
+    }.items():
+        monkeypatch.setenv(name, value)
+    ((_, image),) = compile_images([one], ImageStore(tmp_path / "other"), 1)
+    assert isinstance(image, CompiledImage), image
+    assert image.metadata == usual.metadata
+    assert {path.name for path in tmp_path.iterdir()} == {"usual", "other"}
+
+
+def test_every_variable_of_triton_is_known(tmp_path: Path) -> None:
+    """Each variable that Triton's settings read is kept from the compiler, but for those of the host's tools."""
+    code = "import inspect, triton.knobs; print(inspect.getsource(triton.knobs))"
+    source = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"', source))
+    assert len(found) > 40
+    assert {name for name in found if not pool.COMPILER_VARIABLES.fullmatch(name)} == set()
+    for kept in ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "AOTRITON_FAMILIES", "LANG", "CC"):
+        assert not pool.COMPILER_VARIABLES.fullmatch(kept)
+
+
+def test_scratch_is_freed_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When an image is begun, nothing of the one before is left; at the end nothing at all."""
+    left: list[int] = []
+    begin = pool._Worker.begin
+
+    def watched(self: pool._Worker, *request: Any) -> None:
+        begin(self, *request)
+        left.append(sum(len(names) for folder, _, names in os.walk(self.scratch) if "triton" in folder))
+
+    monkeypatch.setattr(pool._Worker, "begin", watched)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    specs = [spec(block_m=block) for block in (32, 64, 128)]
+    assert all(isinstance(one, CompiledImage) for _, one in compile_images(specs, ImageStore(tmp_path / "store"), 1))
+    assert left == [0, 0, 0]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_build_insists_on_what_was_measured(tmp_path: Path) -> None:
+    """An image that does not come out with the checksum of the list ends the program, which names it and the way out.
+    Where that is taken, the image is packed and listed, beside those that were listed before.
+    """
+    tree = Tree(tmp_path)
+    assert tree.build([32]).wait(60) == 0
+    for path in tree.out.glob("*.images.*"):
+        path.unlink()
+    listed = json.loads((tree.out / "images.json").read_text())
+    (row,) = listed["packs"][0]["images"]
+    row["measured_sha256"] = "0" * 64
+    (tree.out / "images.json").write_text(json.dumps(listed))
+    few = (
+        "import sys; from aotriton.codegen import compile, pool; pool.TRIES = compile.TRIES = 3\n"
+        "sys.exit(compile.main(sys.argv[1:]))"
+    )
+    arguments = ["--list", tree.out / "images.json", "--out", tree.out, "--store", tree.store]
+    process = tree.popen("-c", few, *map(str, arguments))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"not the binary that was measured, in 3 tries each: {row['name']}" in err
+    assert "-DAOTRITON_ALLOW_REBUILT=ON" in err
+    assert not list(tree.out.glob("*.images.*"))
+    rebuilt = tree.out / "rebuilt.txt"
+    rebuilt.write_text("another\n")
+    process = tree.popen("-c", few, *map(str, arguments), "--allow-rebuilt", str(rebuilt))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert rebuilt.read_text().split() == sorted(["another", row["name"]])
+    assert len(list(tree.out.glob("*.images.*"))) == 2

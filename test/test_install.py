@@ -288,12 +288,197 @@ def test_explain_is_told_which_operands_lie_by_columns(prefix: Path) -> None:
     assert "unknown option --transposed-bias of gemm" in refused.stderr
 
 
+def first_line(text: str) -> str:
+    return text.splitlines()[0]
+
+
+def test_the_first_line_is_short_and_does_not_pass_the_bins_time_off_as_the_calls(prefix: Path) -> None:
+    """Kernel, backend, provenance and time, and at what size that was measured; the sizes themselves are below."""
+    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_fwd", "--arch", "sm_90", "--dtype", "bf16")
+    larger = (*command, "--batch", "2", "--heads", "16", "--seqlen", "1000", "--head-dim", "40")
+    (choice,) = json.loads(must(*larger, "--json"))
+    text = must(*larger)
+    assert choice["median_us"] > 0
+    start = f"{choice['kernel']} (backend {choice['backend']}, sm_90): {choice['provenance']}, "
+    assert first_line(text).startswith(start)
+    time, unit, where = first_line(text)[len(start) :].split(" ", 2)
+    assert float(time) == pytest.approx(choice["median_us"], rel=1e-3)
+    assert (unit, where) == ("us", "at a larger size")
+    assert len(first_line(text)) < 100
+    assert "    padding      BLOCK_DMODEL is 40: padded to 64\n" in text
+    sizes = {key["name"]: (key["representative"], key["value"]) for key in choice["keys"]} | {"BLOCK_DMODEL": (64, 40)}
+    measured, own = (" ".join(f"{name}={pair[i]}" for name, pair in sizes.items()) for i in (0, 1))
+    assert f"    measured at  {measured}; this call has {own}\n" in text
+    beyond = must(*command, "--batch", "2", "--heads", "16", "--seqlen", "100000", "--head-dim", "64")
+    assert first_line(beyond).endswith(" us at a smaller size")
+    assert "; this call has max_seqlen_q=100000 max_seqlen_k=100000 waves=" in beyond
+    alike = must(*command, "--batch", "1", "--heads", "1", "--seqlen", "64", "--head-dim", "64")
+    assert first_line(alike).endswith(" us at its bin's size")
+    assert "    measured at  max_seqlen_q=64 max_seqlen_k=64 waves=1, which this call has, too\n" in alike
+    predicted = must(*(part if part != "sm_90" else "gfx942" for part in larger))
+    assert first_line(predicted).endswith(" (backend portable, gfx942): predicted, no time")
+
+
+def test_several_kernels_have_a_total_and_each_backend_says_why_it_cannot_serve(prefix: Path) -> None:
+    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_bwd", "--arch", "sm_90", *EXAMPLE, "--deterministic")
+    choices, text = json.loads(must(*command, "--json")), must(*command)
+    total = sum(choice["median_us"] for choice in choices)
+    assert choices[0]["total_us"] == pytest.approx(total, rel=1e-5)
+    start = f"attn_bwd (backend {choices[0]['backend']}, sm_90): {len(choices)} kernels, "
+    assert first_line(text).startswith(start)
+    assert {choice["provenance"] for choice in choices} == set(
+        first_line(text)[len(start) :].split(",")[0].split(" and ")
+    )
+    told = first_line(text).split(", ")[3].removesuffix(" us together")
+    assert float(told) == pytest.approx(total, rel=1e-3)
+    assert f"    total        {told} us, the kernels' medians added up" in text
+    (hopper,) = (backend for backend in choices[0]["backends"] if backend["name"] == "hopper")
+    assert hopper["refusing_kernel"] == "attn_bwd_hopper"
+    assert f"hopper, cannot serve this call: {hopper['refusal']} (attn_bwd_hopper)" in text
+    assert text.count("    backends     ") == 1
+
+
+def test_times_of_another_cell_are_told_as_such(prefix: Path) -> None:
+    """Of each call: a backend's time is plain where the first backend was measured, else it says where it is from; one
+    that was never compared has none.
+    """
+    for lengths in (("64", "64"), ("64", "8000"), ("8000", "64"), ("600", "600"), ("3000", "30")):
+        sizes = (
+            "--batch",
+            "4",
+            "--heads",
+            "64",
+            "--seqlen-q",
+            lengths[0],
+            "--seqlen-k",
+            lengths[1],
+            "--head-dim",
+            "64",
+        )
+        command = (
+            prefix / "bin" / "aotriton-explain",
+            "--op",
+            "attn_fwd",
+            "--arch=sm_90,gfx942",
+            "--dtype=bf16",
+            *sizes,
+        )
+        texts = must(*command).split("\n\n")
+        for choice, text in zip(json.loads(must(*command, "--json")), texts, strict=True):
+            assert (f"{choice['arch']}): {choice['provenance']}, no time" in text) == (choice["median_us"] == 0)
+            lines = text.strip().splitlines()[-len(choice["backends"]) :]
+            for backend, line in zip(choice["backends"], lines, strict=True):
+                assert line[17:].startswith(backend["name"])
+                assert (", cannot serve this call: " in line) == bool(backend["refusal"])
+                own = choice["backends"][0]["total_us"] > 0 or backend["refusal"] or not backend["median_us"]
+                assert (" in the cell that it borrows from" in line) != bool(own)
+                known = backend["median_us"] or backend["total_us"] or backend["refusal"]
+                assert (", not measured" in line) != bool(known)
+
+
+def test_a_call_that_computes_nothing_runs_no_kernel(prefix: Path) -> None:
+    command = (prefix / "bin" / "aotriton-explain", "--op=attn_fwd", "--arch=sm_90", "--dtype=bf16", "--batch=0")
+    sizes = ("--heads=4", "--seqlen=100", "--head-dim=64")
+    assert must(*command, *sizes) == "no kernel: the call has nothing to compute\n"
+    assert json.loads(must(*command, *sizes, "--json")) == []
+
+
+def test_archs_are_shown_one_after_the_other(prefix: Path) -> None:
+    """By several --arch or commas; what one of them refuses does not hide the others, and is the exit status."""
+    start = (prefix / "bin" / "aotriton-explain", "--op", "attn_fwd", *EXAMPLE)
+    each = [must(*start, "--arch", arch) for arch in ("sm_90", "gfx942")]
+    assert must(*start, "--arch", "sm_90", "--arch", "gfx942") == "\n".join(each)
+    assert must(*start, "--arch=sm_90,gfx942,sm_90") == "\n".join(each)
+    both = json.loads(must(*start, "--arch=sm_90,gfx942", "--json"))
+    assert [choice["arch"] for choice in both] == ["sm_90", "gfx942"]
+    done = run(*start, "--arch", "sm_42,gfx942")
+    assert (done.returncode, done.stdout) == (1, each[1])
+    assert "unknown arch sm_42: choose from sm_90, gfx942" in done.stderr
+
+
+def test_options_are_spelled_with_a_space_or_an_equals_sign(prefix: Path) -> None:
+    program = prefix / "bin" / "aotriton-explain"
+    sizes = ("--batch", "2", "--heads", "16", "--seqlen", "1000", "--head-dim", "64")
+    plain = must(program, "--op", "attn_fwd", "--arch", "sm_90", "--dtype", "bf16", *sizes, "--causal")
+    joined = [f"{name}={value}" for name, value in zip(sizes[::2], sizes[1::2], strict=True)]
+    for dtype in ("bf16", "bfloat16"):
+        assert must(program, "--op=attn_fwd", "--arch=sm_90", f"--dtype={dtype}", *joined, "--causal=1") == plain
+    full = must(program, "--op=attn_fwd", "--arch=sm_90", "--dtype=bf16", *joined)
+    assert full != plain
+    assert must(program, "--op=attn_fwd", "--arch=sm_90", "--dtype=bf16", *joined, "--causal=0") == full
+
+
+def test_explain_says_its_version(prefix: Path) -> None:
+    assert must(prefix / "bin" / "aotriton-explain", "--version").startswith("aotriton ")
+    (file,) = prefix.rglob("pkgconfig/aotriton_v2.pc")
+    version = next(line.split()[1] for line in file.read_text().splitlines() if line.startswith("Version:"))
+    assert must(prefix / "bin" / "aotriton-explain", "--version") == f"aotriton {version}\n"
+
+
+def test_explain_lists_what_the_build_has(prefix: Path) -> None:
+    """Every operator's backends and kernels with their functionals and bins by arch; of one operator each functional,
+    which is one that a call is told of.
+    """
+    program = prefix / "bin" / "aotriton-explain"
+    text, listed = must(program, "--list"), json.loads(must(program, "--list", "--json"))
+    assert listed["archs"] == ["sm_90", "gfx942"]
+    assert first_line(text) == f"aotriton {listed['version']} for sm_90, gfx942"
+    assert [one["op"] for one in listed["operators"]] == ["attn_fwd", "attn_bwd", "gemm"]
+    for one in listed["operators"]:
+        of = operator(one["op"])
+        assert f"\n{of.name}\n" in text
+        assert [backend["name"] for backend in one["backends"]] == [backend.name for backend in of.backends]
+        for backend, description in zip(one["backends"], of.backends, strict=True):
+            assert backend["needs_workspace"] == bool(description.workspace)
+            kernels = {kernel.name: kernel for kernel in description.kernels}
+            assert [kernel["kernel"] for kernel in backend["kernels"]] == [name for name in kernels for _ in range(2)]
+            for kernel in backend["kernels"]:
+                there = f"    {kernel['kernel']} {kernel['arch']}: "
+                if not kernel["functionals"]:
+                    assert f"    {kernel['kernel']} as above\n" in text or f"{there}not in this build\n" in text
+                    continue
+                keys = kernels[kernel["kernel"]].tuning_keys
+                assert kernel["bins"] == {key.name: list(key.representatives) for key in keys}
+                assert f"{there}{len(kernel['functionals'])} functional" in text
+                of_arch = kernels[kernel["kernel"]].functionals(kernel["arch"])
+                names = {str(functional): functional.godel_number for functional in of_arch}
+                for row in kernel["functionals"]:
+                    assert row["godel_number"] == names[row["functional"]]
+                    assert sum(row["cells"].values()) == len(list(kernels[kernel["kernel"]].cells()))
+    one = must(program, "--list", "--op", "attn_fwd", "--arch=gfx942")
+    assert "gemm" not in one
+    assert "sm_90" not in one
+    (choice,) = json.loads(must(program, "--op", "attn_fwd", "--arch", "gfx942", *EXAMPLE, "--json"))
+    assert f"      F{choice['godel_number']} {choice['functional']}, " in one
+    assert len(json.loads(must(program, "--list", "--op=gemm", "--json"))["operators"]) == 1
+    for arguments, status, message in (
+        (("--arch", "sm_42"), 1, "unknown_arch: list: unknown arch sm_42: choose from sm_90, gfx942"),
+        (("--op", "gemv"), 2, "unknown op gemv"),
+        (("--op", "gemm", "--m", "4"), 2, "unknown option --m of --list"),
+        (("--dtype", "bf16"), 2, "unknown option --dtype of --list"),
+    ):
+        done = run(program, "--list", *arguments)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert message in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--arch", "sm_90"], 2, "--op is missing"),
         (["--op", "gemv"], 2, "unknown op gemv: choose from attn_fwd, "),
+        (["--arch", "sm_90", "--op"], 2, "--op needs a value"),
+        (["--op", "--arch", "sm_90"], 2, "--op needs a value"),
+        (["--op="], 2, "unknown op : choose from attn_fwd, "),
         (["--op", "attn_fwd", *EXAMPLE], 2, "--arch is missing"),
+        (["--op", "attn_fwd", "--arch=", *EXAMPLE], 2, "--arch needs a value"),
+        (["--op", "attn_fwd", "--arch=sm_90,", *EXAMPLE], 2, "--arch has an empty name in 'sm_90,'"),
+        (["--op", "attn_fwd", "--arch", "sm_90", "--rows", *EXAMPLE], 2, "unknown option --rows of attn_fwd"),
+        (["--op", "attn_fwd", "--arch", "sm_90", "--rows=4", *EXAMPLE], 2, "unknown option --rows of attn_fwd"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--causal=yes"], 2, "--causal takes 0 or 1, not 'yes'"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--json=1"], 2, "--json takes no value"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch=4"], 2, "--batch is given twice"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--heads_q=4"], 2, "--heads_q is given twice"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[2:]], 2, "--dtype is missing"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--rows", "4"], 2, "unknown option --rows of attn_fwd"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch"], 2, "--batch needs a value"),

@@ -10,7 +10,7 @@ from toy.rules import KERNEL, PORTABLE
 from toy_database import FOLDER, cells, database, spec, timed, winner
 
 from aotriton.codegen.generate import main, read
-from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan
+from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan, without_measured
 from aotriton.rules.database import Measurement, TuningDatabase, Winner
 from aotriton.rules.flash.forward import ATTN_FWD as ATTN_FWD_KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
@@ -145,6 +145,25 @@ def test_stale_timings_justify_no_merge(toy: KernelDescription) -> None:
         times["BLOCK_M=64 num_warps=8"] = Timing("scale_rows_sm_90_00000000000000ff", 100.1)
     got = [cell.spec.config for cell in plan_of(rows, timings).values()]
     assert got == ["BLOCK_M=64 num_warps=8"] + ["BLOCK_M=128 num_warps=8"] * 3
+
+
+def test_another_binary_is_not_measured(toy: KernelDescription) -> None:
+    """Cells of an image that ships as another binary than was measured say so; all others, and the images, stay."""
+    rows, timings = near_and_far(toy)
+    for functional in list(KERNEL.functionals("sm_90"))[1:]:
+        rows += [winner(spec(functional, 64), cell, "imported", source="a list") for cell in cells(functional)]
+    made = plan([PORTABLE], ["sm_90"], "full", rows, timings)
+    other = spec(first(toy), 128, 8).name
+    told = without_measured(made, {other})
+    for before, after in zip(made.tables[0].functionals, told.tables[0].functionals, strict=True):
+        for one, cell in zip(before.cells, after.cells, strict=True):
+            if one.image == other:
+                assert (one.provenance, cell.provenance) == ("measured", "borrowed")
+                assert cell.source == "another binary of this image was measured"
+                one = replace(one, provenance="borrowed", source=cell.source)
+            assert cell == one
+    assert told.tables[0].images == made.tables[0].images
+    assert without_measured(made, set()) is made
 
 
 def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:

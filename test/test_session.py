@@ -19,9 +19,10 @@ from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.rules.image import ImageSpec
+from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, TuningError, prune, tune
+from aotriton.tune.session import Plan, prune, tune
 from aotriton.tune.space import space
 from aotriton.tune.worker import GpuWorker
 
@@ -61,7 +62,7 @@ def run(tmp_path: Path, found: list[Problem], gpus: int = 1, limit: float = 20.0
     """Tunes and returns every outcome."""
     path = tmp_path / "tuning.sqlite3"
     workers = [GpuWorker(LAUNCHER, str(gpu), limit) for gpu in range(gpus)]
-    settings = {"compile_images": fake_compile} | plan
+    settings = {"compile_images": fake_compile, "pauses": (0, 0)} | plan
     try:
         tune(Plan(path, ImageStore(tmp_path / "store"), LAUNCHER, **settings), found, workers, Progress())  # type: ignore[arg-type]
     finally:
@@ -235,11 +236,11 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
                     before = database.outcomes()
                 if sum(o.status == "ok" for o in before) >= sum(o.status == "ok" for o in seen) + 3:
                     break
-        children = _children(parent.pid)
+        started = children(parent.pid)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        assert children
-        _wait_for_end(children)
+        assert started
+        wait_for_end(started)
         seen = before
     last = run(tmp_path, small((512, 2048)))
     assert last[: len(seen)] == seen
@@ -268,10 +269,10 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
     while not log.exists() or log.read_text().count("\n") < 2:
         assert parent.poll() is None
         time.sleep(0.02)
-    children = _children(parent.pid)
+    started = children(parent.pid)
     os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to the whole group
     assert parent.wait(20) == 130
-    _wait_for_end(children)
+    wait_for_end(started)
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         ok = [outcome for outcome in database.outcomes() if outcome.status == "ok"]
         assert len(ok) == log.read_text().count("\n")
@@ -304,13 +305,13 @@ def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dic
     }
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     return [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
 
 
-def _wait_for_end(pids: list[int]) -> None:
+def wait_for_end(pids: list[int]) -> None:
     deadline = time.monotonic() + 10
     while any(_runs(pid) for pid in pids):
         assert time.monotonic() < deadline, "a child outlived the tuner"

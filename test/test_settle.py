@@ -14,7 +14,9 @@ from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import settle as module
+from aotriton.tune.problems import Problem
 from aotriton.tune.settle import settle
+from aotriton.tune.space import space
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
@@ -27,7 +29,7 @@ def functional(T: str = "bf16", addressing: str = "descriptor") -> Functional:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[TuningDatabase]:
-    """Two images of bf16 measured in one bin."""
+    """Two images of bf16 measured in one bin, and no other that fits."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
         conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
         session = opened.begin_session(multiprocessors=132, **conditions)
@@ -37,6 +39,10 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
             spec = ImageSpec.of(functional(), psels, COPTS)
             image = opened.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
             opened.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
+        for spec in space(Problem(functional(), CELL, ())).candidates:  # all others: the cell is finished
+            if dict(spec.psels) not in (FAST, SLOW) or dict(spec.copts) != COPTS:
+                image = opened.image_id(spec.name, spec.config)
+                opened.record(Measurement(problem, image, session, "sweep", "pruned"))
         yield opened
 
 

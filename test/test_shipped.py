@@ -230,7 +230,7 @@ def test_measured_images_ship_bit_by_bit(cells: list[Shipped], archive: bytes) -
     assert own, "no winner ships as itself"
     with TuningDatabase(DATABASE, readonly=True) as database:
         checksums = database.checksums()
-    for spec, image in compile_images(own.values(), store(), None):
+    for spec, image in compile_images(own.values(), store(), None, checksums=checksums):
         assert isinstance(image, CompiledImage), image
         assert image.metadata["sha256"] == checksums[spec.name], f"{spec.name} is not what was measured"
         packed = zlib.compress(image.binary, 9)

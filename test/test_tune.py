@@ -295,3 +295,25 @@ def test_a_folder_without_a_tuning_module_says_so(project: Project) -> None:
     assert done.returncode == 2
     assert "toy.tune" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_two_databases_become_one(project: Project) -> None:
+    """What two machines measured stands in one database, whose winners are decided from both; again changes nothing."""
+    one, two = (project.folder / f"{name}.sqlite3" for name in ("one", "two"))
+    for database, rows in ((one, "64"), (two, "512")):
+        done = project.tune("--kernel", "scale_rows", *WIDE, "--no-bias", "--rows", rows, "--database", str(database))
+        assert done.returncode == 0, done.stderr
+
+    def measured() -> set[str]:
+        with TuningDatabase(one, readonly=True) as database:
+            return {row.bin.split()[0] for row in database.winners() if row.provenance == "measured"}
+
+    assert measured() == {"rows=64"}
+    for taken in (True, False):
+        done = project.tune("--database", str(one), "--merge", str(two))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("0 measurements") != taken, done.stdout
+        assert measured() == {"rows=64", "rows=512"}
+    done = project.tune("--database", str(one), "--merge", str(project.folder / "none.sqlite3"))
+    assert done.returncode == 1
+    assert "none.sqlite3: there is no such file" in done.stderr

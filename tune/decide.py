@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import log2
 
 from aotriton.rules.binning import bin_text
@@ -61,12 +61,17 @@ def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
     return names if len(names) > 1 and not set(raced).issuperset(names) else []
 
 
-def decide(functionals: Sequence[Functional], outcomes: Iterable[Outcome], unfit: Collection[str] = ()) -> list[Winner]:
+def decide(
+    functionals: Sequence[Functional],
+    outcomes: Iterable[Outcome],
+    unfit: Collection[str] = (),
+    held: Mapping[tuple[str, str], str] | None = None,
+) -> list[Winner]:
     """The winner of every cell of ``functionals``, which are siblings; none at all where nothing of them was measured.
 
     Only images that today's kernel source gives count. A cell that was not measured borrows from the nearest cell that
     was, the nearest of its own kind first; but no image of ``unfit``, by name: one element type may spill registers
-    where another does not.
+    where another does not. ``held`` names the image that stays first in a (functional, bin) if it is right.
     """
     named = {str(functional): functional for functional in functionals}
     cells = list(functionals[0].kernel.cells())
@@ -74,7 +79,7 @@ def decide(functionals: Sequence[Functional], outcomes: Iterable[Outcome], unfit
     measured = {
         place: found
         for place, medians in latest_medians(outcomes).items()
-        if place[0] in named and (found := _ranked(named[place[0]], medians))
+        if place[0] in named and (found := _ranked(named[place[0]], medians, (held or {}).get(place)))
     }
     sources = [(f, c) for f in functionals for c in cells if (str(f), bin_text(keys, c)) in measured]
     winners = []
@@ -97,13 +102,15 @@ def winner_of(functional: Functional, outcomes: Iterable[Outcome]) -> Winner | N
     return _measured(functional, found[0]) if found else None
 
 
-def _ranked(functional: Functional, medians: Iterable[Outcome]) -> list[tuple[Outcome, ImageSpec]]:
-    """What today's kernel source gives, the fastest first. Those that raced were timed side by side, which a sweep's
-    luck does not beat.
+def _ranked(
+    functional: Functional, medians: Iterable[Outcome], held: str | None = None
+) -> list[tuple[Outcome, ImageSpec]]:
+    """What today's kernel source gives, the fastest first, ``held`` before it. Those that raced were timed side by
+    side, which a sweep's luck does not beat.
     """
     specs = [(outcome, spec_of(functional, outcome.config)) for outcome in medians]
     current = [(outcome, spec) for outcome, spec in specs if spec and spec.name == outcome.image]
-    return sorted(current, key=lambda pair: pair[0].phase != "race")
+    return sorted(current, key=lambda pair: (pair[0].image != held, pair[0].phase != "race"))
 
 
 def _measured(functional: Functional, found: Sequence[tuple[Outcome, ImageSpec]]) -> Winner:

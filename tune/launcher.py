@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.check import Check
 from aotriton.tune.family import results_of, tuning
-from aotriton.tune.measure import GpuClock
+from aotriton.tune.measure import GpuClock, Sample
 from aotriton.tune.problems import Problem
 from aotriton.tune.worker import Device, Request
 
@@ -142,8 +142,8 @@ class GpuLauncher:
         ]
         return torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
 
-    def time(self, opened: Opened, repetitions: int) -> list[float]:
-        return self._clock.time(opened.launch, repetitions)
+    def round(self, opened: Sequence[Opened]) -> list[Sample]:
+        return self._clock.round([one.launch for one in opened])
 
     def close(self, opened: Opened) -> None:
         self.binding.release(opened.candidate)

@@ -1,66 +1,172 @@
-"""From something that can be launched to samples in microseconds: how often, in what order, with what in the caches."""
+"""The clock: from launches to samples in microseconds of the GPU's own time. How often, in what order, and what counts.
+
+A *round* is a handful of launches, enqueued while the GPU sleeps, L2 flushed before each. A sample counts only if all
+of its launch was enqueued before the GPU came to it: else it holds the host's time, too.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any, Protocol
+
+HEAD_START = 3_000_000  # GPU cycles, 1.5 ms: the host enqueues a whole round while the GPU sleeps
+LONGEST_HEAD_START = 16 * HEAD_START
 
 BUDGET_US = 15_000.0  # GPU time for one candidate's sweep
-OVERHEAD_US = 100.0  # of one repetition: the L2 flush
-FIRST, FEWEST, MOST = 3, 5, 25  # repetitions: before a slow candidate is given up, of any other, of a very fast one
+OVERHEAD_US = 400.0  # of one repetition: its part of the sleep, and the L2 flush
+ROUND = 5  # launches in a round of a sweep
+FIRST, FEWEST, MOST = 3, 5, 25  # samples: in the first round, of any candidate, of a very fast one
 HOPELESS = 1.5  # times the best so far
 
-ROUNDS = 15
+ROUNDS, MOST_ROUNDS = 15, 60  # of a race: before it may end, and at most
+RACE_BUDGET_US = 3e6  # GPU time after which a race that may end does
+SURE = 3.0  # standard errors by which the leader of a race must lead the others for it to end early
+PATIENCE = 4  # times the rounds that are needed, before the host is too slow to time anything
+
+Sample = float | None  # None: it does not count
 
 
-def sweep(time: Callable[[int], Sequence[float]], best_us: float | None) -> list[float]:
-    """Samples of one candidate, about BUDGET_US of them; only the first few where it cannot win against ``best_us``.
+class HostBehind(Exception):
+    """The host did not keep ahead of the GPU, however long the GPU slept."""
 
-    ``time(n)`` gives n samples in microseconds. The caller has launched the candidate before: that was the warm-up.
+
+def sweep(time: Callable[[int], Sequence[Sample]], best_us: float | None) -> list[float]:
+    """Samples of one candidate, about BUDGET_US of them; only FEWEST where it cannot win against ``best_us``.
+
+    ``time(n)`` gives a round of n launches. The caller has launched the candidate before: that was the warm-up.
+    It is given up only if not one sample of two rounds was near the best: noise adds time, and takes none away.
     """
-    samples = list(time(FIRST))
-    typical = median(samples)
-    if best_us is not None and typical > HOPELESS * best_us:
+    samples = _counted(time, FIRST)
+    samples += _counted(time, FEWEST - FIRST)
+    if best_us is not None and min(samples) > HOPELESS * best_us:
         return samples
-    repetitions = min(MOST, max(FEWEST, int(BUDGET_US / (typical + OVERHEAD_US))))
-    return samples + list(time(repetitions - FIRST))
+    repetitions = min(MOST, max(FEWEST, int(BUDGET_US / (median(samples) + OVERHEAD_US))))
+    return samples + _counted(time, repetitions - FEWEST)
 
 
-def race(time: Callable[[str], float], names: Sequence[str], rounds: int = ROUNDS) -> dict[str, list[float]]:
+def _counted(time: Callable[[int], Sequence[Sample]], count: int) -> list[float]:
+    found: list[float] = []
+    for _ in range(PATIENCE * -(-count // ROUND) + PATIENCE):
+        if len(found) >= count:
+            return found
+        found += [sample for sample in time(min(ROUND, count - len(found))) if sample is not None]
+    if len(found) < count:
+        raise HostBehind(f"the host did not keep ahead of the GPU: {len(found)} of {count} samples count")
+    return found
+
+
+def race(
+    time: Callable[[Sequence[str]], Sequence[Sample]],
+    names: Sequence[str],
+    rounds: int = ROUNDS,
+    most: int = MOST_ROUNDS,
+) -> dict[str, list[float]]:
     """Samples of each of ``names``, taken in turns in an order shuffled anew each round.
 
-    So drift of clocks and temperature hits all alike. The order is the same on each call: a race can be repeated.
+    So drift of clocks and temperature hits all alike. A round counts if all of its samples do. After ``rounds`` of them
+    the race ends once one clearly leads, or it has taken long; at the latest after ``most``. The first round is the
+    warm-up. The orders are the same on each call: a race can be repeated.
     """
     order, shuffle = list(names), random.Random(0).shuffle
     samples: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(rounds):
+    time(order)
+    for _ in range(PATIENCE * most):
         shuffle(order)
-        for name in order:
-            samples[name].append(time(name))
-    return samples
+        taken = time(order)
+        if any(sample is None for sample in taken):
+            continue
+        for name, sample in zip(order, taken, strict=True):
+            samples[name].append(sample)  # type: ignore[arg-type]
+        done = len(samples[order[0]])
+        spent = sum(map(sum, samples.values()))
+        if done >= most or (done >= rounds and (spent > RACE_BUDGET_US or decided(samples))):
+            return samples
+    counts = {name: len(taken) for name, taken in samples.items()}
+    raise HostBehind(f"the host did not keep ahead of the GPU: {counts} samples count, {rounds} are wanted of each")
 
 
-class GpuClock:
-    """Times launches on the current GPU with events, L2 flushed before each."""
+def decided(samples: dict[str, list[float]]) -> bool:
+    """Whether the one with the least median leads every other one, round by round, by SURE standard errors."""
+    leader = min(samples, key=lambda name: median(samples[name]))
+    return all(
+        _surely_positive([b - a for a, b in zip(samples[leader], taken, strict=True)])
+        for name, taken in samples.items()
+        if name != leader
+    )
+
+
+def _surely_positive(differences: Sequence[float]) -> bool:
+    middle = median(differences)
+    # 1.48 x the median deviation is the standard deviation of normal noise, and outliers do not move it; 1.25 / sqrt(n)
+    # of that is the median's standard error.
+    spread = 1.48 * median(abs(difference - middle) for difference in differences)
+    return middle > SURE * 1.25 * spread / len(differences) ** 0.5
+
+
+class Gpu(Protocol):
+    """What the clock needs of a GPU; tests put a simulated one here."""
+
+    def sleep(self, cycles: int) -> None: ...
+
+    def flush(self) -> None:
+        """Empties L2."""
+
+    def event(self) -> Any:
+        """A torch.cuda.Event with timing, or what has its record, query and elapsed_time."""
+
+    def synchronize(self) -> None: ...
+
+
+class TorchGpu:
+    """The current GPU and stream of torch."""
 
     def __init__(self) -> None:
         import torch
 
-        self._torch = torch
+        self._cuda = torch.cuda
         l2 = torch.cuda.get_device_properties(0).L2_cache_size
-        # At least twice L2, and long enough (some 80 µs on an H100) that the host has enqueued the launch and both
-        # events before the flush ends: the time between the events is then the kernel's alone.
-        self._flush = torch.empty(max(2 * l2, 256 << 20), dtype=torch.int8, device="cuda")
+        self._memory = torch.empty(max(2 * l2, 256 << 20), dtype=torch.int8, device="cuda")
 
-    def time(self, launch: Callable[[], None], repetitions: int) -> list[float]:
-        """Microseconds of each of ``repetitions`` launches; waits for the GPU before it returns."""
-        event = self._torch.cuda.Event
-        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repetitions)]
-        for start, end in pairs:
-            self._flush.zero_()
+    def sleep(self, cycles: int) -> None:
+        self._cuda._sleep(cycles)
+
+    def flush(self) -> None:
+        self._memory.zero_()
+
+    def event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
+
+    def synchronize(self) -> None:
+        self._cuda.synchronize()
+
+
+class GpuClock:
+    """Times rounds of launches. Where a sample did not count, the GPU sleeps longer from then on."""
+
+    def __init__(self, gpu: Gpu | None = None) -> None:
+        self._gpu: Gpu = gpu or TorchGpu()
+        self._head_start = HEAD_START
+
+    def round(
+        self, launches: Sequence[Callable[[], object]], before: Sequence[Callable[[], object]] | None = None
+    ) -> list[Sample]:
+        """Microseconds of each of the launches, which follow each other; waits for the GPU before it returns.
+
+        ``before``: what is enqueued untimed before each, instead of the L2 flush.
+        """
+        gpu = self._gpu
+        events = [(gpu.event(), gpu.event()) for _ in launches]
+        ahead = []
+        gpu.sleep(self._head_start)
+        for launch, prelude, (start, end) in zip(launches, before or [gpu.flush] * len(launches), events, strict=True):
+            prelude()
             start.record()
             launch()
             end.record()
-        self._torch.cuda.synchronize()
-        return [1000.0 * start.elapsed_time(end) for start, end in pairs]
+            ahead.append(not start.query())
+        gpu.synchronize()
+        if not all(ahead):
+            self._head_start = min(2 * self._head_start, LONGEST_HEAD_START)
+        return [1000.0 * s.elapsed_time(e) if counts else None for (s, e), counts in zip(events, ahead, strict=True)]

@@ -14,8 +14,9 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import tuning
+from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import keys_of
-from aotriton.tune.session import TuningError, prune
+from aotriton.tune.session import prune
 from aotriton.tune.space import configs, ruled_out
 
 SOURCE = "static model of tune/predict.py"

@@ -22,15 +22,17 @@ from functools import partial
 from aotriton.codegen.compile import CompileFailure, ImageStore, compile_images
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError
 from aotriton.rules.family import IN_TREE as FAMILIES
-from aotriton.rules.family import Family, add, family
+from aotriton.rules.family import Family, add, families, family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.target import TARGETS, target
+from aotriton.tune.cores import launch_cores
 from aotriton.tune.family import tuning
+from aotriton.tune.incident import TuningError
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, TuningError, tune
+from aotriton.tune.session import Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
 from aotriton.tune.worker import GpuWorker, WorkerError
@@ -46,7 +48,7 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     made.add_argument("--family", help=f"{', '.join(FAMILIES)}, or the folder of another family (default: {of.name})")
     database = DATABASE if of.in_tree else of.folder / "rules" / DATABASE.name
     made.add_argument("--database", type=Path, default=database, help="the tuning database (default: %(default)s)")
-    made.add_argument("--again", action="store_true", help="measure anew what the database holds already")
+    made.add_argument("--again", action="store_true", help="measure anew; goes on where a killed one was")
     made.add_argument("--time-budget", type=float, metavar="SECONDS", help="begin no further problem after this time")
     made.add_argument("--jobs", type=int, help="compiler processes (default: one a core)")
     made.add_argument("--gpus", nargs="+", metavar="GPU", help="indices of the GPUs to use (default: all visible)")
@@ -75,6 +77,9 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     mode.add_argument("--dry-run", action="store_true", help="list the problems and count the candidates; needs no GPU")
     mode.add_argument("--compile-only", action="store_true", help="fill the image store; needs no GPU")
     mode.add_argument("--decide", action="store_true", help="choose winners anew from what is measured; needs no GPU")
+    mode.add_argument(
+        "--merge", type=Path, metavar="FILE", help="take over what another database has, and decide; needs no GPU"
+    )
     mode.add_argument("--predict", action="store_true", help="choose winners by the static model; needs no GPU")
     return made
 
@@ -127,7 +132,7 @@ def family_of(arguments: Sequence[str], default: str) -> Family:
 
 
 def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: str = "tune.py") -> int:
-    """The program; returns its exit status: 2 where it cannot begin, 1 where it cannot go on, 130 after Ctrl-C."""
+    """The program; returns its exit status: 2 where it cannot begin, 1 where it cannot finish, 130 after Ctrl-C."""
     started = time.monotonic()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -148,6 +153,8 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return 2
         if options.decide:
             return _decide(run)
+        if options.merge:
+            return _merge(run)
         if options.compile_only:
             return _compile_only(run)
         if options.predict:
@@ -194,8 +201,8 @@ class Run:
 
     @property
     def spelled(self) -> str:
-        """The options that are not the default, without this machine's paths."""
-        paths = ("database", "family")
+        """The options that are not the default, without this machine's paths; a campaign of --again has a name."""
+        paths = ("database", "family", "again")
         given = {
             name: value
             for name, value in vars(self.options).items()
@@ -260,6 +267,19 @@ def _decide(run: Run) -> int:
     return 0
 
 
+def _merge(run: Run) -> int:
+    """Whatever families the other database measured: all of them are decided anew."""
+    with TuningDatabase(run.options.database) as database:
+        taken = database.merge(run.options.merge)
+        measured = {(outcome.arch, outcome.kernel) for outcome in database.outcomes()}
+        known = [kernel for one in families() for kernel in one.kernels]
+        of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
+                   for one in kernel.functionals(arch)]  # fmt: skip
+        compiled = settle(database, of_both, ImageStore(), run.options.jobs) if taken else 0
+    print(f"{taken} measurements were new, {compiled} images of borrowed winners were compiled")
+    return 0
+
+
 def _predict(run: Run) -> int:
     from aotriton.tune.predict import predict
 
@@ -279,7 +299,8 @@ def _tune(run: Run, started: float) -> int:
         checksums = database.checksums()  # all timings of an image are of one binary
     deadline = started + (options.time_budget or float("inf"))
     progress = Progress(deadline)
-    workers = [GpuWorker(options.launcher, gpu) for gpu in gpus]
+    cores = launch_cores(gpus)
+    workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, cores, strict=True)]
     try:
         device = workers[0].device()
         if options.arch and options.arch != device.arch:
@@ -296,6 +317,7 @@ def _tune(run: Run, started: float) -> int:
             again=options.again,
             deadline=deadline,
             options=run.spelled,
+            product=device.name,
         )
         found = _problems(run, device.arch, device.multiprocessors)
         tune(plan, found, workers, progress)

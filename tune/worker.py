@@ -1,4 +1,4 @@
-"""One GPU behind a child process: from requests to results, where a crash and a hang are results too.
+"""One GPU behind a child process: from requests to results, where a crash and a hang are errors of a known kind.
 
 The child builds a launcher from its import path, so that tests can put a stand-in where the GPU is.
 """
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from aotriton.tune import measure
 from aotriton.tune.check import Check
+from aotriton.tune.cores import pin
 from aotriton.tune.problems import Problem
 
 START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
@@ -76,8 +77,8 @@ class Launcher(Protocol):
     def intact(self) -> bool:
         """Whether the inputs are what ``prepare`` made: a candidate may have written over them."""
 
-    def time(self, opened: Any, repetitions: int) -> Sequence[float]:
-        """Microseconds of each launch."""
+    def round(self, opened: Sequence[Any]) -> Sequence[measure.Sample]:
+        """Microseconds of one launch of each, in this order; None where the sample does not count."""
 
     def close(self, opened: Any) -> None: ...
 
@@ -87,6 +88,10 @@ class Launcher(Protocol):
 
 class WorkerError(Exception):
     """A request that gave no result; the message says what happened."""
+
+
+class Unstartable(WorkerError):
+    """The child did not come up: no candidate had a part in it."""
 
 
 class Crashed(WorkerError):
@@ -101,11 +106,13 @@ class GpuWorker:
     """The parent's side. A child that died, hung or lost its context is replaced at the next request.
 
     ``launcher`` is ``module:Class``; the class is called without arguments in the child, which sees one GPU: ``gpu``,
-    an entry of the ``*_VISIBLE_DEVICES`` variables.
+    an entry of the ``*_VISIBLE_DEVICES`` variables. The child launches from ``core``, where one is given.
     """
 
-    def __init__(self, launcher: str, gpu: str, candidate_limit: float = CANDIDATE_LIMIT) -> None:
-        self.gpu = gpu
+    def __init__(
+        self, launcher: str, gpu: str, candidate_limit: float = CANDIDATE_LIMIT, core: int | None = None
+    ) -> None:
+        self.gpu, self.core = gpu, core
         self._launcher, self._candidate_limit = launcher, candidate_limit
         self._child: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection
@@ -118,18 +125,28 @@ class GpuWorker:
 
     def prepare(self, problem: Problem) -> None:
         """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
-        self._problem, self._prepared = problem, False
+        self.turn_to(problem)
         self._prepare()
+
+    def turn_to(self, problem: Problem) -> None:
+        """As ``prepare``, but at the next request."""
+        self._problem, self._prepared = problem, False
 
     def sweep(self, request: Request, best_us: float | None) -> Result:
         """Checks and times one candidate. Crashed or TimedOut are about this candidate."""
         self._prepare()
         return self._call("sweep", request, best_us, limit=self._candidate_limit)
 
-    def time(self, request: Request, repetitions: int) -> list[float]:
-        """Samples of a candidate that was right before; it stays loaded until the next ``prepare``."""
+    def race(self, requests: Sequence[Request]) -> dict[str, list[float]]:
+        """Samples, by image name, of candidates that were right before, timed side by side by the child."""
         self._prepare()
-        return self._call("time", request, repetitions, limit=self._candidate_limit)
+        return self._call("race", requests, limit=self._candidate_limit * len(requests))
+
+    def healthy(self) -> None:
+        """WorkerError where the GPU does not do what it is told."""
+        if not self._call("healthy", limit=self._candidate_limit):
+            self.close()
+            raise Crashed("the GPU does not answer as it should")
 
     def close(self) -> None:
         """Ends the child."""
@@ -147,18 +164,24 @@ class GpuWorker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
-        self._pipe, other = context.Pipe()
-        self._child = context.Process(
-            target=_serve, args=(other, self._launcher, self.gpu, os.getpid()), name=f"gpu-{self.gpu}", daemon=True
-        )
-        self._child.start()
-        other.close()  # so that the child's death closes the pipe
-        self._answer(START_LIMIT)
+        given = self._launcher, self.gpu, self.core, os.getpid()
+        try:
+            self._pipe, other = context.Pipe()
+            with other:  # so that the child's death closes the pipe
+                child = context.Process(target=_serve, args=(other, *given), name=f"gpu-{self.gpu}", daemon=True)
+                child.start()
+        except OSError as error:
+            raise Unstartable(f"the process for GPU {self.gpu} cannot be started: {error}") from error
+        self._child = child
+        try:
+            self._answer(START_LIMIT)
+        except WorkerError as error:
+            raise Unstartable(f"the process for GPU {self.gpu} did not come up: {error}") from error
 
     def _call(self, what: str, *arguments: object, limit: float) -> Any:
         if self._child is None:
             self._start()
-        with suppress(BrokenPipeError, ConnectionResetError):  # the child has just died: reading says how
+        with suppress(OSError):  # the child has just died: reading says how
             self._pipe.send((what, arguments))
         return self._answer(limit)
 
@@ -169,7 +192,7 @@ class GpuWorker:
             raise TimedOut(f"no answer within {limit:g} s")
         try:
             value, error, usable = self._pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             self._child.join(30)
             code = self._child.exitcode
             self.close()
@@ -182,7 +205,7 @@ class GpuWorker:
         return value
 
 
-def _serve(pipe: Connection, launcher_path: str, gpu: str, parent: int) -> None:
+def _serve(pipe: Connection, launcher_path: str, gpu: str, core: int | None, parent: int) -> None:
     """The child's life: one answer (value, error, whether it can go on) for each request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
@@ -194,6 +217,7 @@ def _serve(pipe: Connection, launcher_path: str, gpu: str, parent: int) -> None:
     except Exception as error:
         pipe.send((None, f"{type(error).__name__}: {error}", False))
         return
+    pin(core)  # not before: the threads of torch and of the driver go where there is room
     pipe.send((None, None, True))
     child = _Child(launcher)
     while True:
@@ -212,23 +236,19 @@ class _Child:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._open: dict[str, Any] = {}
         self._problem: Problem | None = None
 
     def device(self) -> Device:
         return self._launcher.device()
 
     def prepare(self, problem: Problem) -> None:
-        for opened in self._open.values():
-            self._launcher.close(opened)
-        self._open.clear()
         self._problem = problem
         self._launcher.prepare(problem)
 
     def sweep(self, request: Request, best_us: float | None) -> Result:
         launcher, opened = self._launcher, self._launcher.open(request)
         check = launcher.check(opened)
-        samples = [] if check.wrong else measure.sweep(lambda count: launcher.time(opened, count), best_us)
+        samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
         if not launcher.intact():
             assert self._problem is not None
             launcher.prepare(self._problem)
@@ -236,11 +256,16 @@ class _Child:
         launcher.close(opened)
         return Result("wrong", (), check) if check.wrong else Result("ok", samples, check)
 
-    def time(self, request: Request, repetitions: int) -> list[float]:
-        if request.name not in self._open:
-            self._open[request.name] = self._launcher.open(request)
-            self._launcher.time(self._open[request.name], 1)  # warm-up
-        return list(self._launcher.time(self._open[request.name], repetitions))
+    def race(self, requests: Sequence[Request]) -> dict[str, list[float]]:
+        launcher = self._launcher
+        opened = {request.name: launcher.open(request) for request in requests}
+        samples = measure.race(lambda order: launcher.round([opened[name] for name in order]), list(opened))
+        for one in opened.values():
+            launcher.close(one)
+        return samples
+
+    def healthy(self) -> bool:
+        return self._launcher.healthy()
 
 
 def _die_with(parent: int) -> None:

@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "select.h"
 
@@ -28,6 +29,46 @@ class Line {
   size_t size_;
   size_t used_ = 0;
 };
+
+// The medians of a backend's kernels together; 0 where one has none.
+float total_of(std::span<const Selection> selections) {
+  float total = 0;
+  for (const Selection& selection : selections) {
+    const float median = selection.lut->evidence[selection.cell].median_us;
+    if (median <= 0) return 0;
+    total += median;
+  }
+  return total;
+}
+
+// The call's value of a choice, as the lead, which serves it, spells it; empty where it has no such choice.
+const char* text_of(const char* name, const Dispatch& dispatch, const Call& call) {
+  const KernelInfo& lead = dispatch.info->lead();
+  const Environment environment = {&call, nullptr, dispatch.place.multiprocessors,
+                                   static_cast<int>(usable_addressing(lead, call, dispatch.place))};
+  for (const ChoiceInfo& choice : lead.choices) {
+    if (strcmp(choice.name, name)) continue;
+    const int found = digit(choice, environment);
+    return found < 0 ? "" : choice.texts[static_cast<size_t>(found)];
+  }
+  return "";
+}
+
+// A kernel that rounds a choice up to more than the lead does would compute the call, but is for others: no cell of
+// this functional compares it.
+Unserved pads_more(const BackendInfo& backend, const Call& call, const Dispatch& dispatch) {
+  const KernelInfo& lead = dispatch.info->lead();
+  for (const KernelInfo* kernel : backend.kernels)
+    for (const ChoiceInfo& choice : kernel->choices)
+      for (const ChoiceInfo& of_lead : lead.choices) {
+        int64_t own, leads;
+        if (choice.round_up && !strcmp(choice.name, of_lead.name) &&
+            rounded(*kernel, choice, call, dispatch.place, &own) &&
+            rounded(lead, of_lead, call, dispatch.place, &leads) && own != leads)
+          return {"it has no image for this choice", kernel, &choice};
+      }
+  return {nullptr, nullptr, nullptr};
+}
 
 }  // namespace
 
@@ -62,6 +103,54 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   return choice;
 }
 
+void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
+  const std::span<const BackendInfo> backends = dispatch.info->backends;
+  for (size_t i = 0; i < backends.size(); ++i) {
+    Selection selections[kMaxKernels];
+    Unserved unserved = examine(backends[i], call, dispatch.place, selections);
+    if (!unserved.why) unserved = pads_more(backends[i], call, dispatch);
+    BackendState& state = choice->backend_states[i];
+    state = {"", "", "", "", 0, !backends[i].workspace.empty()};
+    if (!unserved.why) {
+      state.total_us = total_of(std::span(selections, backends[i].kernels.size()));
+      continue;
+    }
+    state.refusal = unserved.why;
+    state.kernel = unserved.kernel->name;
+    if (!unserved.choice) continue;
+    state.choice = unserved.choice->name;
+    state.choice_value = text_of(state.choice, dispatch, call);
+  }
+  const KernelInfo& chosen = *dispatch.kernels[kernel].kernel;
+  for (const ChoiceInfo& one : chosen.choices) {
+    int64_t value, padded;
+    if (choice->padding_count == std::ssize(choice->paddings)) break;
+    if (one.round_up && rounded(chosen, one, call, dispatch.place, &padded, &value) && value < padded)
+      choice->paddings[choice->padding_count++] = {one.name, value, padded};
+  }
+}
+
+Measured measured_at(const KernelChoice& choice) noexcept {
+  bool larger = choice.padding_count > 0, smaller = false;
+  for (int i = 0; i < choice.key_count; ++i) {
+    larger |= choice.keys[i].representative > choice.keys[i].value;
+    smaller |= choice.keys[i].representative < choice.keys[i].value;
+  }
+  if (larger && smaller) return Measured::otherwise;
+  return larger ? Measured::larger : smaller ? Measured::smaller : Measured::alike;
+}
+
+const char* measured_name(Measured measured) noexcept {
+  constexpr const char* names[] = {"alike", "larger", "smaller", "other"};
+  return names[static_cast<int>(measured)];
+}
+
+const BackendState& chosen_state(const KernelChoice& choice) noexcept {
+  int i = 0;
+  while (i + 1 < choice.backend_count && strcmp(choice.backends[i].name, choice.backend)) ++i;
+  return choice.backend_states[i];
+}
+
 void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   Line line(text, size);
   line.add("%s %s F%d (%s)", choice.kernel, choice.arch, choice.godel_number, choice.functional);
@@ -73,7 +162,7 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts,
            provenance_name(static_cast<Provenance>(choice.provenance)));
   if (*choice.source) line.add(" (%s)", choice.source);
-  if (choice.median_us > 0) line.add(", %.4g us", static_cast<double>(choice.median_us));
+  if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
   if (choice.backend_count < 2) return;
   line.add("; backend %s", choice.backend);
   for (int i = 0; i < choice.backend_count; ++i) {

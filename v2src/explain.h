@@ -7,11 +7,24 @@
 
 namespace aotriton::v2::inline abi1 {
 
+struct Call;
 struct Dispatch;
 
+// What the dispatch says; `add_call_facts` adds what only the call does, which the log does without.
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept;
 
-// The choice on one line of at most `size` bytes, without a newline: what the log and aotriton-explain print.
+// Each backend's state, and what is padded.
+void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept;
+
+// How the bin's representative problem, which a median is of, compares with the call by its tuning keys and padding.
+enum class Measured { alike, larger, smaller, otherwise };
+Measured measured_at(const KernelChoice& choice) noexcept;
+const char* measured_name(Measured measured) noexcept;
+
+// That of the backend which the kernel belongs to.
+const BackendState& chosen_state(const KernelChoice& choice) noexcept;
+
+// The choice on one line of at most `size` bytes, without a newline: what the log prints.
 void format_line(const KernelChoice& choice, char* line, size_t size) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "archs.h"
 #include "call.h"
 #include "error.h"
 #include "registry.h"
@@ -14,10 +15,13 @@ namespace aotriton::v2::inline abi1 {
 namespace {
 
 DType dtype_of(const char* name) {
-  constexpr const char* names[] = {"fp16", "bf16", "fp32"};
-  constexpr DType dtypes[] = {DType::float16, DType::bfloat16, DType::float32};
-  for (int i = 0; i < 3; ++i)
-    if (!strcmp(name, names[i])) return dtypes[i];
+  constexpr struct {
+    const char *name, *synonym;
+    DType dtype;
+  } dtypes[] = {
+      {"fp16", "float16", DType::float16}, {"bf16", "bfloat16", DType::bfloat16}, {"fp32", "float32", DType::float32}};
+  for (const auto& one : dtypes)
+    if (!strcmp(name, one.name) || !strcmp(name, one.synonym)) return one.dtype;
   return DType::none;
 }
 
@@ -110,6 +114,15 @@ const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name
   for (const OperandInfo& operand : info.operands)
     if (operand.layout == Layout::strided && !strcmp(name + length, operand.name)) return &operand;
   return nullptr;
+}
+
+std::span<const char* const> arch_names() noexcept {
+  static const char* const* const names = [] {
+    static const char* all[kArchCount];
+    for (int i = 0; i < kArchCount; ++i) all[i] = kArchs[i].arch;
+    return all;
+  }();
+  return {names, static_cast<size_t>(kArchCount)};
 }
 
 const char* operator_names() noexcept {

@@ -21,7 +21,7 @@ struct Named {
 struct ExplainRequest {
   const char* op = nullptr;
   const char* arch = nullptr;   // such as "sm_90"
-  const char* dtype = nullptr;  // "fp16", "bf16" or "fp32"
+  const char* dtype = nullptr;  // "fp16", "bf16", "fp32", or "float16" and so on
   std::span<const Named> values;
   int multiprocessors = 0;  // 0: the arch's usual product
 };
@@ -31,6 +31,9 @@ Error explain(const ExplainRequest& request, Explanation* explanation) noexcept;
 
 // The operand that a name such as transposed_x is about; null where it is no such name.
 const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name) noexcept;
+
+// The archs of this build; the place of each is its number in KernelInfo::tables.
+std::span<const char* const> arch_names() noexcept;
 
 // The names of all operators, with a comma between them.
 const char* operator_names() noexcept;

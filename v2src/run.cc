@@ -221,6 +221,7 @@ Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel
   for (size_t i = 0; i < needed; ++i) {
     // An array of another version's structs: as much of each as both know.
     KernelChoice choice = explain(found, i);
+    add_call_facts(call, found, i, &choice);
     choice.size = stride;
     memcpy(reinterpret_cast<char*>(kernels) + i * stride, &choice, stride < sizeof choice ? stride : sizeof choice);
   }

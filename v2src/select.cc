@@ -70,6 +70,19 @@ Error explain_refusal(const KernelInfo& kernel, const Call& call, const Place& p
   return fail(Error::no_winner, "%s %s:%s is not in this build's coverage", kernel.name, arch, choices);
 }
 
+// What keeps a kernel from a call that select() gave no entry.
+Unserved why_not(const KernelInfo& kernel, const Call& call, const Place& place) {
+  if (!table_of(kernel, place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
+  const Environment environment = environment_of(kernel, call, place);
+  if (const char* why = refusal(kernel, environment)) return {why, &kernel, nullptr};
+  for (const ChoiceInfo& choice : kernel.choices) {
+    if (digit(choice, environment) >= 0) continue;
+    const bool reach = choice.value.size() == 1 && choice.value[0].code == Code::addressing;
+    return {reach ? "it cannot address the tensors as they lie" : "it has no image for this choice", &kernel, &choice};
+  }
+  return {"this build has no image of it for this functional", &kernel, nullptr};
+}
+
 // The fastest of the backends without a workspace in a cell.
 size_t fastest_without_workspace(std::span<const BackendInfo> backends, const BackendCell& cell) {
   size_t best = 0;
@@ -127,6 +140,21 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
       return explain_refusal(*first.kernels[i], call, place);
   }
   return Error::success;
+}
+
+Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections) noexcept {
+  for (size_t i = 0; i < backend.kernels.size(); ++i)
+    if (!select(*backend.kernels[i], call, place, &selections[i])) return why_not(*backend.kernels[i], call, place);
+  return {nullptr, nullptr, nullptr};
+}
+
+bool rounded(const KernelInfo& kernel, const ChoiceInfo& choice, const Call& call, const Place& place,
+             int64_t* of_image, int64_t* of_call) noexcept {
+  const Environment environment = environment_of(kernel, call, place);
+  const int found = digit(choice, environment);
+  if (found < 0) return false;
+  *of_image = choice.values[static_cast<size_t>(found)];
+  return !of_call || evaluate(choice.value, environment, of_call);
 }
 
 Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const Place& place) noexcept {

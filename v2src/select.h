@@ -44,6 +44,22 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
 // How the kernel reaches its tensors as they lie: the arch's fast way where they allow it. Null data counts as aligned.
 Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const Place& place) noexcept;
 
+// Why a backend cannot serve a call: in constant text, and which of its kernels cannot. `choice` where that has no
+// value for the call.
+struct Unserved {
+  const char* why;  // null: it can
+  const KernelInfo* kernel;
+  const ChoiceInfo* choice;
+};
+
+// Whether the backend can serve a call that was dispatched, and then what its kernels would run.
+Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections) noexcept;
+
+// The value of a choice of the kernel that images have which serve the call, and the call's own, which may be smaller.
+// False where there is none.
+bool rounded(const KernelInfo& kernel, const ChoiceInfo& choice, const Call& call, const Place& place,
+             int64_t* of_image, int64_t* of_call = nullptr) noexcept;
+
 // Why the kernel cannot serve the call, or null. `psels` may be null.
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept;
 

@@ -121,7 +121,8 @@ TEST("explanations are laid out in the caller's size of element, smaller or larg
   own[0].size = sizeof own[0];
   size_t count = 3;
   CHECK_EQ(aotriton_explain_attn_bwd(&p, "sm_90", 0, own, &count), AOTRITON_SUCCESS);
-  for (const size_t size : {offsetof(aotriton_kernel_choice, backend), sizeof own[0], sizeof own[0] + 24}) {
+  for (const size_t size : {offsetof(aotriton_kernel_choice, backend), offsetof(aotriton_kernel_choice, backend_states),
+                            sizeof own[0], sizeof own[0] + 24}) {
     const std::unique_ptr<unsigned char[]> bytes(new unsigned char[3 * size]);
     memset(bytes.get(), 0xaa, 3 * size);
     memcpy(bytes.get(), &size, sizeof size);

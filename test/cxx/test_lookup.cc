@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "calls.h"
 #include "explain.h"
@@ -209,6 +211,105 @@ TEST("a request that names what is not there, or lacks a size, is invalid_argume
                  "explain: times is 1e+30, which must be a whole number of 32 bits");
 }
 
+TEST("explain names what is padded, and says how the problem that was measured compares with the call") {
+  const Sizes alike = {.batch = 1, .heads = 1, .heads_k = 1, .seqlen_q = 64, .seqlen_k = 512};
+  CHECK_EQ(explained(alike).kernels[0].padding_count, 0);
+  CHECK_EQ(measured_name(measured_at(explained(alike).kernels[0])), std::string("alike"));
+  Sizes padded = alike;
+  padded.head_dim = 40;
+  const KernelChoice choice = explained(padded).kernels[0];
+  CHECK_EQ(choice.padding_count, 1);
+  CHECK_EQ(choice.paddings[0].choice, std::string("BLOCK_DMODEL"));
+  CHECK_EQ(choice.paddings[0].value, 40);
+  CHECK_EQ(choice.paddings[0].padded, 64);
+  CHECK_EQ(choice.image, std::string(explained(alike).kernels[0].image));
+  CHECK(measured_at(choice) == Measured::larger);
+  Sizes other = alike;
+  other.seqlen_k = 511;
+  CHECK(measured_at(explained(other).kernels[0]) == Measured::larger);
+  other.seqlen_k = 100000;
+  CHECK(measured_at(explained(other).kernels[0]) == Measured::smaller);
+  other.seqlen_q = 63;
+  CHECK(measured_at(explained(other).kernels[0]) == Measured::otherwise);
+}
+
+TEST("explain adds up what the kernels of each backend take, where all of them were measured") {
+  Explanation explanation;
+  CHECK_EQ(explain(bwd_call(), "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(explanation.kernel_count, 3u);
+  for (const KernelChoice& choice : std::span(explanation.kernels, 3)) {
+    CHECK_EQ(choice.median_us, 10.0f);
+    CHECK_EQ(chosen_state(choice).total_us, 30.0f);
+    CHECK_EQ(chosen_state(choice).refusal, std::string());
+    CHECK_EQ(chosen_state(choice).needs_workspace, 1);
+  }
+  attn_bwd_params half = bwd_call();
+  for (aotriton_tensor4* t : {&half.q, &half.k, &half.v, &half.out, &half.dout, &half.dq, &half.dk, &half.dv})
+    t->dtype = AOTRITON_FLOAT16;  // borrows its winners
+  CHECK_EQ(explain(half, "sm_90", 0, &explanation), Error::success);
+  CHECK_EQ(chosen_state(explanation.kernels[0]).total_us, 0.0f);
+  CHECK_EQ(chosen_state(explained({}).kernels[0]).needs_workspace, 0);
+}
+
+TEST("explain says why a backend cannot serve the very call: guard, arch, addressing, a choice or what was built") {
+  const auto state = [](const auto& params, const char* arch, int backend) {
+    Explanation explanation;
+    CHECK_EQ(explain(params, arch, 0, &explanation), Error::success);
+    return explanation.kernels[0].backend_states[backend];
+  };
+  const BackendState served = state(fwd_call({.head_dim = 256}), "sm_90", 1);
+  for (const char* text : {served.refusal, served.kernel, served.choice, served.choice_value})
+    CHECK_EQ(text, std::string());
+  CHECK_EQ(served.total_us, 4.0f);
+
+  const BackendState elsewhere = state(fwd_call({.head_dim = 256}), "gfx942", 1);
+  CHECK_EQ(elsewhere.refusal, std::string("this build has no images of it for the arch"));
+  CHECK_EQ(elsewhere.kernel, std::string("attn_fwd_hopper"));
+  CHECK_EQ(elsewhere.choice, std::string());
+  CHECK_EQ(elsewhere.total_us, 0.0f);
+
+  // The hopper backend was not measured for this one, so nothing of it was built.
+  CHECK_EQ(state(fwd_call(), "sm_90", 1).refusal, std::string("this build has no image of it for this functional"));
+
+  attn_fwd_params apart = fwd_call({.head_dim = 256});
+  apart.v.data = pointer(0x30008);
+  CHECK_EQ(state(apart, "sm_90", 1).refusal, std::string("it cannot address the tensors as they lie"));
+  CHECK_EQ(state(apart, "sm_90", 1).choice, std::string("ADDRESSING"));
+  CHECK_EQ(state(apart, "sm_90", 1).choice_value, std::string("general"));
+  CHECK_EQ(state(apart, "sm_90", 0).refusal, std::string());
+
+  attn_bwd_params steady = bwd_call({.head_dim = 128});
+  CHECK_EQ(state(steady, "sm_90", 1).refusal, std::string());
+  steady.deterministic = 1;
+  CHECK_CONTAINS(state(steady, "sm_90", 1).refusal, "deterministic");
+  CHECK_EQ(state(steady, "sm_90", 1).kernel, std::string("attn_bwd_hopper"));
+  const BackendState wide = state(bwd_call({.head_dim = 256}), "sm_90", 1);
+  CHECK_EQ(wide.refusal, std::string("it has no image for this choice"));
+  CHECK_EQ(wide.choice, std::string("BLOCK_DMODEL"));
+  CHECK_EQ(wide.choice_value, std::string("256"));
+  // It would compute 128 as 256, but no cell has it do so.
+  const BackendState narrow = state(bwd_call({.head_dim = 128}), "sm_90", 2);
+  CHECK_EQ(narrow.refusal, std::string("it has no image for this choice"));
+  CHECK_EQ(narrow.choice_value, std::string("128"));
+}
+
+TEST("a dtype has two names, and the archs are those of the build") {
+  constexpr Named values[] = {{"batch", 2}, {"heads", 4}, {"seqlen", 70}, {"head_dim", 64}};
+  for (const auto& [name, synonym] : {std::pair{"bf16", "bfloat16"}, std::pair{"fp16", "float16"}}) {
+    Explanation one, other;
+    CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &one), Error::success);
+    CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = synonym, .values = values}, &other), Error::success);
+    CHECK_EQ(one.kernels[0].functional, std::string(other.kernels[0].functional));
+  }
+  Explanation none;
+  for (const char* name : {"fp32", "float32"})
+    CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &none),
+             Error::invalid_dtype);
+  CHECK_EQ(arch_names().size(), 2u);
+  CHECK_EQ(arch_names()[0], std::string("sm_90"));
+  CHECK_EQ(arch_names()[1], std::string("gfx942"));
+}
+
 TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; otherwise nothing is printed") {
   setenv("AOTRITON_LOG", "info", 1);
   log_state = LogState::unread;
@@ -225,8 +326,8 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
                  "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
                  "max_seqlen_k=70<=512 waves=1<=1 -> " +
                      std::string(explained({}).kernels[0].image) +
-                     " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us; backend portable, hopper was "
-                     "not compared\n");
+                     " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us for its bin; backend portable, "
+                     "hopper was not compared\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;

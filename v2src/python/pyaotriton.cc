@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device.h"
+#include "explain.h"
 #include "load.h"
 #include "prepared.h"
 #include "python/bound_call.h"
@@ -123,21 +124,31 @@ void bind_operator(py::module_& m, const OperatorInfo& info) {
 
 py::dict as_dict(const KernelChoice& choice) {
   using py::literals::operator""_a;
-  py::list keys, runners_up, backends;
+  py::list keys, padding, runners_up, backends;
   for (int i = 0; i < choice.key_count; ++i)
     keys.append(py::dict("name"_a = choice.keys[i].name, "value"_a = choice.keys[i].value,
-                         "representative"_a = choice.keys[i].representative));
+                         "representative"_a = choice.keys[i].representative,
+                         "beyond_last_bin"_a = choice.keys[i].value > choice.keys[i].representative));
+  for (int i = 0; i < choice.padding_count; ++i)
+    padding.append(py::dict("choice"_a = choice.paddings[i].choice, "value"_a = choice.paddings[i].value,
+                            "padded"_a = choice.paddings[i].padded));
   for (int i = 0; i < choice.runner_up_count; ++i)
     runners_up.append(
         py::dict("config"_a = choice.runners_up[i].config, "median_us"_a = choice.runners_up[i].median_us));
-  for (int i = 0; i < choice.backend_count; ++i)
-    backends.append(py::dict("name"_a = choice.backends[i].name, "median_us"_a = choice.backends[i].median_us));
+  for (int i = 0; i < choice.backend_count; ++i) {
+    const BackendState& state = choice.backend_states[i];
+    backends.append(py::dict("name"_a = choice.backends[i].name, "median_us"_a = choice.backends[i].median_us,
+                             "total_us"_a = state.total_us, "needs_workspace"_a = state.needs_workspace != 0,
+                             "refusal"_a = state.refusal, "refusing_kernel"_a = state.kernel,
+                             "refused_choice"_a = state.choice, "refused_value"_a = state.choice_value));
+  }
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "functional"_a = choice.functional,
-                  "godel_number"_a = choice.godel_number, "keys"_a = keys, "image"_a = choice.image,
-                  "psels"_a = choice.psels, "copts"_a = choice.copts,
+                  "godel_number"_a = choice.godel_number, "keys"_a = keys, "padding"_a = padding,
+                  "image"_a = choice.image, "psels"_a = choice.psels, "copts"_a = choice.copts,
                   "provenance"_a = provenance_name(static_cast<Provenance>(choice.provenance)),
-                  "source"_a = choice.source, "median_us"_a = choice.median_us, "runners_up"_a = runners_up,
-                  "backend"_a = choice.backend, "backends"_a = backends);
+                  "source"_a = choice.source, "median_us"_a = choice.median_us,
+                  "representative_is"_a = measured_name(measured_at(choice)), "runners_up"_a = runners_up,
+                  "backend"_a = choice.backend, "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends);
 }
 
 py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int multiprocessors,
@@ -175,7 +186,9 @@ void bind_runtime(py::module_& m) {
       "The kernels that a call of the operator `op` on contiguous tensors runs on `arch`, and why: one dict for each.\n"
       "Sizes and scalars by name; rows=16 is every size whose name begins with rows_, transposed_x=True has the "
       "operand\n"
-      "x lie by columns. Needs no GPU.");
+      "x lie by columns. dtype: 'bf16' or 'bfloat16' and so on. Medians are of the bin's representative problem, which "
+      "is\n"
+      "'alike', or 'larger', 'smaller' or 'other' than the call. Needs no GPU.");
   m.def(
       "operators",
       [] {

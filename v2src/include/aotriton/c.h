@@ -244,6 +244,25 @@ typedef struct aotriton_backend_time {
   float median_us; /* measured time of all its kernels in the bin's representative problem; 0 where there is none */
 } aotriton_backend_time;
 
+/* A choice that the call's value is rounded up for: images of `padded` serve it, and compute as much. */
+typedef struct aotriton_padding {
+  const char* choice;
+  int64_t value; /* of this call */
+  int64_t padded;
+} aotriton_padding;
+
+/* What a backend is to this very call. Where it cannot serve it, because of a choice that it has no image for, `choice`
+ * and `choice_value` name that; else they are empty. */
+typedef struct aotriton_backend_state {
+  const char* refusal; /* why it cannot serve the call; empty where it can */
+  const char* kernel;  /* which one of it cannot; empty where it can */
+  const char* choice;
+  const char* choice_value;
+  float total_us; /* the medians of all its kernels added up, each of its own bin's representative problem; 0 where one
+                     has none, or where it cannot serve the call */
+  int32_t needs_workspace;
+} aotriton_backend_state;
+
 /* The dispatch of one kernel. Pointers are to constant data that lives as long as the process. */
 typedef struct aotriton_kernel_choice {
   size_t size;
@@ -264,7 +283,12 @@ typedef struct aotriton_kernel_choice {
   int32_t runner_up_count;
   int32_t backend_count;
   const char* backend;               /* of the operator, that the kernel belongs to */
-  aotriton_backend_time backends[4]; /* that the operator has; the times are those that were compared */
+  aotriton_backend_time backends[4]; /* that the operator has; the times are those that were compared: in this cell, or
+                                        where the first one has no total_us, in the one that its winners come from */
+  aotriton_backend_state backend_states[4]; /* of the same backends */
+  aotriton_padding paddings[4];
+  int32_t padding_count;
+  int32_t reserved;
 } aotriton_kernel_choice;
 
 /* What the call would run on `arch` with that many multiprocessors (0: the arch's usual product), in launch order;

@@ -31,6 +31,8 @@ inline const char* provenance_name(Provenance provenance) noexcept {
 using TuningKeyValue = aotriton_tuning_key;
 using RunnerUp = aotriton_runner_up;
 using BackendTime = aotriton_backend_time;
+using BackendState = aotriton_backend_state;
+using Padding = aotriton_padding;
 using KernelChoice = aotriton_kernel_choice;
 
 inline constexpr size_t kMaxKernels = 8;  // of a backend

@@ -1,0 +1,92 @@
+"""What a row of the database may hold: from values as SQLite gives them to text, times and settings to rely on.
+
+Every function takes a column's name and its value, and raises ValueError that says both where the value will not do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from keyword import iskeyword
+
+MOST_US = 1e9  # a quarter of an hour; no launch takes as long
+INT32 = range(-(2**31), 2**31)
+
+# What may not be a name in C++, where Python would take it.
+CXX_KEYWORDS = frozenset(
+    """
+    alignas alignof asm auto bool case catch char char8_t char16_t char32_t concept const consteval constexpr constinit
+    const_cast co_await co_return co_yield decltype default delete do double dynamic_cast enum explicit export extern
+    false float friend goto inline int long mutable namespace new noexcept nullptr operator private protected public
+    register reinterpret_cast requires short signed sizeof static static_assert static_cast struct switch template this
+    thread_local throw true typedef typeid typename union unsigned using virtual void volatile wchar_t
+    """.split()  # noqa: SIM905 (a hundred quotation marks)
+)
+
+
+@cache
+def identifier(column: str, value: object) -> str:
+    """A name that Python and C++ can both have."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise ValueError(f"{column} is {value!r}, which is no name: letters, digits and underscores are")
+    if iskeyword(value) or value in CXX_KEYWORDS:
+        raise ValueError(f"{column} is {value!r}, which is a word of Python's or C++'s own")
+    return value
+
+
+def text(column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{column} is {value!r}, not text")
+    return value
+
+
+def time_us(column: str, value: object) -> float:
+    """Microseconds; 0 stands for none."""
+    if type(value) not in (int, float) or not 0 <= value < MOST_US:  # type: ignore[operator] # a NaN is not, either
+        raise ValueError(f"{column} is {value!r}, which is no time in microseconds")
+    return float(value)  # type: ignore[arg-type]
+
+
+def sha256(column: str, value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(f"{column} is {value!r}, which is no SHA-256")
+    return value
+
+
+def count(column: str, value: object) -> int:
+    """A whole number that C++ has room for, and not less than 0."""
+    if type(value) is not int or not 0 <= value < INT32.stop:
+        raise ValueError(f"{column} is {value!r}, which is no number of anything")
+    return value
+
+
+@cache  # a hundred thousand rows have a few hundred of them
+def settings(column: str, value: object) -> Mapping[str, int]:
+    """Psels or copts: a name and a whole number each."""
+    found = _json(column, value)
+    if not isinstance(found, dict):
+        raise ValueError(f"{column} is {value!r}, not names with numbers")
+    for name, number in found.items():
+        identifier(f"a name in {column}", name)
+        if type(number) is not int or number not in INT32:
+            raise ValueError(f"{name} in {column} is {number!r}, not a whole number of 32 bits")
+    return found
+
+
+def runners_up(column: str, value: object) -> tuple[tuple[str, float], ...]:
+    """Configs with their times."""
+    if value == "[]":
+        return ()
+    found = _json(column, value)
+    if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
+        raise ValueError(f"{column} is {value!r}, not pairs of config and time")
+    return tuple((text(f"a config in {column}", config), time_us(f"a time in {column}", us)) for config, us in found)
+
+
+def _json(column: str, value: object) -> object:
+    try:
+        return json.loads(text(column, value))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{column} is {value!r}, which cannot be read") from None

@@ -1,0 +1,94 @@
+"""Two tuning databases become one: nothing is lost, nothing is taken twice, and the newer timing counts."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from aotriton.rules.database import Measurement, TuningDatabase, TuningDatabaseError, Winner, latest_medians
+
+CELL = ("sm_90", "scale_rows", "T=bf16", "rows=64")
+
+
+def tuned(path: Path, started: str, times: dict[str, float], session: str = "", sha256: str = "aa") -> Path:
+    """A database with one session that began at ``started``, and a winner: the fastest."""
+    with TuningDatabase(path) as database:
+        conditions = {"device": "GPU", "driver": "1", "triton": "3", "torch": "2", "arch": "sm_90", "options": session}
+        own = database.begin_session(multiprocessors=132, **conditions)
+        problem = database.problem_id(*CELL, {"rows": 64})
+        for name, median in times.items():
+            image = database.image_id(name, f"ROWS={name}", (sha256 + name).zfill(64))
+            database.record(Measurement(problem, image, own, "sweep", "ok", median, (median,), 0.1, 0.2))
+        best = min(times, key=lambda name: times[name])
+        database.put_winners([Winner(*CELL, best, {"ROWS": 1}, {}, "measured", "", times[best])])
+        database._db.execute("UPDATE session SET started = ? WHERE id = ?", [started, own])
+        database._db.conn.commit()
+    return path
+
+
+def medians(database: TuningDatabase) -> dict[str, float]:
+    (found,) = latest_medians(database.outcomes()).values()
+    return {outcome.image: float(outcome.median_us or 0) for outcome in found}
+
+
+def rows(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return list(connection.iterdump())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_of_two_timings_the_newer_counts_whichever_was_merged(tmp_path: Path, later: bool) -> None:
+    one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0, "b": 12.0})
+    started = "2026-05-03T00:00:00" if later else "2026-05-01T00:00:00"
+    two = tuned(tmp_path / "two.sqlite3", started, {"a": 20.0, "c": 5.0})
+    with TuningDatabase(one) as database:
+        assert database.merge(two) == 2
+        assert medians(database) == {"a": 20.0 if later else 10.0, "b": 12.0, "c": 5.0}
+        assert [winner.image for winner in database.winners()] == ["a"]  # it is decided anew, not taken over
+        assert {outcome.session for outcome in database.outcomes()} == {1, 2}
+
+
+def test_merging_twice_changes_nothing(tmp_path: Path) -> None:
+    one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0})
+    two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0})
+    with TuningDatabase(one) as database:
+        assert database.merge(two) == 2
+        before = rows(one)
+        assert database.merge(two) == 0
+        assert database.merge(one) == 0
+    assert rows(one) == before
+
+
+def test_an_empty_database_takes_all(tmp_path: Path) -> None:
+    two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0})
+    untouched = two.read_bytes()
+    with TuningDatabase(tmp_path / "new.sqlite3") as database:
+        assert database.merge(two) == 2
+        assert medians(database) == {"b": 5.0, "a": 20.0}
+        assert [winner.image for winner in database.winners()] == ["b"]
+        assert database.checksums() == {"a": "aaa".zfill(64), "b": "aab".zfill(64)}
+    assert two.read_bytes() == untouched
+
+
+def test_what_can_not_be_merged_changes_nothing(tmp_path: Path) -> None:
+    """Another binary of one name, a file that is no database, or is not there: the message says which."""
+    one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0})
+    two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"b": 1.0, "a": 20.0}, sha256="bb")
+    (tmp_path / "text").write_text("no database")
+    before = rows(one)
+    with TuningDatabase(one) as database:
+        with pytest.raises(
+            TuningDatabaseError, match=r"two\.sqlite3: a has checksum 0*bba, but 0*aaa in .*one\.sqlite3"
+        ):
+            database.merge(two)
+        with pytest.raises(TuningDatabaseError, match="text: damaged, or not a SQLite database"):
+            database.merge(tmp_path / "text")
+        with pytest.raises(TuningDatabaseError, match=r"none\.sqlite3: there is no such file"):
+            database.merge(tmp_path / "none.sqlite3")
+        assert rows(one) == before
+        assert database.merge(tuned(tmp_path / "three.sqlite3", "2026-05-01T00:00:00", {"c": 1.0})) == 1

@@ -1,0 +1,67 @@
+#include <cinttypes>
+#include <cstdio>
+
+#include "explain.h"
+#include "explain_main/format.h"
+#include "explain_main/print.h"
+
+namespace aotriton::v2::explain_main {
+
+namespace {
+
+const char* provenance_of(const KernelChoice& choice) {
+  return provenance_name(static_cast<Provenance>(choice.provenance));
+}
+
+void print_kernel(const KernelChoice& choice) {
+  printf("{\"kernel\": %s, \"arch\": %s, \"functional\": %s, \"godel_number\": %d, \"keys\": [",
+         quoted(choice.kernel).c_str(), quoted(choice.arch).c_str(), quoted(choice.functional).c_str(),
+         choice.godel_number);
+  for (int i = 0; i < choice.key_count; ++i) {
+    const TuningKeyValue& key = choice.keys[i];
+    printf("%s{\"name\": %s, \"value\": %" PRId64 ", \"representative\": %d, \"beyond_last_bin\": %s}", i ? ", " : "",
+           quoted(key.name).c_str(), key.value, key.representative, key.value > key.representative ? "true" : "false");
+  }
+  printf("], \"padding\": [");
+  for (int i = 0; i < choice.padding_count; ++i)
+    printf("%s{\"choice\": %s, \"value\": %" PRId64 ", \"padded\": %" PRId64 "}", i ? ", " : "",
+           quoted(choice.paddings[i].choice).c_str(), choice.paddings[i].value, choice.paddings[i].padded);
+  printf(
+      "], \"image\": %s, \"psels\": %s, \"copts\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": %.6g, "
+      "\"representative_is\": %s, \"runners_up\": [",
+      quoted(choice.image).c_str(), quoted(choice.psels).c_str(), quoted(choice.copts).c_str(),
+      quoted(provenance_of(choice)).c_str(), quoted(choice.source).c_str(), static_cast<double>(choice.median_us),
+      quoted(measured_name(measured_at(choice))).c_str());
+  for (int i = 0; i < choice.runner_up_count; ++i)
+    printf("%s{\"config\": %s, \"median_us\": %.6g}", i ? ", " : "", quoted(choice.runners_up[i].config).c_str(),
+           static_cast<double>(choice.runners_up[i].median_us));
+  printf("], \"backend\": %s, \"total_us\": %.6g, \"backends\": [", quoted(choice.backend).c_str(),
+         static_cast<double>(chosen_state(choice).total_us));
+  for (int i = 0; i < choice.backend_count; ++i) {
+    const BackendState& state = choice.backend_states[i];
+    printf(
+        "%s{\"name\": %s, \"median_us\": %.6g, \"total_us\": %.6g, \"needs_workspace\": %s, \"refusal\": %s, "
+        "\"refusing_kernel\": %s, \"refused_choice\": %s, \"refused_value\": %s}",
+        i ? ", " : "", quoted(choice.backends[i].name).c_str(), static_cast<double>(choice.backends[i].median_us),
+        static_cast<double>(state.total_us), state.needs_workspace ? "true" : "false", quoted(state.refusal).c_str(),
+        quoted(state.kernel).c_str(), quoted(state.choice).c_str(), quoted(state.choice_value).c_str());
+  }
+  printf("]}");
+}
+
+}  // namespace
+
+void print_json(const std::vector<Explanation>& explanations) {
+  printf("[");
+  const char* comma = "";
+  for (const Explanation& explanation : explanations) {
+    for (size_t i = 0; i < explanation.kernel_count; ++i) {
+      printf("%s", comma);
+      print_kernel(explanation.kernels[i]);
+      comma = ",\n ";
+    }
+  }
+  printf("]\n");
+}
+
+}  // namespace aotriton::v2::explain_main

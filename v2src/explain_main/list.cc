@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "explain_main/format.h"
+#include "explain_main/print.h"
+#include "registry.h"
+
+namespace aotriton::v2::explain_main {
+
+namespace {
+
+// The functionals of one kernel on one arch that this build has.
+struct Coverage {
+  const KernelInfo& kernel;
+  std::vector<const Lut*> luts;
+  std::vector<int> godel_numbers;
+  size_t images = 0;
+  // Of each choice, the places of the values that occur.
+  std::vector<std::set<size_t>> values;
+
+  Coverage(const KernelInfo& of, size_t arch) : kernel(of), values(of.choices.size()) {
+    const KernelTable* table = arch < of.tables.size() ? of.tables[arch] : nullptr;
+    if (!table) return;
+    images = table->images.size();
+    for (size_t number = 0; number < table->luts.size(); ++number) {
+      if (!table->luts[number]) continue;
+      luts.push_back(table->luts[number]);
+      godel_numbers.push_back(static_cast<int>(number));
+      size_t rest = number;
+      for (size_t i = of.choices.size(); i--; rest /= of.choices[i].values.size())
+        values[i].insert(rest % of.choices[i].values.size());
+    }
+  }
+};
+
+// Cells by provenance.
+std::map<std::string, int> provenances_of(const std::vector<const Lut*>& luts) {
+  std::map<std::string, int> counts;
+  for (const Lut* lut : luts)
+    for (const Evidence& evidence : lut->evidence) ++counts[provenance_name(evidence.provenance)];
+  return counts;
+}
+
+std::string cells_of(const std::vector<const Lut*>& luts) {
+  size_t cells = 0;
+  for (const Lut* lut : luts) cells += lut->index.size();
+  std::string line = std::to_string(cells) + (cells == 1 ? " cell:" : " cells:");
+  for (const auto& [name, count] : provenances_of(luts)) line += text(" %d %s", count, name.c_str());
+  return line;
+}
+
+// One list for all functionals of a kernel, which have the same bins.
+std::string bins_of(const Coverage& coverage) {
+  std::string line;
+  for (size_t i = 0; i < coverage.kernel.keys.size(); ++i) {
+    line += text("%s%s=", i ? " " : "", coverage.kernel.keys[i].name);
+    for (const int32_t bin : coverage.luts[0]->bins[i]) line += text("%s%d", line.back() == '=' ? "" : ",", bin);
+  }
+  return line;
+}
+
+std::string values_of(const Coverage& coverage) {
+  std::string line;
+  for (size_t i = 0; i < coverage.values.size(); ++i) {
+    line += text("%s%s=", i ? " " : "", coverage.kernel.choices[i].name);
+    for (const size_t value : coverage.values[i])
+      line += text("%s%s", line.back() == '=' ? "" : ",", coverage.kernel.choices[i].texts[value]);
+  }
+  return line;
+}
+
+void list_kernel(const Coverage& coverage, size_t arch, bool each) {
+  printf("    %s %s: ", coverage.kernel.name, arch_names()[arch]);
+  if (coverage.luts.empty()) {
+    puts("not in this build");
+    return;
+  }
+  const size_t count = coverage.luts.size();
+  printf("%zu functional%s, %zu image%s, %s\n", count, count == 1 ? "" : "s", coverage.images,
+         coverage.images == 1 ? "" : "s", cells_of(coverage.luts).c_str());
+  printf("      choices %s\n      bins    %s\n", values_of(coverage).c_str(), bins_of(coverage).c_str());
+  for (size_t i = 0; each && i < count; ++i)
+    printf("      F%d %s, %s\n", coverage.godel_numbers[i], coverage.luts[i]->functional,
+           cells_of({coverage.luts[i]}).c_str());
+}
+
+void list_kernel_json(const Coverage& coverage, size_t arch) {
+  printf("{\"kernel\": %s, \"arch\": %s, \"images\": %zu, \"bins\": {", quoted(coverage.kernel.name).c_str(),
+         quoted(arch_names()[arch]).c_str(), coverage.images);
+  for (size_t i = 0; !coverage.luts.empty() && i < coverage.kernel.keys.size(); ++i) {
+    printf("%s%s: [", i ? ", " : "", quoted(coverage.kernel.keys[i].name).c_str());
+    const std::span<const int32_t> bins = coverage.luts[0]->bins[i];
+    for (size_t bin = 0; bin < bins.size(); ++bin) printf("%s%d", bin ? ", " : "", bins[bin]);
+    printf("]");
+  }
+  printf("}, \"functionals\": [");
+  for (size_t i = 0; i < coverage.luts.size(); ++i) {
+    printf("%s{\"functional\": %s, \"godel_number\": %d, \"cells\": {", i ? ", " : "",
+           quoted(coverage.luts[i]->functional).c_str(), coverage.godel_numbers[i]);
+    const char* comma = "";
+    for (const auto& [name, count] : provenances_of({coverage.luts[i]}))
+      printf("%s%s: %d", comma, quoted(name.c_str()).c_str(), count), comma = ", ";
+    printf("}}");
+  }
+  printf("]}");
+}
+
+void list_operator(const OperatorInfo& info, const std::vector<size_t>& archs, const Options& options) {
+  if (!options.json) printf("\n%s\n", info.name);
+  if (options.json) printf("{\"op\": %s, \"backends\": [", quoted(info.name).c_str());
+  std::set<const KernelInfo*> told;
+  for (const BackendInfo& backend : info.backends) {
+    const bool first = &backend == info.backends.data();
+    const char* const needs = backend.workspace.empty() ? "" : ", needs a workspace";
+    if (options.json)
+      printf("%s{\"name\": %s, \"needs_workspace\": %s, \"kernels\": [", first ? "" : ", ",
+             quoted(backend.name).c_str(), *needs ? "true" : "false");
+    else
+      printf("  backend %s%s\n", backend.name, needs);
+    const char* comma = "";
+    for (const KernelInfo* kernel : backend.kernels) {
+      if (!told.insert(kernel).second && !options.json) {
+        printf("    %s as above\n", kernel->name);
+        continue;
+      }
+      for (const size_t arch : archs) {
+        const Coverage coverage(*kernel, arch);
+        if (options.json)
+          printf("%s", comma), list_kernel_json(coverage, arch), comma = ",\n  ";
+        else
+          list_kernel(coverage, arch, options.info != nullptr);
+      }
+    }
+    if (options.json) printf("]}");
+  }
+  if (options.json) printf("]}");
+}
+
+int unknown_arch(const std::string& arch, std::span<const char* const> all) {
+  std::string names;
+  for (const char* one : all) names += (names.empty() ? "" : ", ") + std::string(one);
+  fprintf(stderr, "aotriton-explain: %s: list: unknown arch %s: choose from %s\n", error_name(Error::unknown_arch),
+          arch.c_str(), names.c_str());
+  return 1;
+}
+
+}  // namespace
+
+int list(const Options& options) {
+  const std::span<const char* const> all = arch_names();
+  std::vector<size_t> archs;
+  for (const std::string& arch : options.archs) {
+    const auto found = std::find(all.begin(), all.end(), arch);
+    if (found == all.end()) return unknown_arch(arch, all);
+    archs.push_back(static_cast<size_t>(found - all.begin()));
+  }
+  for (size_t i = 0; options.archs.empty() && i < all.size(); ++i) archs.push_back(i);
+  std::string names;
+  for (const size_t arch : archs)
+    names +=
+        (names.empty() ? "" : ", ") + (options.json ? quoted(arch_names()[arch]) : std::string(arch_names()[arch]));
+  if (options.json)
+    printf("{\"version\": %s, \"archs\": [%s], \"operators\": [", quoted(aotriton_version()).c_str(), names.c_str());
+  else
+    printf("aotriton %s for %s\n", aotriton_version(), names.c_str());
+  const char* comma = "";
+  any_operator([&](const OperatorInfo& info) {
+    if (options.info && options.info != &info) return false;
+    if (options.json) printf("%s", comma);
+    list_operator(info, archs, options);
+    comma = ",\n ";
+    return false;
+  });
+  if (options.json) printf("]}\n");
+  return 0;
+}
+
+}  // namespace aotriton::v2::explain_main

@@ -1,0 +1,163 @@
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "explain.h"
+#include "explain_main/format.h"
+#include "explain_main/print.h"
+
+namespace aotriton::v2::explain_main {
+
+namespace {
+
+std::string microseconds(float time) { return text("%.4g us", static_cast<double>(time)); }
+
+// What is said of a median on a short line, so that it is not taken for the call's.
+const char* where(Measured measured) {
+  constexpr const char* texts[] = {"at its bin's size", "at a larger size", "at a smaller size", "at another size"};
+  return texts[static_cast<int>(measured)];
+}
+
+// Of several kernels: the same if all agree.
+Measured all_measured_at(const Explanation& explanation) {
+  Measured common = measured_at(explanation.kernels[0]);
+  for (size_t i = 1; i < explanation.kernel_count; ++i) {
+    const Measured other = measured_at(explanation.kernels[i]);
+    if (other == common || other == Measured::alike) continue;
+    common = common == Measured::alike ? other : Measured::otherwise;
+  }
+  return common;
+}
+
+const char* provenance_of(const KernelChoice& choice) {
+  return provenance_name(static_cast<Provenance>(choice.provenance));
+}
+
+// One long fact below a short line; its name is not said again on the lines that go on with it.
+void print_fact(const char* name, const std::string& fact) { printf("    %-12s %s\n", name, fact.c_str()); }
+
+std::string backend_line(const KernelChoice& choice, int i) {
+  const BackendTime& backend = choice.backends[i];
+  const BackendState& state = choice.backend_states[i];
+  std::string line = backend.name;
+  if (!strcmp(backend.name, choice.backend)) line += " (this one)";
+  if (*state.refusal) {
+    line += text(", cannot serve this call: %s", state.refusal);
+    if (*state.choice) line += text(", %s=%s", state.choice, state.choice_value);
+    line += text(" (%s)", state.kernel);
+    if (backend.median_us > 0) line += "; others of its bin take " + microseconds(backend.median_us);
+  } else if (backend.median_us > 0) {
+    // Where the first backend was not measured, all were compared in the cell that its winners come from.
+    line += ", " + microseconds(backend.median_us);
+    if (!(choice.backend_states[0].total_us > 0)) line += " in the cell that it borrows from";
+  } else if (state.total_us > 0) {
+    line += ", " + microseconds(state.total_us) + ", not compared";
+  } else {
+    line += ", not measured";
+  }
+  if (!*state.refusal && state.needs_workspace) line += ", needs a workspace";
+  return line;
+}
+
+void print_backends(const KernelChoice& choice) {
+  for (int i = 0; choice.backend_count > 1 && i < choice.backend_count; ++i)
+    print_fact(i ? "" : "backends", backend_line(choice, i));
+}
+
+// What the medians are of, and how the call differs from that.
+std::string problem_of(const KernelChoice& choice) {
+  std::string measured, own;
+  for (int i = 0; i < choice.key_count; ++i) {
+    const TuningKeyValue& key = choice.keys[i];
+    measured += text("%s%s=%d", i ? " " : "", key.name, key.representative);
+    own += text("%s%s=%" PRId64, i ? " " : "", key.name, key.value);
+  }
+  for (int i = 0; i < choice.padding_count; ++i) {
+    const Padding& padding = choice.paddings[i];
+    measured += text(" %s=%" PRId64, padding.choice, padding.padded);
+    own += text(" %s=%" PRId64, padding.choice, padding.value);
+  }
+  return measured_at(choice) == Measured::alike ? measured + ", which this call has, too"
+                                                : measured + "; this call has " + own;
+}
+
+void print_kernel(const KernelChoice& choice, bool alone) {
+  std::string line =
+      text("%s (backend %s, %s): %s, ", choice.kernel, choice.backend, choice.arch, provenance_of(choice));
+  const Measured measured = measured_at(choice);
+  line += choice.median_us > 0 ? microseconds(choice.median_us) + " " + where(measured) : "no time";
+  puts(line.c_str());
+  print_fact("functional", text("%s (godel number %d)", choice.functional, choice.godel_number));
+  for (int i = 0; i < choice.padding_count; ++i) {
+    const Padding& padding = choice.paddings[i];
+    print_fact(i ? "" : "padding",
+               text("%s is %" PRId64 ": padded to %" PRId64, padding.choice, padding.value, padding.padded));
+  }
+  for (int i = 0; i < choice.key_count; ++i) {
+    const TuningKeyValue& key = choice.keys[i];
+    print_fact(i ? "" : "bin",
+               text("%s is %" PRId64 ": %s %d", key.name, key.value,
+                    key.value <= key.representative ? "bin up to" : "last bin, beyond", key.representative));
+  }
+  print_fact("image", choice.image);
+  print_fact("psels", choice.psels);
+  print_fact("copts", choice.copts);
+  print_fact("provenance", std::string(provenance_of(choice)) + (*choice.source ? ", " : "") + choice.source);
+  if (choice.median_us > 0) {
+    print_fact("median", microseconds(choice.median_us) + ", of the bin's representative problem");
+    print_fact("measured at", problem_of(choice));
+  } else {
+    print_fact("median", "not measured");
+  }
+  for (int i = 0; i < choice.runner_up_count; ++i)
+    print_fact(i ? "" : "runners-up",
+               microseconds(choice.runners_up[i].median_us) + "  " + choice.runners_up[i].config);
+  if (alone) print_backends(choice);
+}
+
+// Of several kernels: first what they take together.
+void print_total(const char* op, const Explanation& explanation) {
+  const KernelChoice& first = explanation.kernels[0];
+  std::string provenances;
+  for (size_t i = 0; i < explanation.kernel_count; ++i) {
+    const char* const own = provenance_of(explanation.kernels[i]);
+    if (provenances.find(own) == std::string::npos) provenances += (i ? " and " : "") + std::string(own);
+  }
+  const float total = chosen_state(first).total_us;
+  std::string time = "no time";
+  if (total > 0) time = microseconds(total) + " together, " + where(all_measured_at(explanation));
+  printf("%s (backend %s, %s): %zu kernels, %s, %s\n", op, first.backend, first.arch, explanation.kernel_count,
+         provenances.c_str(), time.c_str());
+  if (total > 0) {
+    print_fact("total", microseconds(total) +
+                            ", the kernels' medians added up, each of its own bin's representative problem, which need "
+                            "not be one size");
+  } else {
+    std::string lacking;
+    for (size_t i = 0; i < explanation.kernel_count; ++i)
+      if (!(explanation.kernels[i].median_us > 0))
+        lacking += (lacking.empty() ? "" : ", ") + std::string(explanation.kernels[i].kernel);
+    print_fact("total", "not known: without a median are " + lacking);
+  }
+  print_backends(first);
+  puts("");
+}
+
+}  // namespace
+
+void print_text(const char* op, const std::vector<Explanation>& explanations) {
+  bool first = true;
+  for (const Explanation& explanation : explanations) {
+    if (!first && explanation.kernel_count) puts("");
+    if (explanation.kernel_count > 1) print_total(op, explanation);
+    for (size_t i = 0; i < explanation.kernel_count; ++i) {
+      if (i) puts("");
+      print_kernel(explanation.kernels[i], explanation.kernel_count == 1);
+      first = false;
+    }
+  }
+  if (first) puts("no kernel: the call has nothing to compute");
+}
+
+}  // namespace aotriton::v2::explain_main
