@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from ctest_environment import from_ctest  # noqa: E402
 from toy_database import toy  # noqa: E402, F401 (a fixture of every test)
 
 
@@ -41,12 +42,7 @@ def launch() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the installed tree: nothing in it may depend on where it was installed."""
-    installed = os.environ.get("AOTRITON_INSTALL")
-    if not installed:
-        if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
-            pytest.fail("ctest does not set AOTRITON_INSTALL")
-        pytest.skip("AOTRITON_INSTALL is not set: run this through ctest")
-    return Path(shutil.copytree(installed, tmp_path_factory.mktemp("moved") / "aotriton"))
+    return Path(shutil.copytree(from_ctest("AOTRITON_INSTALL"), tmp_path_factory.mktemp("moved") / "aotriton"))
 
 
 def _launch(*args: Any) -> Any:

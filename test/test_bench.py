@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from ctest_environment import from_ctest
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
@@ -47,11 +47,9 @@ print(json.dumps(seen))
 
 def test_the_cpp_side_times_one_call_of_the_library() -> None:
     """Each sample is a call and a wait, then the timed call with a wait after it or events right around it."""
-    module = os.environ.get("AOTRITON_BENCH_LATENCY")
-    if not module:
-        pytest.skip("AOTRITON_BENCH_LATENCY is not set: run this through ctest")
+    module = from_ctest("AOTRITON_BENCH_LATENCY")
     environment = {
-        "LD_LIBRARY_PATH": os.environ["AOTRITON_STANDINS"],
+        "LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"),
         "PYTHONPATH": os.pathsep.join([str(BENCH), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(

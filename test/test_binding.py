@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ctest_environment import from_ctest
 from toy.rules import OPERATOR
 
 from aotriton.codegen.program import launch_program
@@ -264,10 +265,8 @@ print(json.dumps({"seen": seen, "asked": asked}))
 @pytest.fixture(scope="module")
 def on_standin() -> dict[str, Any]:
     """What ON_STANDIN saw: "asked" are the GPUs whose current stream torch was asked for."""
-    if not os.environ.get("AOTRITON_STANDINS"):
-        pytest.skip("AOTRITON_STANDINS is not set: run this through ctest")
     environment = {
-        "LD_LIBRARY_PATH": os.environ["AOTRITON_STANDINS"],
+        "LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"),
         "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
@@ -334,9 +333,7 @@ SIZES = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 1000, "seqlen_k":
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 def test_explanations_are_those_of_the_program(name: str, arch: str) -> None:
     """explain() and aotriton-explain --json answer alike, for sizes by their names or by what names have in common."""
-    program = os.environ.get("AOTRITON_EXPLAIN")
-    if not program:
-        pytest.skip("AOTRITON_EXPLAIN is not set: run this through ctest")
+    program = from_ctest("AOTRITON_EXPLAIN")
     choices = pyaotriton.explain(name, arch=arch, dtype="bf16", **SIZES, causal=True)
     short = {"batch": 2, "heads": 16, "seqlen": 1000, "head_dim": 64}
     assert pyaotriton.explain(name, arch=arch, dtype="bf16", **short, causal=True) == choices

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from ctest_environment import from_ctest
 from test_install import compiler, has_gpu
 
 from aotriton.codegen.plan import plan
@@ -233,9 +234,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("arithmetic", [True, False], ids=["right", "wrong"])
 def test_its_program_on_a_standin(program: Path, runtime: Path, arithmetic: bool) -> None:
     """It launches the winner once, on as many programs as its rows take, and tells right results from wrong ones."""
-    if not os.environ.get("AOTRITON_STANDINS"):
-        pytest.skip("AOTRITON_STANDINS is not set: run this through ctest")
-    environment = {"LD_LIBRARY_PATH": os.pathsep.join([str(runtime), os.environ["AOTRITON_STANDINS"]])}
+    environment = {"LD_LIBRARY_PATH": os.pathsep.join([str(runtime), from_ctest("AOTRITON_STANDINS")])}
     done = run(program, cwd=program.parent, env=environment | ({"ARITHMETIC": "1"} if arithmetic else {}))
     assert done.returncode == (0 if arithmetic else 1), done.stderr
     last = done.stdout.splitlines()[-1]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ctest_environment import from_ctest
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.plan import TOLERANCE, covered
@@ -36,15 +37,6 @@ SYMBOL = rf"(?:{ALL_KERNELS})_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{{16}}".encode()  # a
 
 IN_TREE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 DATABASE = Path(os.environ.get("AOTRITON_DATABASE") or IN_TREE)  # what the build was generated from
-
-
-def given(name: str) -> str:
-    """An environment variable that ctest sets; by hand the test is skipped without it, under ctest it fails."""
-    if value := os.environ.get(name):
-        return value
-    if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
-        pytest.fail(f"ctest does not set {name}")
-    pytest.skip(f"{name} is not set: run this through ctest")
 
 
 def store() -> ImageStore:
@@ -86,7 +78,7 @@ class Shipped:
 
 
 def shipped() -> Iterator[Shipped]:
-    coverage = given("AOTRITON_COVERAGE")
+    coverage = from_ctest("AOTRITON_COVERAGE")
     with TuningDatabase(DATABASE, readonly=True) as database:
         for target in TARGETS:
             for kernel in KERNELS:
@@ -117,12 +109,12 @@ def cells(winners: list[Shipped]) -> list[Shipped]:
 
 @pytest.fixture(scope="module")
 def archive() -> bytes:
-    return Path(given("AOTRITON_ARCHIVE")).read_bytes()
+    return Path(from_ctest("AOTRITON_ARCHIVE")).read_bytes()
 
 
 @cache
 def explain(*arguments: str) -> list[dict[str, Any]]:
-    command = [given("AOTRITON_EXPLAIN"), *arguments, "--json"]
+    command = [from_ctest("AOTRITON_EXPLAIN"), *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
     return json.loads(done.stdout)
@@ -175,7 +167,7 @@ def test_explain_names_the_image_that_was_measured(cells: list[Shipped]) -> None
         wanted = winner.median_us if own else cell.timed_us[choice["image"]]
         assert choice["median_us"] == pytest.approx(wanted, rel=1e-4), where
         assert choice["median_us"] <= winner.median_us * (1 + TOLERANCE) * (1 + 1e-4), where
-        assert own or given("AOTRITON_COVERAGE") != "full", where
+        assert own or from_ctest("AOTRITON_COVERAGE") != "full", where
 
 
 def test_the_fastest_backend_serves_each_measured_cell(cells: list[Shipped]) -> None:

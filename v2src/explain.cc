@@ -159,8 +159,7 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
     line.add(" %s=%" PRId64 "%s%d", key.name, key.value, key.value <= key.representative ? "<=" : ">",
              key.representative);
   }
-  line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts,
-           provenance_name(static_cast<Provenance>(choice.provenance)));
+  line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts, provenance_of(choice));
   if (*choice.source) line.add(" (%s)", choice.source);
   if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
   if (choice.backend_count < 2) return;

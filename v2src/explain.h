@@ -24,6 +24,10 @@ const char* measured_name(Measured measured) noexcept;
 // That of the backend which the kernel belongs to.
 const BackendState& chosen_state(const KernelChoice& choice) noexcept;
 
+inline const char* provenance_of(const KernelChoice& choice) noexcept {
+  return provenance_name(static_cast<Provenance>(choice.provenance));
+}
+
 // The choice on one line of at most `size` bytes, without a newline: what the log prints.
 void format_line(const KernelChoice& choice, char* line, size_t size) noexcept;
 

@@ -9,10 +9,6 @@ namespace aotriton::v2::explain_main {
 
 namespace {
 
-const char* provenance_of(const KernelChoice& choice) {
-  return provenance_name(static_cast<Provenance>(choice.provenance));
-}
-
 void print_kernel(const KernelChoice& choice) {
   printf("{\"kernel\": %s, \"arch\": %s, \"functional\": %s, \"godel_number\": %d, \"keys\": [",
          quoted(choice.kernel).c_str(), quoted(choice.arch).c_str(), quoted(choice.functional).c_str(),

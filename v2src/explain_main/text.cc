@@ -30,10 +30,6 @@ Measured all_measured_at(const Explanation& explanation) {
   return common;
 }
 
-const char* provenance_of(const KernelChoice& choice) {
-  return provenance_name(static_cast<Provenance>(choice.provenance));
-}
-
 // One long fact below a short line; its name is not said again on the lines that go on with it.
 void print_fact(const char* name, const std::string& fact) { printf("    %-12s %s\n", name, fact.c_str()); }
 

@@ -145,8 +145,7 @@ py::dict as_dict(const KernelChoice& choice) {
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "padding"_a = padding,
                   "image"_a = choice.image, "psels"_a = choice.psels, "copts"_a = choice.copts,
-                  "provenance"_a = provenance_name(static_cast<Provenance>(choice.provenance)),
-                  "source"_a = choice.source, "median_us"_a = choice.median_us,
+                  "provenance"_a = provenance_of(choice), "source"_a = choice.source, "median_us"_a = choice.median_us,
                   "representative_is"_a = measured_name(measured_at(choice)), "runners_up"_a = runners_up,
                   "backend"_a = choice.backend, "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends);
 }
