@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 #include <vector>
 
@@ -256,7 +257,11 @@ int main(int argc, char** argv) {
     std::perror(json);
     return 1;
   }
+  const std::time_t now = std::time(nullptr);
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   std::fprintf(file, "{\n \"gpu\": \"%s\",\n \"cuda_driver\": %d,\n", name, version);
+  std::fprintf(file, " \"library\": \"%s\",\n \"date\": \"%s\",\n", aotriton_version(), date);
   std::fprintf(file, " \"batches\": %d,\n \"launches_per_batch\": %d,\n \"cases\": [\n", batches, kBatch);
   for (const Result& r : results)
     std::fprintf(
