@@ -157,12 +157,13 @@ py::list explain_request(const std::string& op, const std::string& arch, const s
   for (const auto& [key, value] : kwargs) names.push_back(py::cast<std::string>(key));
   for (const std::string& name : names) values.push_back({name.c_str(), py::cast<double>(kwargs[name.c_str()])});
   Explanation explanation;
-  raise_if(explain({.op = op.c_str(),
-                    .arch = arch.c_str(),
-                    .dtype = dtype.c_str(),
-                    .values = values,
-                    .multiprocessors = multiprocessors},
-                   &explanation));
+  // A variable of its own: g++ 13 fails on the braces as an argument.
+  const ExplainRequest request = {.op = op.c_str(),
+                                  .arch = arch.c_str(),
+                                  .dtype = dtype.c_str(),
+                                  .values = values,
+                                  .multiprocessors = multiprocessors};
+  raise_if(explain(request, &explanation));
   py::list choices;
   for (size_t i = 0; i < explanation.kernel_count; ++i) choices.append(as_dict(explanation.kernels[i]));
   return choices;
