@@ -225,8 +225,8 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
                     medians = {who: statistics.median(taken) for who, taken in samples.items()}
                     quarters = {who: statistics.quantiles(taken, n=4) for who, taken in samples.items()}
                     choices = pyaotriton.explain(
-                        OPERATORS[direction], arch=arch, multiprocessors=multiprocessors, dtype="bf16", batch=batch,
-                        heads=heads, seqlen=seqlen, head_dim=head_dim, causal=causal,
+                        OPERATORS[direction], arch=arch, product=pyaotriton.product(), multiprocessors=multiprocessors,
+                        dtype="bf16", batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, causal=causal,
                     )  # fmt: skip
                     yield {
                         "head_dim": head_dim, "causal": causal, "seqlen": seqlen, "batch": batch, "heads": heads,

@@ -132,7 +132,8 @@ def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
     medians = {LIBRARY: medians[LIBRARY], CUBLAS: medians[best], TORCH: medians[TORCH]}
     quarters = {who: statistics.quantiles(samples[best if who == CUBLAS else who], n=4) for who in medians}
     choices = pyaotriton.explain(
-        "gemm", arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), dtype=shape.dtype,
+        "gemm", arch=pyaotriton.arch(), product=pyaotriton.product(),
+        multiprocessors=pyaotriton.multiprocessors(), dtype=shape.dtype,
         batch=shape.batch, m=shape.m, n=shape.n, k=shape.k, transposed_a=shape.trans_a, transposed_b=shape.trans_b,
     )  # fmt: skip
     return {

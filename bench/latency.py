@@ -233,7 +233,8 @@ def measure(library: ctypes.CDLL, rounds: int) -> Iterator[dict[str, Any]]:
             for clock, rows in samples.items()
         }
         choices = pyaotriton.explain(
-            OPERATORS["forward"], arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
+            OPERATORS["forward"], arch=pyaotriton.arch(), product=pyaotriton.product(),
+            multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
             batch=BATCH, heads=HEADS, seqlen=seqlen, head_dim=HEAD_DIM, causal=causal,
         )  # fmt: skip
         yield {

@@ -92,7 +92,8 @@ def measure(problem: dict[str, Any]) -> dict[str, Any]:
     del ours
     us = {who: statistics.median(taken) for who, taken in race(contenders, ROUNDS).items()}
     (choice,) = pyaotriton.explain(
-        "attn_fwd", arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
+        "attn_fwd", arch=pyaotriton.arch(), product=pyaotriton.product(),
+        multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
         seqlen=problem["seqlen"], **sizes,
     )  # fmt: skip
     return problem | {

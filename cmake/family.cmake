@@ -5,8 +5,9 @@
 # AOTRITON_RUNTIME_DIR, the folder with the runtime's own headers.
 
 # aotriton_generate(OUT DIR DATABASE FILE ARCHS ... COVERAGE NAME [FAMILIES FOLDER ...] [ALONE])
-# Sets AOTRITON_GENERATED_SOURCES, AOTRITON_IMAGE_SOURCES and AOTRITON_FAMILY_FOLDERS, and adds the command that compiles
-# the images. FAMILIES are outside of the package; ALONE: they are all there is.
+# Sets AOTRITON_GENERATED_SOURCES, AOTRITON_IMAGE_SOURCES, AOTRITON_FAMILY_NAMES and AOTRITON_PRODUCTS, and adds the
+# command that compiles the images. FAMILIES are outside of the package; ALONE: they are all there is, and are added to
+# the library whose package has set AOTRITON_PRODUCTS.
 function(aotriton_generate)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE" "OUT;DATABASE;COVERAGE" "ARCHS;FAMILIES")
 
@@ -40,6 +41,9 @@ function(aotriton_generate)
   endforeach()
   if(arg_ALONE)
     list(APPEND options --alone)
+    foreach(product IN LISTS AOTRITON_PRODUCTS)
+      list(APPEND options --product "${product}")
+    endforeach()
   endif()
   # zlib makes the archive about three times smaller. Without its headers images are stored plainly.
   if(ZLIB_FOUND)
@@ -90,6 +94,7 @@ function(aotriton_generate)
   set(AOTRITON_GENERATED_SOURCES "${AOTRITON_GENERATED_SOURCES}" PARENT_SCOPE)
   set(AOTRITON_IMAGE_SOURCES "${AOTRITON_IMAGE_SOURCES}" PARENT_SCOPE)
   set(AOTRITON_FAMILY_NAMES "${AOTRITON_FAMILY_NAMES}" PARENT_SCOPE)
+  set(AOTRITON_PRODUCTS "${AOTRITON_PRODUCTS}" PARENT_SCOPE)
 endfunction()
 
 # aotriton_add_family(TARGET FOLDER [ARCHS ...] [COVERAGE NAME])

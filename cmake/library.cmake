@@ -32,7 +32,7 @@ endif()
 
 file(GLOB explain_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/explain_main/*.cc")
 add_executable(aotriton-explain ${explain_sources})
-target_include_directories(aotriton-explain PRIVATE "${PROJECT_SOURCE_DIR}/v2src")
+target_include_directories(aotriton-explain PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_compile_options(aotriton-explain PRIVATE ${AOTRITON_WARNINGS})
 target_compile_features(aotriton-explain PRIVATE cxx_std_20)
 target_link_libraries(aotriton-explain PRIVATE aotriton_v2)
@@ -42,6 +42,12 @@ add_executable(bench-launch EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/launch
 target_include_directories(bench-launch PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_compile_features(bench-launch PRIVATE cxx_std_20)
 target_link_libraries(bench-launch PRIVATE aotriton_v2)
+
+# Host time of a choice.
+add_executable(bench-choice EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/choice.cc")
+target_include_directories(bench-choice PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_compile_features(bench-choice PRIVATE cxx_std_20)
+target_link_libraries(bench-choice PRIVATE aotriton_v2)
 
 # The same beside torch, loaded by bench/latency.py.
 add_library(bench-latency MODULE EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/latency.cc")

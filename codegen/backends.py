@@ -11,7 +11,16 @@ from aotriton.rules.database import Winner
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.rules.operators import Backend, Operator
 
-CellKey = tuple[str, str, str]  # arch, kernel, and the cell as "<functional> <bin>"
+CellKey = tuple[str, str, str, str]  # arch, product as ``spelled``, kernel, and the cell as "<functional> <bin>"
+
+
+def spelled(product: str) -> str:
+    """The name in one word, as a borrowed winner's source has it."""
+    return product.replace(" ", "_")
+
+
+def key_of(row: Winner) -> CellKey:
+    return row.arch, spelled(row.product), row.kernel, f"{row.functional} {row.bin}"
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,13 @@ class BackendCell:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """The backends of an operator on one arch: by the lead's godel number, the cells of those functionals where another
-    backend was compared with the first one.
+    """The backends of an operator on one product: by the lead's godel number, the cells of those functionals where
+    another backend was compared with the first one.
     """
 
     operator: Operator
     arch: str
+    product: str
     cells: Mapping[int, tuple[BackendCell, ...]]
 
     def reached(self, kernel: KernelDescription) -> dict[int, set[tuple[int, ...]]]:
@@ -58,12 +68,13 @@ class OperatorPlan:
 
 
 def choose(
-    operator: Operator, arch: str, functionals: Sequence[Functional], rows: Mapping[CellKey, Winner]
+    operator: Operator, arch: str, product: str, functionals: Sequence[Functional], rows: Mapping[CellKey, Winner]
 ) -> OperatorPlan:
     """Each cell of the lead's ``functionals`` gets the backend whose kernels' winners take the least time together.
 
     A backend that does not serve a cell, or was not measured in it or in the cell that the first one's winners were
-    borrowed from, is not compared.
+    borrowed from, is not compared. Times are of one product: this one, or where nothing was compared on it, that which
+    lent the first backend's winners.
     """
     chosen = {}
     cells = [(cell, _bins(operator, cell)) for cell in operator.lead.cells()]
@@ -71,13 +82,15 @@ def choose(
         served = [_served(backend, functional) for backend in operator.backends]
         found = []
         for cell, bins in cells:
-            times = [_time(kernels, arch, bins, rows) for kernels in served]
-            medians = tuple(time[0] if time and _agree(time, times[0]) else 0.0 for time in times)
+            times = [_time(kernels, (arch, spelled(product)), bins, rows) for kernels in served]
+            medians = _comparable(times)
+            if (lender := _product_of(times[0])) not in ("", spelled(product)) and not any(medians[1:]):
+                medians = _comparable([_time(kernels, (arch, lender), bins, rows) for kernels in served])
             best = min((median, place) for place, median in enumerate(medians) if median) if medians[0] else (0.0, 0)
             found.append(BackendCell(cell, best[1], medians))
         if any(any(cell.medians_us[1:]) for cell in found):
             chosen[functional.godel_number] = tuple(found)
-    return OperatorPlan(operator, arch, chosen)
+    return OperatorPlan(operator, arch, product, chosen)
 
 
 def _bins(operator: Operator, cell: Sequence[int]) -> dict[str, str]:
@@ -92,13 +105,15 @@ def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescri
     return [(kernel, str(own)) for kernel, own in found] if all(own for _, own in found) else None
 
 
-def lender(kernel: KernelDescription, row: Winner) -> str:
+def lender(kernel: KernelDescription, row: Winner) -> CellKey:
     """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
-    return " ".join(_lender(kernel, row))
+    product, functional, bin = _lender(kernel, row)
+    return row.arch, product, row.kernel, f"{functional} {bin}"
 
 
-def _lender(kernel: KernelDescription, row: Winner) -> tuple[str, str]:
-    return _lending(kernel, row.arch, row.functional, row.source), _bin_lending(row.bin, row.source)
+def _lender(kernel: KernelDescription, row: Winner) -> tuple[str, str, str]:
+    product = _words(row.source).get("product", spelled(row.product))
+    return product, _lending(kernel, row.arch, row.functional, row.source), _bin_lending(row.bin, row.source)
 
 
 @cache  # of the cells of a functional, few differ in their source
@@ -127,33 +142,44 @@ def _choices(kernel: KernelDescription, functional: str) -> Mapping[str, str]:
     return {**defaults, **_words(functional)}
 
 
-Time = tuple[float, list[Mapping[str, str]]]  # microseconds, and the choices and bins that kernels were measured in
+# Microseconds, and the choices, bins and products that kernels were measured in.
+Time = tuple[float, list[Mapping[str, str]]]
 
 
 def _time(
     kernels: Sequence[tuple[KernelDescription, str]] | None,
-    arch: str,
+    on: tuple[str, str],
     bins: Mapping[str, str],
     rows: Mapping[CellKey, Winner],
 ) -> Time | None:
-    """What the measured winners of all kernels take in a cell; None where one of them has none."""
+    """What the measured winners of all kernels take in a cell of an arch and product; None where one has none."""
     total: float = 0.0
     places: list[Mapping[str, str]] = []
     for kernel, functional in kernels or ():
-        bin = bins[kernel.name]
-        row = rows.get((arch, kernel.name, f"{functional} {bin}"))
+        (arch, product), bin = on, bins[kernel.name]
+        row = rows.get((arch, product, kernel.name, f"{functional} {bin}"))
         if row and row.provenance == "borrowed":
-            functional, bin = _lender(kernel, row)
-            row = rows.get((arch, kernel.name, f"{functional} {bin}"))
+            product, functional, bin = _lender(kernel, row)
+            row = rows.get((arch, product, kernel.name, f"{functional} {bin}"))
         if not row or row.provenance != "measured":
             return None
         total += row.median_us
-        places += [_choices(kernel, functional), _words(bin)]
+        places += [_choices(kernel, functional), _words(bin), {"product": product}]
     return (total, places) if kernels else None
 
 
+def _product_of(time: Time | None) -> str:
+    """Where the last of the kernels was measured; empty where it was not."""
+    return time[1][-1]["product"] if time else ""
+
+
+def _comparable(times: Sequence[Time | None]) -> tuple[float, ...]:
+    """The microseconds of those that may stand beside the first one's, 0 for others."""
+    return tuple(time[0] if time and _agree(time, times[0]) else 0.0 for time in times)
+
+
 def _agree(time: Time, first: Time | None) -> bool:
-    """Whether both were measured in one cell: no two kernels name different values of a choice or a key."""
+    """Whether both were measured in one cell: no two kernels name different values of a choice or key, or products."""
     values: dict[str, str] = {}
     places = [*time[1], *first[1]] if first else []
     return bool(places) and all(

@@ -6,18 +6,20 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
 from aotriton.codegen import operator_source, stamp
-from aotriton.codegen.backends import CellKey, OperatorPlan
+from aotriton.codegen.backends import CellKey, OperatorPlan, spelled
+from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules import target
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.borrow import filled
+from aotriton.rules.database import Model, Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
 from aotriton.rules.family import IN_TREE, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
@@ -30,6 +32,7 @@ def write(
     out: Path,
     checksums: Mapping[str, str] | None = None,
     added: bool = False,
+    models: Models | None = None,
 ) -> list[str]:
     """Writes the files of a build and removes those of the one before; returns the names of those that changed.
 
@@ -43,13 +46,14 @@ def write(
     sources = []
     for table in planned:
         sources.append(f"{table.kernel.name}.{table.arch}.lut.cc")
-        output.write(sources[-1], _lut_source(table))
-    choices: dict[str, list[OperatorPlan]] = {}
+        output.write(sources[-1], _lut_source(table, made.products[table.arch], models))
+    choices: dict[str, dict[str, list[OperatorPlan]]] = {}  # by operator and arch, for each product
     for chosen in made.operators:
-        if chosen.cells:
-            choices.setdefault(chosen.operator.name, []).append(chosen)
+        choices.setdefault(chosen.operator.name, {}).setdefault(chosen.arch, []).append(chosen)
+    for name, archs in choices.items():
+        choices[name] = {arch: plans for arch, plans in archs.items() if any(one.cells for one in plans)}
     tables = {f"{table.kernel.name}_{table.arch}_table" for table in planned}
-    backend_tables = {f"{name}_{one.arch}_backends" for name, plans in choices.items() for one in plans}
+    backend_tables = {f"{name}_{arch}_backends" for name, archs in choices.items() for arch in archs}
     families: dict[str, list[Operator]] = {}
     for operator in operators:
         families.setdefault(operator.family, []).append(operator)
@@ -57,8 +61,8 @@ def write(
         output.write(f"{operator.name}.operator.h", render("operator.h", **values))
         output.write(f"{operator.name}.operator.cc", render("operator.cc", **values))
         sources.append(f"{operator.name}.operator.cc")
-        if operator.name in choices:
-            output.write(f"{operator.name}.backends.cc", _backends_source(choices[operator.name]))
+        if choices.get(operator.name):
+            output.write(f"{operator.name}.backends.cc", _backends_source(operator, choices[operator.name]))
             sources.append(f"{operator.name}.backends.cc")
         if not operator.written:
             output.write(f"{operator.name}.h", render("call.h", **values))
@@ -67,6 +71,10 @@ def write(
     listed = [{"name": name, "operators": members} for name, members in families.items()]
     output.write("families.cc", render("families.cc", families=listed, added=added))
     sources.append("families.cc")
+    products = {row.arch: list(made.products.get(row.arch, ())) or [_usual(row)] for row in target.TARGETS}
+    if not added:  # else they are those of the library
+        output.write("products.cc", render("products.cc", targets=target.TARGETS, products=products))
+        sources.append("products.cc")
     stems = sorted(f"{table.kernel.name}.{table.arch}.images" for table in planned)
     image_sources, image_binaries = ([f"{stem}.{suffix}" for stem in stems] for suffix in ("cc", "bin"))
     for name in (*image_sources, *image_binaries):
@@ -77,6 +85,7 @@ def write(
             "sources.cmake",
             sources=sorted(sources),
             families=[name for name in families if name in IN_TREE],
+            products=[_word(one) for of_arch in products.values() for one in of_arch],
             image_sources=image_sources,
             image_binaries=image_binaries,
         ),
@@ -86,7 +95,7 @@ def write(
     return output.written
 
 
-def _lut_source(table: TablePlan) -> str:
+def _lut_source(table: TablePlan, products: Sequence[Product], models: Models | None) -> str:
     kernel = table.kernel
     numbers = {planned.functional.godel_number for planned in table.functionals}
     return render(
@@ -94,20 +103,22 @@ def _lut_source(table: TablePlan) -> str:
         family=kernel.family,
         kernel=kernel.name,
         arch=table.arch,
+        products=[product.name for product in products],
         images=list(table.images),
-        luts=[luts.lut(planned) for planned in table.functionals],
+        luts=[luts.lut(planned, products, models) for planned in table.functionals],
         places=[number if number in numbers else None for number in range(kernel.functional_count)],
     )
 
 
-def _backends_source(choices: Sequence[OperatorPlan]) -> str:
-    operator = choices[0].operator
+def _backends_source(operator: Operator, archs: Mapping[str, Sequence[OperatorPlan]]) -> str:
     texts = {cell: bin_text(operator.lead.tuning_keys, cell) for cell in operator.lead.cells()}
-    tables = []
-    for chosen in choices:
+
+    def values(chosen: OperatorPlan) -> dict[str, object]:
         luts = {number: [(cell, texts[cell.bin]) for cell in cells] for number, cells in sorted(chosen.cells.items())}
         places = [number if number in luts else None for number in range(operator.lead.functional_count)]
-        tables.append({"arch": chosen.arch, "luts": luts, "places": places})
+        return {"name": chosen.product, "luts": luts, "places": places}
+
+    tables = [{"arch": arch, "products": [values(chosen) for chosen in plans]} for arch, plans in archs.items()]
     return render("backends.cc", operator=operator, tables=tables)
 
 
@@ -128,28 +139,88 @@ def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> st
     return json.dumps({"packs": packs}, indent=1) + "\n"
 
 
+def _usual(row: target.Target) -> Product:
+    return Product(row.product, row.arch, row.multiprocessors)
+
+
+def _word(product: Product) -> str:
+    """The product as ``--product`` takes it."""
+    return f"{product.arch}/{product.name}/{product.multiprocessors}/{product.memory or 0}"
+
+
+def _product(word: str) -> Product:
+    try:
+        arch, rest = word.split("/", 1)
+        name, multiprocessors, memory = rest.rsplit("/", 2)
+        return Product(name, arch, int(multiprocessors), int(memory) or None)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
+
+
+def products_in(databases: Iterable[Path], archs: Iterable[str]) -> dict[str, list[Product]]:
+    """The products of each arch that any of the databases knows, the usual one first and then by name; that one alone
+    where they know none.
+
+    TuningDatabaseError as it says.
+    """
+    known: dict[tuple[str, str], Product] = {}
+    for path in databases:
+        with TuningDatabase(path, readonly=True) as opened:
+            for one in opened.products():
+                other = known.get((one.arch, one.name), one)
+                memory = max(one.memory or 0, other.memory or 0) or None
+                most = max(one.multiprocessors, other.multiprocessors)
+                known[one.arch, one.name] = Product(one.name, one.arch, most, memory)
+    found = {}
+    for arch in archs:
+        usual = _usual(target.target(arch))
+        of_arch = [one for one in known.values() if one.arch == arch]
+        found[arch] = sorted(of_arch, key=lambda one: (one.name != usual.name, one.name)) or [usual]
+    return found
+
+
 def read(
-    database: Path, kernels: Sequence[KernelDescription], archs: Sequence[str]
+    database: Path, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
 ) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
-    """Every winner of these kernels and archs, each cell's timings by config, the checksums of measured images, and
-    what each image that was compiled spills.
+    """What these kernels have on the products of each arch: a winner for each cell, its own or a borrowed one; each
+    cell's timings by config; the checksums of measured images, and what each image that was compiled spills.
 
     TuningDatabaseError as it says.
     """
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
     with TuningDatabase(database, readonly=True) as opened:
-        for arch in archs:
+        spills = opened.spills()
+        unfit = {name for name, count in spills.items() if count}
+        for arch, of_arch in products.items():
+            names = [one.name for one in of_arch]
+            lenders = [*of_arch, *(one for one in opened.products(arch) if one.name not in names)]
             for kernel in kernels:
-                winners += opened.winners(arch, kernel.name)
-                for (functional, cell), outcomes in latest_medians(opened.outcomes(arch, kernel.name)).items():
-                    timings[arch, kernel.name, f"{functional} {cell}"] = {
-                        outcome.config: Timing(outcome.image, float(outcome.median_us or 0))
-                        for outcome in sorted(
-                            outcomes, key=lambda o: o.id
-                        )  # of two images of one config the newer counts
-                    }
-        return winners, timings, opened.checksums(), opened.spills()
+                own = opened.winners(arch, kernel.name)
+                for product in lenders:
+                    if product in of_arch:
+                        winners += filled(kernel, arch, product.name, own, lenders, unfit)
+                    else:
+                        winners += [row for row in own if row.product == product.name]
+                    outcomes = opened.outcomes(arch, kernel.name, product=product.name)
+                    for (functional, cell), timed in latest_medians(outcomes).items():
+                        timings[arch, spelled(product.name), kernel.name, f"{functional} {cell}"] = {
+                            outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
+                            for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
+                        }
+        return winners, timings, opened.checksums(), spills
+
+
+def models_in(databases: Iterable[Path], products: Mapping[str, Sequence[Product]]) -> Models:
+    """What the databases know of predicted times on these archs. TuningDatabaseError as it says."""
+    models: list[Model] = []
+    configs: dict[str, str] = {}
+    for path in databases:
+        with TuningDatabase(path, readonly=True) as opened:
+            for arch in products:
+                models += opened.models(arch)
+            configs |= {name: config for name, (config, _, _) in opened.facts().items()}
+    return Models(models, configs, products)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -167,6 +238,14 @@ def main(arguments: list[str] | None = None) -> int:
         help="folder of a family outside; may be given more than once",
     )
     parser.add_argument("--alone", action="store_true", help="those families only, to be added to an installed library")
+    parser.add_argument(
+        "--product",
+        type=_product,
+        action="append",
+        default=[],
+        metavar="ARCH/NAME/MULTIPROCESSORS/MEMORY",
+        help="a product of the library that the families are added to, in its order",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the generated files")
     parser.add_argument(
         "--rebuilt", type=Path, help="list of images that ship though other binaries of them were measured"
@@ -183,27 +262,32 @@ def main(arguments: list[str] | None = None) -> int:
             for family in asked
         }
         rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
-        words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt)
+        words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product)
         elsewhere = [family.folder for family in families if not family.in_tree]
         digest = stamp.digest(words, elsewhere, sorted(set(databases.values())))
         if summary := stamp.read(options.out, digest):
             print(f"{summary}, 0 files written")
             return 0
+        products = products_in(dict.fromkeys(databases.values()), archs)
+        for arch in archs:
+            products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
         winners: list[Winner] = []
         timings: dict[CellKey, dict[str, Timing]] = {}
         checksums: dict[str, str] = {}
         spills: dict[str, int] = {}
         for family in asked:
-            found = read(databases[family.name], family.kernels, archs)
+            found = read(databases[family.name], family.kernels, products)
             winners += found[0]
             timings |= found[1]
             checksums |= found[2]
             spills |= found[3]
         operators = [operator for family in families for operator in family.operators]
-        made = without_measured(plan(operators, archs, options.coverage, winners, timings, spills), set(rebuilt))
+        models = models_in(dict.fromkeys(databases.values()), products)
+        planned = plan(operators, products, options.coverage, winners, timings, spills, models)
+        made = without_measured(planned, set(rebuilt))
         for name in rebuilt:
             checksums.pop(name, None)
-        written = write(made, operators, options.out, checksums, options.alone)
+        written = write(made, operators, options.out, checksums, options.alone, models)
         functionals = sum(len(table.functionals) for table in made.tables)
         summary = f"{functionals} functionals, {sum(len(table.images) for table in made.tables)} images"
         stamp.write(options.out, digest, made_files(options.out), summary)

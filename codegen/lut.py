@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
+from aotriton.codegen.costs import Cost, Models
 from aotriton.codegen.missing import where
 from aotriton.codegen.plan import Cell, FunctionalPlan
 from aotriton.rules.binning import TuningKey, bin_text
+from aotriton.rules.database import Product
+from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription
 
 MAX_ENTRIES = 256  # the index is uint8_t
@@ -31,64 +34,88 @@ class Evidence:
     bin: str
     provenance: str
     source: str
+    shape: str
+    measured: str
     median_us: float
+    low_us: float
+    high_us: float
     first: int
     count: int
 
 
 @dataclass(frozen=True)
+class Decisions:
+    """What was decided for a product. ``index`` holds rows of (entries, comment), one for all bins of the last key."""
+
+    index: tuple[tuple[tuple[int, ...], str], ...]
+    evidence: tuple[Evidence, ...]
+    costs: tuple[Cost | None, ...] = ()  # of each entry; none where no predicted time decides
+
+    @property
+    def entries(self) -> list[int]:
+        """The entry of each cell."""
+        return [entry for row, _ in self.index for entry in row]
+
+
+@dataclass(frozen=True)
 class Lut:
-    """One functional's tables. ``index`` holds rows of (entries, comment), one for all bins of the last key."""
+    """One functional's tables; ``decisions`` by product of its arch."""
 
     functional: str
     godel_number: int
     bins: tuple[TuningKey, ...]
-    index: tuple[tuple[tuple[int, ...], str], ...]
     entries: tuple[Entry, ...]
-    evidence: tuple[Evidence, ...]
+    decisions: tuple[Decisions, ...]
     runners_up: tuple[tuple[str, float], ...]
 
-    def entry_of(self, values: tuple[int, ...]) -> Entry:
-        """The entry that serves these values of the tuning keys: what Lut::cell and the index do in C++."""
-        cell = 0
-        for key, value in zip(self.bins, values, strict=True):
-            cell = cell * len(key.representatives) + key.bin_of(value)
-        return self.entries[[entry for row, _ in self.index for entry in row][cell]]
 
+def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models | None = None) -> Lut:
+    """The table of ``plan``; ValueError where it has more images than the index can name.
 
-def lut(plan: FunctionalPlan) -> Lut:
-    """The table of ``plan``; ValueError where it has more images than the index can name."""
-    keys, texts = plan.functional.kernel.tuning_keys, _bins(plan.functional.kernel)
-    entries: dict[str, Entry] = {}
-    places: dict[str, int] = {}
-    evidence: list[Evidence] = []
+    ``models`` give the costs of entries on each of the ``products``.
+    """
+    entries: dict[str, Entry] = {spec.name: _entry(spec) for spec in plan.shipped}
     runners_up: list[tuple[str, float]] = []
-    index: list[int] = []
-    for cell in plan.cells:
-        index.append(places.setdefault(cell.image, len(places)))
-        if cell.image not in entries:
-            entries[cell.image] = _entry(cell)
-        text = texts[cell.bin]
-        count = len(cell.runners_up)
-        evidence.append(Evidence(text, cell.provenance, cell.source, cell.median_us, len(runners_up), count))
-        runners_up += cell.runners_up
+    decisions = tuple(_decisions(plan.functional.kernel, cells, entries, runners_up) for cells in plan.products)
     functional = plan.functional
+    if models and plan.shipped:
+        specs = plan.images
+        costs = [tuple(models.cost(one, specs[name]) for name in entries) for one in products]
+        decisions = tuple(replace(one, costs=of) for one, of in zip(decisions, costs, strict=True))
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"{where(functional)}: {len(entries)} images, and the index can name {MAX_ENTRIES}")
-    width = len(keys[-1].representatives)
-    rows = tuple(
-        (tuple(index[start : start + width]), bin_text(keys[:-1], plan.cells[start].bin[:-1]))
-        for start in range(0, len(index), width)
-    )
     return Lut(
         str(functional),
         functional.godel_number,
-        keys,
-        rows,
+        functional.kernel.tuning_keys,
         tuple(entries.values()),
-        tuple(evidence),
+        decisions,
         tuple(runners_up),
     )
+
+
+def _decisions(
+    kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
+) -> Decisions:
+    """Those of one product; its images and runners-up are added to those of the others."""
+    keys, texts = kernel.tuning_keys, _bins(kernel)
+    places = {image: place for place, image in enumerate(entries)}
+    index: list[int] = []
+    evidence: list[Evidence] = []
+    for cell in cells:
+        index.append(places.setdefault(cell.image, len(places)))
+        if cell.image not in entries:
+            entries[cell.image] = _entry(cell.spec)
+        times = cell.median_us, cell.low_us, cell.high_us
+        told = cell.provenance, cell.source, cell.shape, cell.measured
+        evidence.append(Evidence(texts[cell.bin], *told, *times, len(runners_up), len(cell.runners_up)))
+        runners_up += cell.runners_up
+    width = len(keys[-1].representatives)
+    rows = tuple(
+        (tuple(index[start : start + width]), bin_text(keys[:-1], cells[start].bin[:-1]))
+        for start in range(0, len(index), width)
+    )
+    return Decisions(rows, tuple(evidence))
 
 
 @cache
@@ -97,8 +124,6 @@ def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
     return {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
 
 
-def _entry(cell: Cell) -> Entry:
-    psels, copts = (
-        " ".join(f"{name}={value}" for name, value in pairs) for pairs in (cell.spec.psels, cell.spec.copts)
-    )
-    return Entry(cell.image, tuple(value for _, value in cell.spec.psels), psels, copts)
+def _entry(spec: ImageSpec) -> Entry:
+    psels, copts = (" ".join(f"{name}={value}" for name, value in pairs) for pairs in (spec.psels, spec.copts))
+    return Entry(spec.name, tuple(value for _, value in spec.psels), psels, copts)

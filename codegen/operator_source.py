@@ -40,6 +40,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
 def _expressions(program: OperatorProgram) -> list[tuple[tuple[Code, ...], tuple[str, ...]]]:
     """Every expression, with the psels that it may name."""
     found = [(code, kernel.psels) for kernel in program.kernels for code in _of_kernel(kernel)]
+    found += [(program.flops, ())] if program.flops else []
     by_name = {kernel.name: kernel for kernel in program.kernels}
     for backend in program.backends:
         psels = by_name[backend.kernels[backend.psels_of]].psels
@@ -54,6 +55,7 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
         *(guard.condition for guard in kernel.guards),
         *(choice.value for choice in kernel.choices),
         *(key.value for key in kernel.keys),
+        *kernel.work,
     ]
 
 

@@ -1,16 +1,21 @@
-"""The plan of a build: from the winners and timings of the tuning database to the image of every cell."""
+"""The plan of a build: from the winners and timings of the tuning database to the image of every cell and product.
+
+Images are shared by an arch; which of them serves a cell is each product's own.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
-from aotriton.codegen.backends import CellKey, OperatorPlan, choose, lender
+from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of, lender, spelled
+from aotriton.codegen.costs import Models
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Winner
+from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
@@ -19,18 +24,23 @@ COVERAGES = ("none", "small", "default", "full")
 
 TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a functional needs fewer images
 
+# The same where predicted times choose for all but the very problems that were measured: an image more serves few.
+EXACT_TOLERANCE = 0.04
+
 RUNNERS_UP = 3
 
 REBUILT = "another binary of this image was measured"
+UNTIMED = "no image of this build was measured in this bin"
 UNREACHED = "the image of another bin: here another backend is faster"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one config took in one cell, and the image that was timed."""
+    """How long one config took in one cell, and the image that was timed, and on which day."""
 
     image: str
     median_us: float
+    measured: str = ""
 
 
 Ranked = Mapping[str, Timing]  # the configs that were timed in a cell, the fastest first
@@ -47,14 +57,29 @@ class Cell:
     source: str
     median_us: float
     runners_up: tuple[tuple[str, float], ...]
+    low_us: float = 0.0
+    high_us: float = 0.0
+    shape: str = ""  # that was measured, for a reader
+    measured: str = ""
 
 
 @dataclass(frozen=True)
 class FunctionalPlan:
-    """Every cell of one functional, row-major over the tuning keys."""
+    """Every cell of one functional: by product of its arch, row-major over the tuning keys."""
 
     functional: Functional
-    cells: tuple[Cell, ...]
+    products: tuple[tuple[Cell, ...], ...]
+    shipped: tuple[ImageSpec, ...] = ()  # the images among which predicted times decide; none where there are no models
+
+    @property
+    def images(self) -> dict[str, ImageSpec]:
+        """Every image by name."""
+        return {spec.name: spec for spec in self.shipped} | {cell.image: cell.spec for cell in self.cells}
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Those of all products."""
+        return tuple(cell for cells in self.products for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -68,16 +93,20 @@ class TablePlan:
     @cached_property
     def images(self) -> dict[str, ImageSpec]:
         """Every image of the table by ascending name."""
-        found = {cell.image: cell.spec for functional in self.functionals for cell in functional.cells}
+        found = {name: spec for functional in self.functionals for name, spec in functional.images.items()}
         return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A build: one table for each kernel and arch, one choice of backends for each operator and arch, by arch."""
+    """A build: one table for each kernel and arch, one choice of backends for each operator and product, by arch.
+
+    ``products``: those of each arch, in the order in which tables have them.
+    """
 
     tables: tuple[TablePlan, ...]
     operators: tuple[OperatorPlan, ...]
+    products: Mapping[str, Sequence[Product]]
 
 
 class PlanError(ValueError):
@@ -86,63 +115,88 @@ class PlanError(ValueError):
 
 def plan(
     operators: Sequence[Operator],
-    archs: Sequence[str],
+    products: Mapping[str, Sequence[Product]],
     coverage: str,
     winners: Iterable[Winner],
     timings: Mapping[CellKey, Mapping[str, Timing]],
     spills: Mapping[str, int] | None = None,
+    models: Models | None = None,
 ) -> Plan:
-    """``timings`` maps a cell to its timed configs. ``spills`` says of images that were compiled what they spill: only
-    one that is known to spill nothing takes the place of a winner that was borrowed; None: every one may.
+    """``products`` are those of each arch of the build, ``winners`` those of all of them. ``timings`` maps a cell to
+    its timed configs. ``spills`` says of images that were compiled what they spill: only one that is known to spill
+    nothing takes the place of a winner that was borrowed; None: every one may. Where ``models`` say which images are
+    worth shipping, a functional has those and, unless coverage is full, no others.
 
     PlanError where a cell of an operator's first backend has no winner, or where a needed winner has psels or copts
     that its kernel does not have.
     """
-    rows = {(row.arch, row.kernel, f"{row.functional} {row.bin}"): row for row in winners}
+    rows = {key_of(row): row for row in winners}
+    models = models or Models()
     ranked: dict[CellKey, Ranked] = {}
     if coverage != "full":
         ranked = {key: dict(sorted(times.items(), key=lambda one: one[1].median_us)) for key, times in timings.items()}
     always = {kernel.name for operator in operators for kernel in operator.backends[0].kernels}
     tables: list[TablePlan] = []
     chosen: list[OperatorPlan] = []
+    exact = {kernel.name for operator in operators if operator.exact_cells for kernel in operator.kernels}
     problems: list[str] = []
     missing: list[Missing] = []
-    for arch in sorted(archs):
-        of_arch = [choose(one, arch, covered(one.lead, arch, coverage), rows) for one in operators]
-        chosen += of_arch
+    for arch in sorted(products):
+        of_arch: list[list[OperatorPlan]] = []  # by product
+        for product in products[arch]:
+            of_arch.append(
+                [choose(one, arch, product.name, covered(one.lead, arch, coverage), rows) for one in operators]
+            )
+        chosen += [one for of_product in of_arch for one in of_product]
         for kernel in kernels_of(operators):
             planned = []
-            reached: dict[int, set[tuple[int, ...]]] = {}
-            for one in of_arch:
-                for number, cells_reached in one.reached(kernel).items():
-                    reached.setdefault(number, set()).update(cells_reached)
+            reached = [_reached(kernel, of_product) for of_product in of_arch]
             bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
             for functional in covered(kernel, arch, coverage):
                 specs = _Specs(functional, spills)
-                wanted = bins
-                if kernel.name not in always:
-                    wanted = [(cell, bin) for cell, bin in bins if cell in reached.get(functional.godel_number, ())]
-                present: list[tuple[tuple[int, ...], Winner, ImageSpec]] = []
-                absent = []
-                for cell, bin in wanted:
-                    row = rows.get((arch, kernel.name, f"{functional} {bin}"))
-                    if row is None:
-                        absent.append(cell)
-                        continue
-                    try:
-                        present.append((cell, row, specs.of(row.psels, row.copts)))
-                    except ValueError as error:
-                        problems.append(f"{where(functional)} {row.bin}: a winner of another time: {error}")
+                worth = [one for one in models.shipped(functional) if specs.fitting(one.config)]
+                text, number = str(functional), functional.godel_number
+                present: list[list[_Present]] = []  # by product
+                absent: dict[tuple[int, ...], None] = {}
+                complete = True
+                for product, reached_on in zip(products[arch], reached, strict=True):
+                    found: list[_Present] = []
+                    present.append(found)
+                    on = spelled(product.name)
+                    for cell, bin in bins:
+                        needed = kernel.name in always or cell in reached_on.get(number, ())
+                        if not needed and (not worth or kernel.name in exact):
+                            continue
+                        row = rows.get((arch, on, kernel.name, f"{text} {bin}"))
+                        if row is None:
+                            if kernel.name in always or not worth:
+                                absent[cell] = None
+                            continue
+                        try:
+                            found.append((cell, row, specs.of(row.psels, row.copts)))
+                        except ValueError as error:
+                            if needed:
+                                complete = False
+                                problems.append(f"{where(functional)} {row.bin}: a winner of another time: {error}")
                 if absent:
-                    missing.append(Missing(functional, tuple(absent)))
-                elif wanted and len(present) == len(wanted):
-                    cells = _cells(present, ranked, specs)
-                    planned.append(FunctionalPlan(functional, _filled(kernel, cells)))
+                    missing.append(Missing(functional, tuple(sorted(absent))))
+                elif complete and (any(present) or worth):
+                    cells = _cells(present, ranked, specs, () if coverage == "full" else worth, kernel.name in exact)
+                    planned.append(FunctionalPlan(functional, _filled(kernel, cells, worth), tuple(worth)))
             tables.append(TablePlan(kernel, arch, tuple(planned)))
     if problems or missing:
         measured = {row.arch for row in rows.values() if row.provenance == "measured"}
         raise PlanError(report(problems, missing, measured))
-    return Plan(tuple(tables), tuple(chosen))
+    return Plan(tuple(tables), tuple(chosen), products)
+
+
+def _reached(kernel: KernelDescription, of_product: Iterable[OperatorPlan]) -> dict[int, set[tuple[int, ...]]]:
+    """The cells of the kernel, by godel number, where a backend other than an operator's first one runs it."""
+    found: dict[int, set[tuple[int, ...]]] = {}
+    for one in of_product:
+        for number, cells in one.reached(kernel).items():
+            found.setdefault(number, set()).update(cells)
+    return found
 
 
 def without_measured(made: Plan, rebuilt: Collection[str]) -> Plan:
@@ -157,7 +211,10 @@ def without_measured(made: Plan, rebuilt: Collection[str]) -> Plan:
     tables = (
         replace(
             table,
-            functionals=tuple(replace(one, cells=tuple(map(told, one.cells))) for one in table.functionals),
+            functionals=tuple(
+                replace(one, products=tuple(tuple(map(told, cells)) for cells in one.products))
+                for one in table.functionals
+            ),
         )
         for table in made.tables
     )
@@ -175,12 +232,18 @@ def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functio
     return [f for f in functionals if all(f.values[place] == value for place, value in pinned)]
 
 
-def _filled(kernel: KernelDescription, cells: Collection[Cell]) -> tuple[Cell, ...]:
+def _filled(
+    kernel: KernelDescription, products: Sequence[Sequence[Cell]], worth: Sequence[ImageSpec]
+) -> tuple[tuple[Cell, ...], ...]:
     """A cell for every bin: those that another backend serves get an image that is there anyway."""
-    by_bin = {cell.bin: cell for cell in cells}
-    filler = next(iter(cells))
-    unreached = (filler.spec, filler.image, "borrowed", UNREACHED, 0.0, ())
-    return tuple(by_bin.get(bin) or Cell(bin, *unreached) for bin in kernel.cells())
+    there = [cell.spec for cells in products for cell in cells] + list(worth)
+    made = []
+    for cells in products:
+        by_bin = {cell.bin: cell for cell in cells}
+        filler = cells[0].spec if cells else there[0]
+        unreached = (filler, filler.name, "borrowed", UNREACHED, 0.0, ())
+        made.append(tuple(by_bin.get(bin) or Cell(bin, *unreached) for bin in kernel.cells()))
+    return tuple(made)
 
 
 class _Specs:
@@ -212,41 +275,76 @@ class _Specs:
         return None
 
 
+_Present = tuple[tuple[int, ...], Winner, ImageSpec]  # a bin, its winner and the image that this asks for today
+
+
 def _cells(
-    present: Sequence[tuple[tuple[int, ...], Winner, ImageSpec]], ranked: Mapping[CellKey, Ranked], specs: _Specs
-) -> tuple[Cell, ...]:
-    """The cells of a functional, each with its winner or with an image that is as good and serves other cells too."""
-    near = [_near(row, spec, specs, ranked) for _, row, spec in present]
-    chosen = _cover([{config: ratio for config, (ratio, _) in one.items()} for one in near])
-    cells = []
-    for (cell, row, own), times, config in zip(present, near, chosen, strict=True):
-        spec, timed_image, median, runners_up = own, row.image, row.median_us, row.runners_up
-        if config != own.config:
-            timing = times[config][1]
-            spec = specs.fitting(config) or own
-            if row.provenance == "measured":  # else the timings are of the cell that the winner was borrowed from
-                others = {**dict(row.runners_up), own.config: row.median_us}
-                others.pop(config, None)
-                timed_image, median = timing.image, timing.median_us
-                runners_up = tuple(sorted(others.items(), key=lambda pair: (pair[1], pair[0])))
-        provenance, source = row.provenance, row.source
-        if provenance == "measured" and timed_image != spec.name:
-            provenance, source = "borrowed", f"{timed_image}: the kernel's source has changed since"
-        cells.append(Cell(cell, spec, spec.name, provenance, source, median, runners_up[:RUNNERS_UP]))
-    return tuple(cells)
+    present: Sequence[Sequence[_Present]],
+    ranked: Mapping[CellKey, Ranked],
+    specs: _Specs,
+    worth: Sequence[ImageSpec],
+    exact: bool,
+) -> list[list[Cell]]:
+    """The cells of a functional by product, each with its winner or with an image that is as good and serves other
+    cells too, of whichever product; where images are ``worth`` shipping, with the fastest of those,
+    and of few others where cells are ``exact``.
+    """
+    one_near = _near_exact if exact and worth else _near
+    near = [one_near(row, spec, specs, ranked, worth) for rows in present for _, row, spec in rows]
+    if worth and not exact:
+        chosen = [min(one, key=lambda config, one=one: one[config][0]) for one in near]  # type: ignore[misc]
+    else:
+        ratios = [{config: ratio for config, (ratio, _) in one.items()} for one in near]
+        chosen = _cover(ratios, [one.config for one in worth])
+    picked = zip(near, chosen, strict=True)
+    return [[_cell(one, *next(picked), specs) for one in rows] for rows in present]
+
+
+def _cell(present: _Present, near: Mapping[str, tuple[float, Timing]], config: str, specs: _Specs) -> Cell:
+    """The cell with this config, and what is known of that."""
+    cell, row, own = present
+    spec, timed_image, median, runners_up = own, row.image, row.median_us, row.runners_up
+    low, high, measured = row.low_us, row.high_us, row.measured
+    if config != own.config:
+        timing = near[config][1]
+        spec = specs.fitting(config) or own
+        if not timing.image:
+            return Cell(cell, spec, spec.name, "borrowed", UNTIMED, 0.0, ())
+        if row.provenance == "measured":  # else the timings are of the cell that the winner was borrowed from
+            others = {**dict(row.runners_up), own.config: row.median_us}
+            others.pop(config, None)
+            timed_image, median, low, high = timing.image, timing.median_us, 0.0, 0.0
+            measured = timing.measured
+            runners_up = tuple(sorted(others.items(), key=lambda pair: (pair[1], pair[0])))
+    provenance, source = row.provenance, row.source
+    if provenance == "measured" and timed_image != spec.name:
+        provenance, source = "borrowed", f"{timed_image}: the kernel's source has changed since"
+    more = low, high, _readable(row.shape), measured
+    return Cell(cell, spec, spec.name, provenance, source, median, runners_up[:RUNNERS_UP], *more)
+
+
+@cache
+def _readable(shape: str) -> str:
+    """``{"rows": 256, "width": 64}`` as ``rows 256 width 64``."""
+    return " ".join(f"{name} {value}" for name, value in json.loads(shape or "{}").items())
 
 
 def _near(
-    row: Winner, own: ImageSpec, specs: _Specs, ranked: Mapping[CellKey, Ranked]
+    row: Winner,
+    own: ImageSpec,
+    specs: _Specs,
+    ranked: Mapping[CellKey, Ranked],
+    worth: Sequence[ImageSpec] = (),
+    tolerance: float = TOLERANCE,
 ) -> dict[str, tuple[float, Timing]]:
     """Configs that may serve the cell, the winner's first, with their time over the best one's, and with their timing.
 
     Timings that may stand beside the winner's are of this cell, or of the cell that it was borrowed from. Those of a
-    measured cell must be as up to date with the kernel's source as its winner is.
+    measured cell must be as up to date with the kernel's source as its winner is. Of images that are ``worth`` shipping
+    all that were timed may serve, whatever they took; if none was, the winner if it is among them, else the first.
     """
     borrowed = row.provenance == "borrowed"
-    cell = lender(own.functional.kernel, row) if borrowed else f"{row.functional} {row.bin}"
-    times = ranked.get((row.arch, row.kernel, cell), {})
+    times = ranked.get(lender(own.functional.kernel, row) if borrowed else key_of(row), {})
     current = own.name == row.image if times else True
 
     def counts(config: str, timing: Timing) -> bool:
@@ -254,8 +352,14 @@ def _near(
         return spec is not None and (borrowed or (spec.name == timing.image) == current)
 
     best, near = 0.0, {}
+    if worth:
+        timed = {one.config: times[one.config] for one in worth if one.config in times}
+        near = {config: (timing.median_us, timing) for config, timing in timed.items() if counts(config, timing)}
+        if not near and own.config in {one.config for one in worth}:
+            return {own.config: (0.0, Timing(row.image, row.median_us))}  # predicted, for instance
+        return near or {worth[0].config: (0.0, Timing("", 0.0))}
     for config, timing in times.items():
-        if best and timing.median_us / best > 1 + TOLERANCE:
+        if best and timing.median_us / best > 1 + tolerance:
             break
         if counts(config, timing):
             measured = row.provenance == "measured" and row.median_us
@@ -263,17 +367,30 @@ def _near(
             near[config] = timing.median_us / best, timing
     mine = times.get(own.config)
     ratio = mine.median_us / best if mine and best and counts(own.config, mine) else 1.0
-    within = {config: one for config, one in near.items() if one[0] <= 1 + TOLERANCE}
+    within = {config: one for config, one in near.items() if one[0] <= 1 + tolerance}
     return {own.config: (ratio, mine or Timing(row.image, row.median_us)), **within}
 
 
-def _cover(acceptable: Sequence[Mapping[str, float]]) -> list[str]:
+def _near_exact(
+    row: Winner, own: ImageSpec, specs: _Specs, ranked: Mapping[CellKey, Ranked], worth: Sequence[ImageSpec]
+) -> dict[str, tuple[float, Timing]]:
+    """As ``_near``, of a cell that decides about the problem that was measured for it; an own image that spills gives
+    way to those that are ``worth`` shipping.
+    """
+    near = _near(row, own, specs, ranked, tolerance=EXACT_TOLERANCE)
+    if worth and specs.fitting(own.config) is None:
+        near.pop(own.config)
+        return near or _near(row, own, specs, ranked, worth)
+    return near
+
+
+def _cover(acceptable: Sequence[Mapping[str, float]], there: Sequence[str] = ()) -> list[str]:
     """A config for each cell from a small set: greedily what serves most cells, then loses least, then sorts first.
 
-    A cell takes its winner where the set has it, else the fastest of the set.
+    A cell takes its winner where the set has it, else the fastest of the set. What is ``there`` anyway is in it.
     """
-    chosen: list[str] = []
-    open_cells = list(acceptable)
+    chosen = list(there)
+    open_cells = [cell for cell in acceptable if not any(config in cell for config in there)]
     while open_cells:
 
         def rank(config: str, cells: Sequence[Mapping[str, float]] = open_cells) -> tuple[int, float, str]:

@@ -73,6 +73,7 @@ class KernelProgram:
     choices: tuple[ChoiceProgram, ...]
     keys: tuple[KeyProgram, ...]
     psels: tuple[str, ...]
+    work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class OperatorProgram:
     kernels: tuple[KernelProgram, ...]
     fills_when_empty: bool
     checked: bool
+    flops: tuple[Code, ...]  # empty where nobody counts them
+    exact_cells: bool
 
 
 def operator_program(operator: Operator) -> OperatorProgram:
@@ -168,6 +171,8 @@ class _Numbering:
             kernels=tuple(map(self._kernel, operator.kernels)),
             fills_when_empty=operator.fills_when_empty,
             checked=operator.checked,
+            flops=self._code(operator.flops, [], "flops", list(operator.sizes)) if operator.flops else (),
+            exact_cells=operator.exact_cells,
         )
 
     def _operand(self, operand: Operand) -> OperandProgram:
@@ -251,6 +256,7 @@ class _Numbering:
             ),
             keys=tuple(KeyProgram(one.name, code(one.quantity)) for one in kernel.tuning_keys),
             psels=tuple(psels),
+            work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from keyword import iskeyword
+from math import inf
 
+MOST = sys.float_info.max
 MOST_US = 1e9  # a quarter of an hour; no launch takes as long
 INT32 = range(-(2**31), 2**31)
 
@@ -62,6 +65,43 @@ def count(column: str, value: object) -> int:
     return value
 
 
+def byte_count(column: str, value: object) -> int:
+    """How large something is; C++ has 64 bits for it."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{column} is {value!r}, which is no number of bytes")
+    return value
+
+
+def number(column: str, value: object) -> float:
+    """A finite number that is not less than 0."""
+    if type(value) not in (int, float) or not 0 <= value <= MOST:  # type: ignore[operator] # a NaN is not, either
+        raise ValueError(f"{column} is {value!r}, which is no finite number from 0 on")
+    return float(value)  # type: ignore[arg-type]
+
+
+def numbers(column: str, value: object) -> tuple[float, ...]:
+    """A list of such numbers."""
+    return tuple(number(f"a number in {column}", one) for one in _list(column, value))
+
+
+@cache  # few images are launched in many sequences
+def identifiers(column: str, value: object) -> tuple[str, ...]:
+    """A list of names."""
+    return tuple(identifier(f"a name in {column}", one) for one in _list(column, value))
+
+
+def sizes(column: str, value: object) -> Mapping[str, object]:
+    """The shape of a call: names with numbers or words, each of them finite."""
+    found = _json(column, value)
+    if not isinstance(found, dict):
+        raise ValueError(f"{column} is {value!r}, not names with values")
+    for name, one in found.items():
+        identifier(f"a name in {column}", name)
+        if not isinstance(one, (int, float, str)) or one in (inf, -inf) or one != one:
+            raise ValueError(f"{name} in {column} is {one!r}, neither a finite number nor a word")
+    return found
+
+
 @cache  # a hundred thousand rows have a few hundred of them
 def settings(column: str, value: object) -> Mapping[str, int]:
     """Psels or copts: a name and a whole number each."""
@@ -83,6 +123,13 @@ def runners_up(column: str, value: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
         raise ValueError(f"{column} is {value!r}, not pairs of config and time")
     return tuple((text(f"a config in {column}", config), time_us(f"a time in {column}", us)) for config, us in found)
+
+
+def _list(column: str, value: object) -> list[object]:
+    found = _json(column, value)
+    if not isinstance(found, list):
+        raise ValueError(f"{column} is {value!r}, not a list")
+    return found
 
 
 def _json(column: str, value: object) -> object:

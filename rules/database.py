@@ -1,7 +1,8 @@
 """The tuning database: measurements as they were taken, and the winners decided from them, as rows of one SQLite file.
 
-Every line of SQL of the project is here, but for ``dump.py``, which git runs with any Python. Any number of processes
-may write at once: each write is a transaction of its own, so neither a reader nor the file after a kill -9 has a half.
+Every line of SQL of the project is here and in ``schema.py``, but for ``dump.py``, which git runs with any Python. Any
+number of processes may write at once: each write is a transaction of its own, so neither a reader nor the file after a
+kill -9 has a half.
 """
 
 from __future__ import annotations
@@ -9,150 +10,60 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 import sqlite_utils
 
-from aotriton.rules import checked
+from aotriton.rules import rows
+from aotriton.rules.rows import (
+    PHASES,
+    PROVENANCES,
+    STATUSES,
+    Measurement,
+    Model,
+    Outcome,
+    Product,
+    Sample,
+    SequenceTiming,
+    Winner,
+    latest_medians,
+)
+from aotriton.rules.schema import MERGE, MIGRATIONS
+from aotriton.rules.target import target
+
+__all__ = [
+    "PHASES",
+    "PROVENANCES",
+    "STATUSES",
+    "Measurement",
+    "Model",
+    "Outcome",
+    "Product",
+    "Sample",
+    "SequenceTiming",
+    "TuningDatabase",
+    "TuningDatabaseError",
+    "Winner",
+    "latest_medians",
+]
 
 APPLICATION_ID = 0x414F5442  # "AOTB" in the file's header: another program's SQLite file is never taken for ours
+
+# The place of each session among all, by when they began.
+AGE = "age AS (SELECT id, row_number() OVER (ORDER BY started, id) AS place FROM session)"
 
 Row = TypeVar("Row")
 Made = TypeVar("Made")
 
-PROVENANCES = ("measured", "borrowed", "predicted", "imported")
-STATUSES = ("ok", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
-PHASES = ("sweep", "race")
-
-# Step n takes a file from user_version n to n + 1. A step that was ever committed with a database is never edited.
-MIGRATIONS = (
-    """
-    CREATE TABLE session (
-        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device TEXT NOT NULL, driver TEXT NOT NULL,
-        triton TEXT NOT NULL, torch TEXT NOT NULL, arch TEXT NOT NULL, multiprocessors INTEGER NOT NULL,
-        options TEXT NOT NULL, started TEXT NOT NULL);
-    CREATE TABLE problem (
-        id INTEGER PRIMARY KEY, arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL,
-        shape TEXT NOT NULL, UNIQUE (arch, kernel, functional, bin, shape));
-    CREATE TABLE image (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config TEXT NOT NULL, sha256 TEXT, registers INTEGER,
-        spills INTEGER, shared INTEGER);
-    CREATE TABLE measurement (
-        id INTEGER PRIMARY KEY,
-        problem INTEGER NOT NULL REFERENCES problem, image INTEGER NOT NULL REFERENCES image,
-        session INTEGER NOT NULL REFERENCES session,
-        phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
-        status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
-        median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
-        samples TEXT, error REAL, tolerance REAL, detail TEXT,
-        UNIQUE (problem, image, session, phase));
-    CREATE TRIGGER measurement_is_not_changed BEFORE UPDATE ON measurement
-        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
-    CREATE TRIGGER measurement_is_not_deleted BEFORE DELETE ON measurement
-        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
-    CREATE TABLE winner (
-        arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL, image TEXT NOT NULL,
-        psels TEXT NOT NULL, copts TEXT NOT NULL,
-        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'borrowed', 'predicted', 'imported')),
-        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
-        PRIMARY KEY (arch, kernel, functional, bin)) WITHOUT ROWID;
-    """,
-)
-
-
-# What another file, attached as ``other``, has more. Ids are given anew; rows are found by what makes them unique.
-MERGE = """
-    INSERT INTO image (name, config, sha256, registers, spills, shared)
-        SELECT name, config, sha256, registers, spills, shared FROM other.image WHERE true ORDER BY id
-        ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,
-            spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL;
-    INSERT INTO problem (arch, kernel, functional, bin, shape)
-        SELECT arch, kernel, functional, bin, shape FROM other.problem WHERE true ORDER BY id ON CONFLICT DO NOTHING;
-    INSERT INTO session (uuid, device, driver, triton, torch, arch, multiprocessors, options, started)
-        SELECT uuid, device, driver, triton, torch, arch, multiprocessors, options, started
-        FROM other.session WHERE true ORDER BY id ON CONFLICT DO NOTHING;
-    INSERT INTO measurement
-        (problem, image, session, phase, status, median_us, samples, error, tolerance, detail)
-        SELECT p.id, i.id, s.id, m.phase, m.status, m.median_us, m.samples, m.error, m.tolerance, m.detail
-        FROM other.measurement m
-        JOIN other.problem op ON op.id = m.problem JOIN problem p USING (arch, kernel, functional, bin, shape)
-        JOIN other.image oi ON oi.id = m.image JOIN image i ON i.name = oi.name
-        JOIN other.session os ON os.id = m.session JOIN session s ON s.uuid = os.uuid
-        WHERE true ORDER BY m.id ON CONFLICT DO NOTHING;
-    INSERT INTO winner SELECT * FROM other.winner WHERE true ON CONFLICT DO NOTHING;
-"""
-
 
 class TuningDatabaseError(Exception):
     """The database cannot be used as asked; the message names the file and the reason. The file was not changed."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One candidate tried on one problem. ``problem``, ``image`` and ``session`` are ids of this database.
-
-    ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
-    ``tolerance`` what was allowed; None where the candidate never ran.
-    """
-
-    problem: int
-    image: int
-    session: int
-    phase: str
-    status: str
-    median_us: float | None = None
-    samples: Sequence[float] = ()
-    error: float | None = None
-    tolerance: float | None = None
-    detail: str | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A measurement with its ids replaced by what they stand for, without the samples.
-
-    ``session`` is its session's place among all by when they started.
-    """
-
-    id: int
-    arch: str
-    kernel: str
-    functional: str
-    bin: str
-    shape: str
-    image: str
-    config: str
-    session: int
-    phase: str
-    status: str
-    median_us: float | None
-
-
-@dataclass(frozen=True)
-class Winner:
-    """Who serves one bin of one functional, and why. ``median_us`` is 0 where nothing was measured."""
-
-    arch: str
-    kernel: str
-    functional: str
-    bin: str
-    image: str
-    psels: dict[str, int]
-    copts: dict[str, int]
-    provenance: str
-    source: str = ""
-    median_us: float = 0.0
-    runners_up: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.provenance not in PROVENANCES:
-            raise ValueError(f"provenance must be among {PROVENANCES}, not {self.provenance!r}")
 
 
 class TuningDatabase:
@@ -190,7 +101,6 @@ class TuningDatabase:
         self.close()
 
     def _open(self, readonly: bool) -> None:
-        self._db.execute("PRAGMA foreign_keys = ON")
         version = self._check_version(readonly)
         if version:
             damage = self._value("PRAGMA quick_check(1)")
@@ -203,8 +113,10 @@ class TuningDatabase:
             return
         self._db.execute("PRAGMA journal_mode = DELETE")  # one file, whatever another tool has set
         if version < len(MIGRATIONS):
+            self._db.execute("PRAGMA foreign_keys = OFF")  # a step makes tables anew that others refer to
             with self._transaction():
                 self._migrate(self._check_version(readonly))  # read again: another process may have been faster
+        self._db.execute("PRAGMA foreign_keys = ON")
 
     def _check_version(self, readonly: bool) -> int:
         version = int(str(self._value("PRAGMA user_version")))
@@ -251,9 +163,9 @@ class TuningDatabase:
                 text = "another process has held it locked for a minute"
             raise TuningDatabaseError(f"{self.path}: {text}") from error
 
-    def _read(self, table: str, make: Callable[[Row], Made], rows: Iterable[Row], key: int = 1) -> Iterator[Made]:
+    def _read(self, table: str, make: Callable[[Row], Made], given: Iterable[Row], key: int = 1) -> Iterator[Made]:
         """What ``make`` makes of each row; where it will not do, an error with the row's first ``key`` values."""
-        for row in rows:
+        for row in given:
             try:
                 yield make(row)
             except ValueError as error:
@@ -275,20 +187,36 @@ class TuningDatabase:
             self._db.conn.commit()
 
     def begin_session(
-        self, *, device: str, driver: str, triton: str, torch: str, arch: str, multiprocessors: int, options: str
+        self,
+        *,
+        device: str,
+        driver: str,
+        triton: str,
+        torch: str,
+        arch: str,
+        multiprocessors: int,
+        options: str,
+        uuid: str | None = None,
+        memory: int | None = None,
+        power_limit: int | None = None,
+        strategy: str = "exhaustive",
+        seed: int | None = None,
     ) -> int:
-        """Id of a new session: the conditions that its measurements share. ``options`` is the command line."""
-        row: dict[str, object] = {
-            "uuid": str(uuid.uuid4()),
-            "device": device,
-            "driver": driver,
-            "triton": triton,
-            "torch": torch,
-            "arch": arch,
-        }
-        row |= {"multiprocessors": multiprocessors, "options": options}
+        """Id of a new session: the conditions that its measurements share.
+
+        ``device`` is the product as the driver names it, ``uuid`` this very GPU, with ``memory`` in bytes and
+        ``power_limit`` in watts; ``options`` is the command line, ``strategy`` how candidates or shapes were chosen.
+        """
+        gpu: dict[str, object] = {"product": device, "uuid": uuid, "arch": arch, "multiprocessors": multiprocessors}
+        gpu |= {"memory": memory, "power_limit": power_limit, "driver": driver}
+        row: dict[str, object] = {"uuid": str(uuid4()), "triton": triton, "torch": torch, "options": options}
+        row |= {"strategy": strategy, "seed": seed}
         row |= {"started": datetime.now(timezone.utc).isoformat(timespec="seconds")}
         with self._transaction():
+            known = self._value(
+                f"SELECT id FROM device WHERE ({', '.join(gpu)}) IS ({', '.join('?' * len(gpu))})", list(gpu.values())
+            )
+            row["device"] = known or self._insert("device", gpu)
             return self._insert("session", row)
 
     def problem_id(self, arch: str, kernel: str, functional: str, bin: str, shape: Mapping[str, object]) -> int:
@@ -342,23 +270,29 @@ class TuningDatabase:
     def spills(self) -> dict[str, int]:
         """What each image that was ever compiled spills, by its name; 0 where nothing."""
         with self._errors():
-            rows = self._db.execute("SELECT name, spills FROM image WHERE sha256 IS NOT NULL")
-            return dict(self._read("image", _spills, rows))
+            found = self._db.execute("SELECT name, spills FROM image WHERE sha256 IS NOT NULL")
+            return dict(self._read("image", rows.spills, found))
+
+    def facts(self) -> dict[str, tuple[str, int, int]]:
+        """Config, registers and bytes of shared memory of each image that was ever compiled, by its name."""
+        with self._errors():
+            found = self._db.execute("SELECT name, config, registers, shared FROM image WHERE sha256 IS NOT NULL")
+            return dict(self._read("image", rows.facts, found))
 
     def checksums(self) -> dict[str, str]:
         """SHA-256 by image name, of every image that was measured."""
         with self._errors():
-            rows = self._db.execute(
+            found = self._db.execute(
                 "SELECT name, sha256 FROM image WHERE sha256 IS NOT NULL"
                 " AND id IN (SELECT image FROM measurement WHERE status = 'ok')"
             )
-            return dict(self._read("image", _checksum, rows))
+            return dict(self._read("image", rows.checksum, found))
 
     def record(self, *measurements: Measurement) -> None:
         """Appends the measurements, all of them or none. When it returns they are on disk."""
         with self._transaction():
             for measurement in measurements:
-                (measurement,) = self._read("measurement", _sound, [measurement])
+                (measurement,) = self._read("measurement", rows.sound, [measurement])
                 row = dict(zip((field.name for field in fields(measurement)), astuple(measurement), strict=True))
                 for name in ("median_us", "error", "tolerance"):
                     row[name] = None if row[name] is None else float(f"{row[name]:.5g}")
@@ -371,41 +305,67 @@ class TuningDatabase:
         marks = ", ".join("?" * len(row))
         return int(self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", list(row.values())).lastrowid)
 
-    def outcomes(self, arch: str | None = None, kernel: str | None = None, problem: int | None = None) -> list[Outcome]:
-        """Every measurement, oldest first, of one arch, kernel or problem id where given.
+    def outcomes(
+        self,
+        arch: str | None = None,
+        kernel: str | None = None,
+        problem: int | None = None,
+        product: str | None = None,
+    ) -> list[Outcome]:
+        """Every measurement, oldest first, of one arch, kernel, problem id or product where given.
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
-        where, values = _where({"p.arch": arch, "p.kernel": kernel, "p.id": problem})
+        where, values = _where({"p.arch": arch, "p.kernel": kernel, "p.id": problem, "d.product": product})
         with self._errors():
-            rows = self._db.execute(
-                "WITH age AS (SELECT id, row_number() OVER (ORDER BY started, id) AS place FROM session)"
-                " SELECT m.id, p.arch, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, age.place, m.phase,"
-                " CASE WHEN i.spills > 0 THEN 'pruned' ELSE m.status END, m.median_us"
+            found = self._db.execute(
+                f"WITH {AGE}"
+                " SELECT m.id, p.arch, d.product, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, age.place,"
+                " m.phase, CASE WHEN i.spills > 0 THEN 'pruned' ELSE m.status END, m.median_us, s.started"
                 " FROM measurement m JOIN problem p ON p.id = m.problem JOIN image i ON i.id = m.image"
-                " JOIN age ON age.id = m.session"
+                " JOIN age ON age.id = m.session JOIN session s ON s.id = m.session JOIN device d ON d.id = s.device"
                 f" {where} ORDER BY m.id",
                 values,
             )
-            return list(self._read("measurement", _outcome, rows))
+            return list(self._read("measurement", rows.outcome, found))
 
-    def medians(self, arch: str, kernel: str) -> dict[tuple[str, str], dict[str, float]]:
-        """{(functional, bin): {config: median in µs}} as last measured.
+    def samples_of(self, measurement: int) -> tuple[float, ...]:
+        """The microseconds of one measurement by ``Outcome.id``, in the order taken; empty where it has none."""
+        with self._errors():
+            found = self._db.execute("SELECT id, samples FROM measurement WHERE id = ?", [measurement])
+            return next(self._read("measurement", rows.times, found), ())
 
-        See ``latest_medians`` for which of several measurements counts.
+    def products(self, arch: str | None = None) -> list[Product]:
+        """The products that anything right was measured on or any winner is for, by name; of one arch where given.
+
+        Of a product that no session was on, the multiprocessors are those of its arch's usual one.
         """
-        found: dict[tuple[str, str], dict[str, float]] = {}
-        for (functional, bin), outcomes in latest_medians(self.outcomes(arch, kernel)).items():
-            by_age = sorted(outcomes, key=lambda o: o.id)  # of two images of one config the newer counts
-            found[functional, bin] = {outcome.config: float(outcome.median_us or 0) for outcome in by_age}
-        return found
+        with self._errors():
+            found = self._db.execute(
+                "SELECT product, arch, max(multiprocessors), max(memory) FROM device"
+                " WHERE id IN (SELECT device FROM session WHERE id IN"
+                " (SELECT session FROM measurement WHERE status = 'ok' UNION SELECT session FROM sample))"
+                " OR (arch, product) IN (SELECT arch, product FROM winner) GROUP BY product, arch"
+            )
+            known = {(one.name, one.arch): one for one in self._read("device", rows.product, found)}
+            for product, on in self._db.execute("SELECT DISTINCT product, arch FROM winner").fetchall():
+                if (product, on) not in known:
+                    known[product, on] = self._product(product, on)
+        return [known[key] for key in sorted(known) if arch in (None, key[1])]
+
+    def _product(self, name: object, arch: object) -> Product:
+        def made(row: Sequence[object]) -> Product:
+            return rows.product((*row, target(str(arch)).multiprocessors, None))
+
+        return next(self._read("winner", made, [(name, arch)]))
 
     def put_winners(self, winners: Iterable[Winner]) -> None:
         """Writes winners, all or none, over those of the same bins; only a measured one replaces a measured one."""
         with self._transaction():
             for winner in winners:
                 row = dict(zip((field.name for field in fields(winner)), astuple(winner), strict=True))
-                row["median_us"] = float(f"{winner.median_us:.5g}")
+                for name in ("median_us", "low_us", "high_us"):
+                    row[name] = float(f"{row[name]:.5g}")
                 runners_up = [(config, float(f"{median:.5g}")) for config, median in winner.runners_up]
                 for name, value in (("psels", winner.psels), ("copts", winner.copts), ("runners_up", runners_up)):
                     row[name] = json.dumps(value)
@@ -450,83 +410,82 @@ class TuningDatabase:
                 f"{path}: {image} has checksum {there}, but {here} in {self.path}: timings would mix"
             )
 
-    def winners(self, arch: str | None = None, kernel: str | None = None) -> list[Winner]:
-        """Winners of one arch or kernel where given, sorted by arch, kernel, functional and bin."""
+    def winners(self, arch: str | None = None, kernel: str | None = None, product: str | None = None) -> list[Winner]:
+        """Winners of one arch, kernel or product where given, sorted by arch, product, kernel, functional and bin."""
         columns = ", ".join(field.name for field in fields(Winner))
-        where, values = _where({"arch": arch, "kernel": kernel})
+        where, values = _where({"arch": arch, "kernel": kernel, "product": product})
         with self._errors():
-            rows = self._db.execute(
-                f"SELECT {columns} FROM winner {where} ORDER BY arch, kernel, functional, bin", values
+            found = self._db.execute(
+                f"SELECT {columns} FROM winner {where} ORDER BY arch, product, kernel, functional, bin", values
             )
-            return list(self._read("winner", _winner, rows, key=4))
+            return list(self._read("winner", rows.winner, found, key=5))
 
+    def add_sample(
+        self,
+        session: int,
+        operator: str,
+        functional: str,
+        shape: Mapping[str, object],
+        timings: Sequence[SequenceTiming],
+        sm_clock: int | None = None,
+        temperature: int | None = None,
+    ) -> None:
+        """Appends a shape of an operator with its timings, all or none; sequences that are new are added."""
+        row: dict[str, object] = {"session": session, "operator": operator, "functional": functional}
+        row |= {"shape": json.dumps(shape, sort_keys=True), "sm_clock": sm_clock, "temperature": temperature}
+        with self._transaction():
+            sample = self._insert("sample", row)
+            for timing in self._read("timing", rows.sound_timing, timings):
+                made: dict[str, object] = {"sample": sample, "sequence": self._sequence_id(operator, timing)}
+                made |= {"median_us": float(f"{timing.median_us:.5g}"), "spread": float(f"{timing.spread:.5g}")}
+                self._insert("timing", made | {"rounds": timing.rounds})
 
-def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
-    """The outcomes by (functional, bin) that tell how fast each image is now, one for each image, fastest first.
+    def _sequence_id(self, operator: str, timing: SequenceTiming) -> int:
+        row = {"operator": operator, "backend": timing.backend, "images": json.dumps(timing.images)}
+        known = self._value("SELECT id FROM sequence WHERE (operator, backend, images) = (?, ?, ?)", list(row.values()))
+        return int(str(known)) if known else self._insert("sequence", row)
 
-    Of one image the latest session counts, and in it the race over the sweep; an image whose last outcome is not ok is
-    left out. Where a bin was measured in several shapes, the shape measured last stands for it: medians of different
-    shapes say nothing of each other.
-    """
-    shape: dict[tuple[str, str], str] = {}
-    latest: dict[tuple[str, str, str], dict[str, Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda o: (o.session, o.phase == "race", o.id)):
-        if outcome.status == "ok":
-            shape[outcome.functional, outcome.bin] = outcome.shape
-        latest.setdefault((outcome.functional, outcome.bin, outcome.shape), {})[outcome.image] = outcome
-    found: dict[tuple[str, str], list[Outcome]] = {}
-    for key, text in shape.items():
-        ok = [outcome for outcome in latest[key[0], key[1], text].values() if outcome.status == "ok"]
-        if ok:
-            found[key] = sorted(ok, key=lambda o: (o.median_us or 0, o.config))
-    return found
+    def samples(self, arch: str, operator: str) -> list[Sample]:
+        """Every sample of the operator on the arch's products, oldest first, with its timings."""
+        with self._errors():
+            found = self._db.execute(
+                "SELECT t.sample, t.sequence, q.backend, q.images, t.median_us, t.spread, t.rounds"
+                " FROM timing t JOIN sequence q ON q.id = t.sequence WHERE q.operator = ?"
+                " ORDER BY t.sample, t.sequence",
+                [operator],
+            )
+            timings: dict[object, list[SequenceTiming]] = {}
+            for sample, timing in self._read("timing", lambda row: (row[0], rows.timing(row[2:])), found, key=2):
+                timings.setdefault(sample, []).append(timing)
+            found = self._db.execute(
+                f"WITH {AGE}"
+                " SELECT m.id, d.product, m.operator, m.functional, m.shape, age.place FROM sample m"
+                " JOIN age ON age.id = m.session JOIN session s ON s.id = m.session JOIN device d ON d.id = s.device"
+                " WHERE d.arch = ? AND m.operator = ? ORDER BY m.id",
+                [arch, operator],
+            )
+            return list(self._read("sample", lambda row: rows.sample(row[1:], timings.get(row[0], ())), found))
 
+    def put_models(self, models: Iterable[Model], replacing: tuple[str, str, str]) -> None:
+        """Writes models in place of all that there are of an (arch, product, operator), all or none."""
+        with self._transaction():
+            self._db.execute("DELETE FROM model WHERE (arch, product, operator) = (?, ?, ?)", list(replacing))
+            for model in models:
+                row = dict(zip((field.name for field in fields(model)), astuple(model), strict=True))
+                row["coefficients"] = json.dumps([float(f"{one:.9g}") for one in model.coefficients])
+                row |= {name: float(f"{row[name]:.5g}") for name in ("error", "saves")}
+                next(self._read("model", rows.model, [tuple(row.values())], key=6))
+                self._insert("model", row)
 
-def _winner(row: Sequence[object]) -> Winner:
-    arch, kernel, functional, bin, image, psels, copts, provenance, source, median_us, runners_up = row
-    return Winner(
-        checked.text("arch", arch),
-        checked.text("kernel", kernel),
-        checked.text("functional", functional),
-        checked.text("bin", bin),
-        checked.identifier("image", image),
-        dict(checked.settings("psels", psels)),
-        dict(checked.settings("copts", copts)),
-        checked.text("provenance", provenance),
-        checked.text("source", source),
-        checked.time_us("median_us", median_us),
-        checked.runners_up("runners_up", runners_up),
-    )
-
-
-def _outcome(row: Sequence[object]) -> Outcome:
-    outcome = Outcome(*row)  # type: ignore[arg-type]
-    if set(map(type, row[3:8])) != {str}:
-        for column, value in zip(("functional", "bin", "shape", "name of the image", "config"), row[3:8], strict=True):
-            checked.text(column, value)
-    _check_median(outcome)
-    return outcome
-
-
-def _sound(measurement: Measurement) -> Measurement:
-    _check_median(measurement)
-    for sample in measurement.samples:
-        checked.time_us("samples", sample)
-    return measurement
-
-
-def _check_median(of: Measurement | Outcome) -> None:
-    """ValueError where what is ok has no time; a NaN comes back from SQLite as no value at all."""
-    if of.status == "ok" and not checked.time_us("median_us", of.median_us):
-        raise ValueError("median_us is 0, and its status ok")
-
-
-def _spills(row: Sequence[object]) -> tuple[str, int]:
-    return checked.identifier("name", row[0]), checked.count("spills", row[1] or 0)
-
-
-def _checksum(row: Sequence[object]) -> tuple[str, str]:
-    return checked.identifier("name", row[0]), checked.sha256("sha256", row[1])
+    def models(self, arch: str | None = None) -> list[Model]:
+        """Models, of one arch where given, sorted by arch, product, kernel, functional and image."""
+        columns = ", ".join(field.name for field in fields(Model))
+        where, values = _where({"arch": arch})
+        with self._errors():
+            found = self._db.execute(
+                f"SELECT {columns} FROM model {where} ORDER BY arch, product, kernel, functional, image", values
+            )
+            return list(self._read("model", rows.model, found, key=6))
 
 
 def _where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:

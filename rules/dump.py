@@ -11,13 +11,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Winners first: they are what a reader of a diff wants to see. The others stand in the order in which they were added.
+# The tables, and what their rows are sorted by, as far as the file's schema has it. What is derived comes first: it is
+# what a reader of a diff wants to see. The others stand in the order in which they were added.
 ORDER = {
-    "winner": "arch, kernel, functional, bin",
-    "session": "id",
-    "problem": "id",
-    "image": "id",
-    "measurement": "id",
+    "winner": ("arch", "product", "kernel", "functional", "bin"),
+    "model": ("arch", "product", "kernel", "functional", "image"),
+    "device": ("id",),
+    "session": ("id",),
+    "problem": ("id",),
+    "image": ("id",),
+    "measurement": ("id",),
+    "sequence": ("id",),
+    "sample": ("id",),
+    "timing": ("sample", "sequence"),
 }
 
 
@@ -32,7 +38,9 @@ def dump(path: Path) -> Iterator[str]:
         for table, order in ORDER.items():
             if table not in existing:
                 continue
-            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {order}"):
+            columns = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+            known = ", ".join(column for column in order if column in columns)
+            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {known}"):
                 values = {name: value for name, value in zip(row.keys(), row, strict=True) if value not in (None, "")}
                 if table == "image":
                     images[values["id"]] = f"{values['name']} ({values['config']})"

@@ -13,6 +13,7 @@ from aotriton.rules.binning import TuningKey
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
 from aotriton.rules.target import ADDRESSING, DTYPES, TARGETS, Target, target
+from aotriton.rules.work import Work
 
 Value = str | int | bool
 Side = str | int | Expression
@@ -256,6 +257,7 @@ class KernelDescription:
     restrictions: tuple[Restriction, ...] = ()
     archs: tuple[str, ...] = tuple(row.arch for row in TARGETS)
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
+    work: Work | None = None  # what its time is predicted from; without it, cells alone decide
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
@@ -420,6 +422,13 @@ class Functional:
         for places, value in zip(self.kernel.places, self.values, strict=True):
             number = number * len(places) + places[value]
         return number
+
+    @cached_property
+    def measured(self) -> Functional:
+        """The functional that is measured in this one's place, because some choices do not change the speed."""
+        pairs = zip(self.kernel.choices, self.values, strict=True)
+        values = tuple(value if one.measured_as is None else one.measured_as for one, value in pairs)
+        return self if values == self.values else Functional(self.kernel, self.arch, values)
 
     @property
     def target(self) -> Target:

@@ -71,7 +71,9 @@ class Operator:
     ``sizes`` are named by the operands' ``dims``. A cell is one of the ``lead``, the first backend's last kernel, which
     has every choice and tuning key of the others. ``fills_when_empty``: a call with a size of 0 launches nothing and
     fills its results with their ``if_empty``. ``checked``: v2src/<family>/ has a ``check_<name>`` of its own.
-    ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated.
+    ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated. ``flops``: the
+    floating-point operations of a call, as its users count them. ``exact_cells``: a call whose tuning keys are all at
+    representatives is the very problem that was measured for its cell, which then decides, not a prediction.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Operator:
     fills_when_empty: bool = False
     checked: bool = False
     written: bool = False
+    flops: Expression | None = None
+    exact_cells: bool = False
     sizes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,8 @@ class Target:
     warp_size: int
     image_suffix: str
     shared_limit: int  # dynamic shared memory that one program may ask for
-    multiprocessors: int  # of the usual product, for an explanation when no GPU is present
+    product: str  # the usual one, as its driver names it
+    multiprocessors: int  # of that product, for an explanation when no GPU is present
     addressing: tuple[str, ...]  # the values of the ADDRESSING choice that this arch has
 
     def __post_init__(self) -> None:
@@ -38,8 +39,8 @@ ADDRESSING = ("general", "offset32", "descriptor")
 
 TARGETS = (
     # 227 KiB per block is the sm_90 limit; 1 KiB of it is taken by the static part of every image.
-    Target("sm_90", "cuda", 32, "cubin", 226 * 1024, 132, ("general", "descriptor")),
-    Target("gfx942", "hip", 64, "hsaco", 64 * 1024, 304, ("general", "offset32")),
+    Target("sm_90", "cuda", 32, "cubin", 226 * 1024, "NVIDIA H100 80GB HBM3", 132, ("general", "descriptor")),
+    Target("gfx942", "hip", 64, "hsaco", 64 * 1024, "AMD Instinct MI300X", 304, ("general", "offset32")),
 )
 
 

@@ -7,6 +7,7 @@ writes it into a folder.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -20,17 +21,19 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from aotriton.codegen import generate, pack  # noqa: E402
+from aotriton.codegen.costs import Models  # noqa: E402
 from aotriton.codegen.plan import Plan, TablePlan, plan  # noqa: E402
 from aotriton.codegen.render import write_if_changed  # noqa: E402
 from aotriton.codegen.store import CompiledImage  # noqa: E402
 from aotriton.rules import family  # noqa: E402
 from aotriton.rules.binning import bin_text  # noqa: E402
-from aotriton.rules.database import Winner  # noqa: E402
+from aotriton.rules.database import Model, Product, Winner  # noqa: E402
 from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, constant, evaluate  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
-from aotriton.rules.target import DTYPE_BYTES, TARGETS  # noqa: E402
+from aotriton.rules.target import DTYPE_BYTES  # noqa: E402
+from aotriton.rules.work import FORM, FORMS, TERMS, Work, terms  # noqa: E402
 
 TOY = ROOT / "test" / "toy"
 
@@ -45,11 +48,38 @@ UNMEASURED: dict[str, tuple[str, Value]] = {
 # Those in which it lies between the first one and another one.
 BETWEEN: dict[str, tuple[str, Value]] = {"gemm_hopper": ("TRANS_B", True)}
 
+# The first of an arch is its usual one. On the other sm_90 the configs of all cells are exchanged, and the first
+# backend is the fastest one.
+PRODUCTS = {
+    "sm_90": (
+        Product("NVIDIA H100 80GB HBM3", "sm_90", 132, 80 << 30),
+        Product("NVIDIA H200", "sm_90", 132, 141 << 30),
+    ),
+    "gfx942": (Product("AMD Instinct MI300X", "gfx942", 304, 192 << 30),),
+}
+
 # Microseconds of a kernel of an operator's first backend, and of a kernel of another one in the first bin of its
 # first key and beyond it: there it is faster, even where it takes one kernel more, which is faster than one that lies
 # between.
 FIRST_US, BETWEEN_US, SLOW_US, FAST_US = 10.0, 9.0, 30.0, 4.0
 
+# By config, the microseconds of kernels of the made-up family on one product, of 32 columns without a bias and where
+# the kernel has the choice by descriptor: so many, and so many more for each of a term. Others have no models, nor has
+# the last config of each kernel, which wins cells.
+PREDICTED_ON = PRODUCTS["sm_90"][1].name
+ALL_PROGRAMS, WALK = "programs, by multiprocessor", "steps of the longest program"
+PREDICTED: dict[str, dict[str, tuple[float, float, str]]] = {
+    "scale_rows": {
+        "BLOCK_M=32 num_warps=4": (4.0, 1.0, ALL_PROGRAMS),
+        "BLOCK_M=64 num_warps=4": (6.0, 1.0, ALL_PROGRAMS),
+    },
+    "scale_rows_fast": {"BLOCK_M=64 num_warps=4": (1.5, 0.25, WALK)},
+    "scale_rows_weigh": {"num_warps=4": (4.0, 0.0, WALK)},
+    "scale_rows_apply": {"BLOCK_M=64 MOST_SPLITS=4 num_warps=4": (1.0, 0.5, ALL_PROGRAMS)},
+}
+PREDICTED_ERROR = 0.03125
+
+WORKS = 600  # random ones, whose terms C++ is to work out too
 EXPRESSIONS = 2000  # random ones, to be evaluated in C++ too
 INT64 = range(-(2**63), 2**63)
 
@@ -77,23 +107,27 @@ def spec(functional: Functional, last: bool) -> ImageSpec:
     return ImageSpec.of(functional, psels, copts)
 
 
-def winner(cell: tuple[int, ...], specs: tuple[ImageSpec, ImageSpec], first_backend: bool) -> Winner:
-    """The first config where a key is in its first bin, else the last one.
+def winner(product: Product, cell: tuple[int, ...], specs: tuple[ImageSpec, ImageSpec], first_backend: bool) -> Winner:
+    """The first config where a key is in its first bin, else the last one; the other way round on an unusual product.
 
     cuda is measured: bf16 here, and other types borrow from it. hip is predicted.
     """
+    unusual = product is not PRODUCTS[product.arch][0]
     functional, keys = specs[0].functional, specs[0].functional.kernel.tuning_keys
     short = [value == key.representatives[0] for key, value in zip(keys, cell, strict=True)]
-    chosen, other = specs[not any(short)], specs[any(short)]
+    chosen, other = specs[any(short) == unusual], specs[any(short) != unusual]
     row: dict[str, Any] = {"provenance": "predicted", "source": "static model"}
     if functional.target.vendor == "cuda" and functional["T"] == "bf16":
         fast = BETWEEN_US if excepted(BETWEEN, functional) else FAST_US
-        median = FIRST_US if first_backend else SLOW_US if short[0] else fast
+        median = FIRST_US if first_backend else SLOW_US if short[0] or unusual else fast
         row = {"provenance": "measured", "median_us": median, "runners_up": ((other.config, median + 1.5),)}
+        row |= {"low_us": median - 0.5, "high_us": median + 0.5, "measured": "2026-11-21"}
+        row |= {"shape": json.dumps({key.name: value for key, value in zip(keys, cell, strict=True)})}
     elif functional.target.vendor == "cuda":
         row = {"provenance": "borrowed", "source": "T=bf16 in the same bin"}
     return Winner(
         arch=functional.arch,
+        product=product.name,
         kernel=functional.kernel.name,
         functional=str(functional),
         bin=bin_text(keys, cell),
@@ -111,20 +145,51 @@ def winners(operator: Operator) -> list[Winner]:
         for functional in (one for arch in kernel.archs for one in kernel.functionals(arch)):
             if kernel in first or not excepted(UNMEASURED, functional):
                 specs = spec(functional, False), spec(functional, True)
-                found += [winner(cell, specs, kernel in first) for cell in kernel.cells()]
+                for product in PRODUCTS[functional.arch]:
+                    found += [winner(product, cell, specs, kernel in first) for cell in kernel.cells()]
     return found
 
 
+def predicted() -> Models:
+    """The models of PREDICTED."""
+    found, configs = [], {}
+    for operator in operators():
+        for kernel in (one for one in operator.kernels if one.name in PREDICTED):
+            wanted = {"BLOCK_DMODEL": 32, "HAS_BIAS": False, "ADDRESSING": "descriptor"}
+            own = {one.name: wanted[one.name] for one in kernel.choices if one.name in wanted}
+            functional = kernel.functional("sm_90", T="bf16", **own)
+            for place, (config, (one, each, term)) in enumerate(PREDICTED[kernel.name].items()):
+                image = ImageSpec.parse(functional, config).name
+                configs[image] = config
+                values = {"one": one, term: each}
+                made = Model(
+                    arch="sm_90",
+                    product=PREDICTED_ON,
+                    operator=operator.name,
+                    kernel=kernel.name,
+                    functional=str(functional),
+                    image=image,
+                    form=FORM,
+                    occupancy=2,
+                    coefficients=tuple(values.get(name, 0.0) for name in TERMS),
+                    error=PREDICTED_ERROR,
+                    samples=100,
+                    saves=0.5 - place / 10,
+                )
+                found.append(made)
+    return Models(found, configs, PRODUCTS)
+
+
 def planned() -> Plan:
-    """The plan of the made-up build."""
+    """The plan of the made-up build: every cell has its own winner, whatever is predicted."""
     rows = [row for operator in operators() for row in winners(operator)]
-    made = plan(operators(), [row.arch for row in TARGETS], "default", rows, {})
+    made = plan(operators(), PRODUCTS, "full", rows, {}, models=predicted())
 
     def covered(table: TablePlan) -> TablePlan:
         kept = [one for one in table.functionals if not excepted(UNCOVERED, one.functional)]
         return replace(table, functionals=tuple(kept))
 
-    return Plan(tuple(map(covered, made.tables)), made.operators)
+    return replace(made, tables=tuple(map(covered, made.tables)))
 
 
 def descriptor(type_: str) -> dict[str, Any]:
@@ -271,12 +336,77 @@ def write_expressions(out: Path) -> None:
     write_if_changed(out / "expressions.h", text)
 
 
+WORKS_H = """\
+// Made by test/fake.py: random works of a call, tiles and GPUs, and the terms that Python makes of them.
+#pragma once
+
+#include "cost.h"
+
+namespace aotriton::v2 {{
+
+struct WorkCase {{
+  WorkOfCall work;
+  Cost cost;
+  double terms[kTerms];
+}};
+constexpr WorkCase kWorks[] = {{
+{rows}
+}};
+
+}}  // namespace aotriton::v2
+"""
+
+
+def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
+    """One with any numbers that a call may have, a GPU's multiprocessors, and the programs that fit on one of them."""
+
+    def number(most: int) -> Expression:
+        return constant(max(1, int(most ** chance.random())))
+
+    traffic = number(1 << 40), number(1 << 40)
+    one = Work(
+        rows=number(1 << 20),
+        row_tile=constant(1 << chance.randrange(9)),
+        outer=number(4096),
+        columns=number(1 << 14),
+        column_tile=constant(8 * chance.randrange(1, 33)),
+        depth=number(1 << 20),
+        depth_tile=constant(chance.choice([1, 16, 32, 48, 64, 128])),
+        repeat=constant(chance.choice([1, 1, 2, 8])),
+        form=constant(form),
+        traffic=traffic,
+        slow=constant(chance.randrange(2)),
+        programs=constant(chance.choice([1, 1, 2, 3])),
+    )
+    return one, chance.choice([1, 7, 66, 132, 304]), chance.randrange(1, 9)
+
+
+def write_works(out: Path) -> None:
+    """Random works of all forms with their terms in Python, as C++ data."""
+    chance, rows = random.Random(2), []
+    for i in range(WORKS):
+        one, multiprocessors, occupancy = random_work(chance, i % len(FORMS))
+        environment = Environment(multiprocessors=multiprocessors)
+        number = {name: evaluate(getattr(one, name), environment) for name in
+                  ("outer", "rows", "columns", "depth", "repeat", "slow", "form")}  # fmt: skip
+        near, far = (evaluate(traffic, environment) for traffic in one.traffic)
+        of_call = [*list(number.values())[:5], near, far, number["slow"], number["form"], multiprocessors]
+        of_tile = [
+            evaluate(side, environment) for side in (one.row_tile, one.column_tile, one.depth_tile, one.programs)
+        ]
+        wanted = ", ".join(f"{value!r}" for value in terms(one, environment, occupancy))
+        tile = ", ".join(map(str, (*of_tile, occupancy)))
+        rows.append(f'    {{{{{", ".join(map(str, of_call))}}}, {{{tile}, 0, "", {{}}}}, {{{wanted}}}}},')
+    write_if_changed(out / "works.h", WORKS_H.format(rows="\n".join(rows)))
+
+
 def write(out: Path, zlib: bool) -> None:
     """The made-up build in folder ``out``."""
     made = planned()
-    generate.write(made, operators(), out)
+    generate.write(made, operators(), out, models=predicted())
     write_images(made, out, zlib)
     write_expressions(out)
+    write_works(out)
 
 
 def main() -> None:

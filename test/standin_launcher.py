@@ -4,7 +4,8 @@ The child processes read what to do from AOTRITON_STANDIN, a json object: "crash
 context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
 gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" and "dies_at_start" fail at the
 start. "lost" is [after how many requests the GPU is lost, for how many more], counted in the folder
-"counters"; "lost_gpu" names it where there are two.
+"counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls itself. "refuse" lists batches of
+shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.check import Check
 from aotriton.tune.problems import Problem
-from aotriton.tune.worker import Device, Request
+from aotriton.tune.sequences import Draw
+from aotriton.tune.worker import Conditions, Device, Request, Timed
 
 
 def time_of(config: str) -> float:
@@ -27,6 +30,18 @@ def time_of(config: str) -> float:
     tile = values.get("BLOCK_M", 64 * values.get("CONSUMERS", 1)) * values.get("BLOCK_N", 1)
     stages = values.get("num_stages", values.get("STAGES", 0))
     return round(1e6 / tile * (1 + 0.01 * stages) + 0.1 * values["num_warps"], 3)
+
+
+def time_of_call(requests: Sequence[Request], shape: Mapping[str, int]) -> float:
+    """Microseconds that the stand-in says the launches of a call take: so many each, and more for each tile of rows."""
+    rows, heads = (shape.get(name) or shape[other] for name, other in (("rows", "seqlen_q"), ("heads", "heads_q")))
+    total = 0.0
+    for request in requests:
+        values = {name: int(value) for name, value in (part.split("=") for part in request.config.split())}
+        tile = values.get("BLOCK_M")
+        total += 2 + values["num_warps"] / 4
+        total += shape["batch"] * heads * -(-rows // tile) * (8 + tile) / 1e5 if tile else 0
+    return total
 
 
 class StandinLauncher:
@@ -43,7 +58,10 @@ class StandinLauncher:
         return config in self._orders.get(order, ())
 
     def device(self) -> Device:
-        return Device("sm_90", "stand-in", "none", "none", 132)
+        return Device("sm_90", self._orders.get("product", "stand-in"), "none", "none", 132, "GPU-0", 1 << 30, 700)
+
+    def conditions(self) -> Conditions:
+        return Conditions(1980, 41)
 
     def prepare(self, problem: Problem) -> None:
         self._intact = True
@@ -85,6 +103,20 @@ class StandinLauncher:
         if any(one.name not in self._checked and self._told("flaky", one.config) for one in opened):
             os.abort()
         return [time_of(one.config) for one in opened]
+
+    def sequences(self, draw: Draw) -> Timed:
+        shape = dict(draw.shape)
+        if log := self._orders.get("log"):
+            with Path(log).open("a") as file:
+                file.write(f"{os.environ['CUDA_VISIBLE_DEVICES']} {draw.functional} {draw.shape}\n")
+        lost = "lost" not in self._orders and self._orders.get("lost_gpu") == os.environ["CUDA_VISIBLE_DEVICES"]
+        if lost or shape["batch"] in self._orders.get("refuse", ()):
+            raise RuntimeError("an illegal memory access was encountered")
+        found = []
+        for one in draw.sequences:
+            images = tuple(request.name for request in one.requests)
+            found.append(SequenceTiming(one.backend, images, time_of_call(one.requests, shape), 0.01, 5))
+        return Timed(found, Conditions(1980, 41))
 
     def close(self, opened: Any) -> None:
         self._checked.discard(opened.name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toy.rules import APPLY, FAST, KERNEL, OPERATOR, WEIGH
-from toy_database import cells, database, spec, with_fast, with_split
+from toy_database import cells, database, spec, usual, with_fast, with_split
 
-from aotriton.codegen.backends import BackendCell, choose
+from aotriton.codegen.backends import BackendCell, choose, key_of
 from aotriton.codegen.plan import UNREACHED, Plan, TablePlan, plan
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Winner
@@ -17,6 +17,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 DIAGONAL, SHORT = (512, 512, 8), (64, 512, 8)
 
 
@@ -25,7 +26,9 @@ def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addres
     return kernel.functional("sm_90", **{choice.name: values[choice.name] for choice in kernel.choices})
 
 
-def row(functional: Functional, cell: tuple[int, ...], median: float = 0.0, source: str = "") -> Winner:
+def row(
+    functional: Functional, cell: tuple[int, ...], median: float = 0.0, source: str = "", product: str = H100
+) -> Winner:
     """A measured winner where a median is given, else one borrowed from ``source``."""
     kernel = functional.kernel
     psels = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
@@ -33,15 +36,14 @@ def row(functional: Functional, cell: tuple[int, ...], median: float = 0.0, sour
     image = ImageSpec.of(functional, psels, copts).name
     provenance = "measured" if median else "borrowed"
     bin = bin_text(kernel.tuning_keys, cell)
-    return Winner("sm_90", kernel.name, str(functional), bin, image, psels, copts, provenance, source, median)
+    return Winner("sm_90", product, kernel.name, str(functional), bin, image, psels, copts, provenance, source, median)
 
 
 def chosen(
     operator: Operator, functional: Functional, cell: tuple[int, ...], *rows: Winner
 ) -> tuple[int, tuple[float, ...]]:
     """Backend and medians of one cell; (0, ()) where nothing was compared in the functional."""
-    by_place = {(one.arch, one.kernel, f"{one.functional} {one.bin}"): one for one in rows}
-    made = choose(operator, "sm_90", [functional], by_place)
+    made = choose(operator, "sm_90", H100, [functional], {key_of(one): one for one in rows})
     for found in made.cells.get(functional.godel_number, ()):
         if found.bin == cell:
             return found.backend, found.medians_us
@@ -90,6 +92,21 @@ def test_borrowed_cells_compare_their_lender() -> None:
         assert chosen(ATTN_FWD, one, empty, *measured, *borrowed)[0] == expected
 
 
+def test_products_are_not_compared() -> None:
+    """Times of two products say nothing of each other; where nothing was compared on the product itself, the choice is
+    that of the product that lent the first backend's winners, with its times.
+    """
+    one, other = attn(forward.ATTN_FWD), attn(forward.ATTN_FWD_HOPPER)
+    lent = "product=NVIDIA_H200 in the same bin"
+    there = row(one, DIAGONAL, 10.0, product=H200), row(other, DIAGONAL, 8.0, product=H200)
+    borrowed = row(one, DIAGONAL, source=lent), row(other, DIAGONAL, source=lent)
+    assert chosen(ATTN_FWD, one, DIAGONAL, *there, *borrowed) == (1, (10.0, 8.0))
+    assert chosen(ATTN_FWD, one, DIAGONAL, *there, borrowed[0], row(other, DIAGONAL, 9.0)) == (1, (10.0, 8.0))
+    assert chosen(ATTN_FWD, one, DIAGONAL, *there, row(one, DIAGONAL, 9.0), borrowed[1]) == (0, ())
+    own = row(one, DIAGONAL, 7.0), row(other, DIAGONAL, 7.5)
+    assert chosen(ATTN_FWD, one, DIAGONAL, *there, *own) == (0, (7.0, 7.5))
+
+
 def test_the_kernels_of_a_backend_count_together() -> None:
     """Medians of all kernels are added, each of its own cell of the same bins; without one of them there is no time."""
     first = backward.OPERATOR.backends[0]
@@ -103,7 +120,7 @@ def test_the_kernels_of_a_backend_count_together() -> None:
 
 def planned(toy: KernelDescription, rows: list[Winner], coverage: str = "default") -> tuple[Plan, TablePlan]:
     """The plan for sm_90, and the table of the fast backend's kernel."""
-    made = plan([OPERATOR], ["sm_90"], coverage, [row for row in rows if row.arch == "sm_90"], {})
+    made = plan([OPERATOR], usual("sm_90"), coverage, [row for row in rows if row.arch == "sm_90"], {})
     (table,) = (table for table in made.tables if table.kernel is FAST)
     return made, table
 
@@ -126,7 +143,7 @@ def test_a_backend_brings_the_images_that_are_reached(toy: KernelDescription) ->
 def test_a_backend_of_kernels_with_fewer_choices_and_keys(toy: KernelDescription) -> None:
     """Each kernel's median is that of its own cell: the one whose choices and keys the cell of the operator has."""
     rows = [row for row in with_split(with_fast(database(toy)[0])) if row.arch == "sm_90"]
-    made = plan([OPERATOR], ["sm_90"], "default", rows, {})
+    made = plan([OPERATOR], usual("sm_90"), "default", rows, {})
     (compared,) = made.operators[0].cells.values()
     assert [cell.backend for cell in compared] == [1, 0, 1, 2]
     assert compared[3] == BackendCell((512, 8), 2, (20.0, 0.0, 15.0))

@@ -21,6 +21,7 @@ from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator
+from aotriton.rules.target import target
 
 pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
 
@@ -330,24 +331,30 @@ SIZES = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 1000, "seqlen_k":
 
 
 @pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
-@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_explanations_are_those_of_the_program(name: str, arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "product"), [("sm_90", None), ("sm_90", "NVIDIA H200"), ("gfx942", "AMD Instinct MI300X")]
+)
+def test_explanations_are_those_of_the_program(name: str, arch: str, product: str | None) -> None:
     """explain() and aotriton-explain --json answer alike, for sizes by their names or by what names have in common."""
     program = from_ctest("AOTRITON_EXPLAIN")
-    choices = pyaotriton.explain(name, arch=arch, dtype="bf16", **SIZES, causal=True)
+    choices = pyaotriton.explain(name, arch=arch, product=product, dtype="bf16", **SIZES, causal=True)
+    assert {choice["product"] for choice in choices} == {product or target(arch).product}
     short = {"batch": 2, "heads": 16, "seqlen": 1000, "head_dim": 64}
-    assert pyaotriton.explain(name, arch=arch, dtype="bf16", **short, causal=True) == choices
+    assert pyaotriton.explain(name, arch=arch, product=product, dtype="bf16", **short, causal=True) == choices
+    place = ["--device", product] if product else ["--arch", arch]
     for sizes in (SIZES, short):
         options = [text for size, n in sizes.items() for text in (f"--{size.replace('_', '-')}", str(n))]
-        command = [program, "--op", name, "--arch", arch, "--dtype", "bf16", *options, "--causal", "--json"]
+        command = [program, "--op", name, *place, "--dtype", "bf16", *options, "--causal", "--json"]
         told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         for choice, other in zip(choices, told, strict=True):
             assert list(choice) == list(other), "the same facts, in the same order"
-            timed = ("median_us", "total_us", "runners_up", "backends")
+            times = ("median_us", "low_us", "high_us", "total_us", "bin_median_us")
+            times += ("predicted_us", "predicted_total_us", "predicted_error")
+            timed = (*times, "runners_up", "backends")
             assert [choice[field] for field in choice if field not in timed] == [
                 other[field] for field in other if field not in timed
             ]
-            for field in ("median_us", "total_us"):
+            for field in times:
                 assert choice[field] == pytest.approx(other[field], rel=1e-5)
             for field in ("runners_up", "backends"):
                 for row, printed in zip(choice[field], other[field], strict=True):
@@ -369,7 +376,7 @@ def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
     assert all(key["beyond_last_bin"] for key in choice["keys"])
     choices = pyaotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments)
     for choice in choices:
-        assert choice["total_us"] == pytest.approx(sum(one["median_us"] for one in choices), rel=1e-5)
+        assert choice["total_us"] == pytest.approx(sum(one["bin_median_us"] for one in choices), rel=1e-5)
         backends = {one["name"]: one for one in choice["backends"]}
         assert not backends["portable"]["refusal"]
         assert backends["portable"]["needs_workspace"]

@@ -15,7 +15,7 @@ from toy.rules import KERNEL, ROWS, X
 
 from aotriton.codegen import cxx, pack
 from aotriton.codegen.store import CompiledImage
-from aotriton.rules.database import Measurement, TuningDatabase, TuningDatabaseError
+from aotriton.rules.database import Measurement, Model, SequenceTiming, TuningDatabase, TuningDatabaseError
 from aotriton.rules.expression import constant, size
 from aotriton.rules.kernel import Choice, Parameter
 from aotriton.rules.operators import Backend, DerivedSize, Scalar
@@ -30,14 +30,19 @@ def path(tmp_path: Path) -> Path:
     with TuningDatabase(made) as database:
         database.put_winners([winner()])
         image = database.image_id("attn_fwd_sm_90_1", "BLOCK_M=64 num_warps=4", "0" * 64, 64, 0, 1024)
-        database.record(Measurement(problem(database), image, begin(database), "sweep", "ok", 10.0, [10.0]))
+        session = begin(database)
+        database.record(Measurement(problem(database), image, session, "sweep", "ok", 10.0, [10.0]))
+        database.add_sample(session, "gemm", "T=bf16", {"m": 1}, [SequenceTiming("portable", ("gemm_1",), 1.0, 0.1, 9)])
+        model = Model("sm_90", "stand-in", "gemm", "gemm", "T=bf16", "gemm_1", "waves", 2, (1.0, 2.0), 0.1, 9)
+        database.put_models([model], ("sm_90", "stand-in", "gemm"))
     return made
 
 
 def change(path: Path, sql: str, *values: object) -> None:
     """As another program would, which knows nothing of what a column may hold."""
     connection = sqlite3.connect(path)
-    connection.execute("DROP TRIGGER IF EXISTS measurement_is_not_changed")
+    for table in ("measurement", "sample", "timing"):
+        connection.execute(f"DROP TRIGGER {table}_is_not_changed")
     connection.execute("PRAGMA ignore_check_constraints = ON")
     connection.execute(sql, values)
     connection.commit()
@@ -52,6 +57,9 @@ BAD_WINNERS = [
     *(("runners_up", value) for value in ('[["A=1", NaN]]', '[["A=1", Infinity]]', '[["A=1", -1]]', '[["A=1"]]', "{}")),
     ("provenance", "guessed"),
     ("source", b"bytes"),
+    *((column, value) for column in ("low_us", "high_us") for value in (INFINITE, -1.0, "soon")),
+    ("shape", b"{}"),
+    ("measured", b"2026"),
 ]
 
 
@@ -61,7 +69,59 @@ def test_a_winner_that_will_not_do_is_named(path: Path, column: str, value: obje
     change(path, f"UPDATE winner SET {column} = ?", value)
     with TuningDatabase(path, readonly=True) as database, pytest.raises(TuningDatabaseError) as caught:
         database.winners()
-    assert f"{path}: table winner, row sm_90 attn_fwd T=bf16 {BIN}: " in str(caught.value)
+    assert f"{path}: table winner, row sm_90 stand-in attn_fwd T=bf16 {BIN}: " in str(caught.value)
+    assert column in str(caught.value)
+
+
+BAD_SAMPLES = [
+    *(("sample", "shape", value) for value in ("[]", "{", '{"a b": 1}', '{"m": NaN}', '{"m": Infinity}', '{"m": [1]}')),
+    ("sample", "functional", b"T=bf16"),
+    *(("timing", "median_us", value) for value in (INFINITE, -1.0, 0.0, "soon")),
+    *(("timing", "spread", value) for value in (INFINITE, -1.0, "soon")),
+    ("timing", "rounds", -1),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value"), BAD_SAMPLES)
+def test_a_sample_that_will_not_do_is_named(path: Path, table: str, column: str, value: object) -> None:
+    """File, table and row, of the sample and the sequence, and the column."""
+    change(path, f"UPDATE {table} SET {column} = ?", value)
+    row = "1 1" if table == "timing" else "1"
+    with TuningDatabase(path, readonly=True) as database, pytest.raises(TuningDatabaseError) as caught:
+        database.samples("sm_90", "gemm")
+    assert f"{path}: table {table}, row {row}: " in str(caught.value)
+    assert column in str(caught.value) or "m in shape" in str(caught.value)
+
+
+@pytest.mark.parametrize(("column", "value"), [("images", "[]"), ("images", '["a b"]'), ("backend", "a b")])
+def test_a_sequence_that_will_not_do_is_named(path: Path, column: str, value: object) -> None:
+    """By the timing that it is of."""
+    change(path, f"UPDATE sequence SET {column} = ?", value)
+    with (
+        TuningDatabase(path, readonly=True) as database,
+        pytest.raises(TuningDatabaseError, match=f"row 1 1: .*{column}"),
+    ):
+        database.samples("sm_90", "gemm")
+
+
+BAD_MODELS = [
+    *(("coefficients", value) for value in ("{}", "[NaN]", "[-1]", "[Infinity]", '["1"]', "[", b"[]")),
+    *(("error", value) for value in (INFINITE, -1.0, "small")),
+    ("form", "int x;"),
+    ("image", 'x"'),
+    ("occupancy", 1 << 40),
+    ("samples", -1),
+    ("source", b"bytes"),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), BAD_MODELS)
+def test_a_model_that_will_not_do_is_named(path: Path, column: str, value: object) -> None:
+    """File, table, row and column."""
+    change(path, f"UPDATE model SET {column} = ?", value)
+    with TuningDatabase(path, readonly=True) as database, pytest.raises(TuningDatabaseError) as caught:
+        database.models()
+    assert f"{path}: table model, row sm_90 stand-in gemm gemm T=bf16 " in str(caught.value)
     assert column in str(caught.value)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS
 from aotriton.tune import tune as program
 from aotriton.tune import tune_flash
 from aotriton.tune.launcher import visible_gpus
@@ -95,16 +97,16 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert "1 x stand-in (sm_90, 132 multiprocessors)" in done.stderr
     assert "[1/1" in done.stderr
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        outcomes, winners = database.outcomes(), database.winners("sm_90", "attn_bwd_preprocess")
+        outcomes, winners = database.outcomes(), database.winners()
+        filled_in = filled(ATTN_BWD_PREPROCESS, "sm_90", "stand-in", winners, database.products())
         (options,) = database._db.execute("SELECT options FROM session").fetchone()
     assert {o.image for o in outcomes} == stored
     assert {o.status for o in outcomes} == {"ok"}
-    assert len(winners) == 4 * 4
-    assert sum(w.provenance == "measured" for w in winners) == 1
+    assert [w.provenance for w in winners] == ["measured"]
+    assert len(filled_in) == 4 * 4
     assert "seqlen_q=[64]" in options
     assert str(tmp_path) not in options
-    borrowed = {winner.image for winner in winners if winner.provenance == "borrowed"} - stored
-    assert {path.stem for path in (tmp_path / "store").glob("*.cubin")} == stored | borrowed
+    assert {path.stem for path in (tmp_path / "store").glob("*.cubin")} == stored | {one.image for one in filled_in}
     again = tune(tmp_path, *TINY, *standin)
     assert again.returncode == 0
     assert "1 problems, 1 of them measured before" in again.stderr

@@ -453,13 +453,13 @@ def test_every_variable_of_triton_is_known(tmp_path: Path) -> None:
 def test_scratch_is_freed_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When an image is begun, nothing of the one before is left; at the end nothing at all."""
     left: list[int] = []
-    begin = pool._Worker.begin
+    free = pool._Worker._free
 
-    def watched(self: pool._Worker, *request: Any) -> None:
-        begin(self, *request)
+    def watched(self: pool._Worker) -> None:
+        free(self)
         left.append(sum(len(names) for folder, _, names in os.walk(self.scratch) if "triton" in folder))
 
-    monkeypatch.setattr(pool._Worker, "begin", watched)
+    monkeypatch.setattr(pool._Worker, "_free", watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     specs = [spec(block_m=block) for block in (32, 64, 128)]

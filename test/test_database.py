@@ -8,13 +8,25 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aotriton.rules import database as module
 from aotriton.rules.binning import TuningKey, bin_text
-from aotriton.rules.database import Measurement, TuningDatabase, TuningDatabaseError, Winner
+from aotriton.rules.database import (
+    Measurement,
+    Model,
+    Product,
+    Sample,
+    SequenceTiming,
+    TuningDatabase,
+    TuningDatabaseError,
+    Winner,
+    latest_medians,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = "max_seqlen_q=512 max_seqlen_k=512 waves=8"
@@ -25,21 +37,26 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tuning.sqlite3"
 
 
-def begin(database: TuningDatabase) -> int:
-    return database.begin_session(
-        device="stand-in", driver="1", triton="3.6.0", torch="2", arch="sm_90", multiprocessors=132, options=""
-    )
+def begin(database: TuningDatabase, device: str = "stand-in", **more: Any) -> int:
+    given = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132, "options": ""}
+    return database.begin_session(device=device, **(given | more))
 
 
 def problem(database: TuningDatabase, bin: str = BIN, heads: int = 4) -> int:
     return database.problem_id("sm_90", "attn_fwd", "T=bf16", bin, {"batch": 1, "heads": heads})
 
 
-def winner(provenance: str = "measured", bin: str = BIN, image: str = "attn_fwd_sm_90_1") -> Winner:
+def winner(
+    provenance: str = "measured", bin: str = BIN, image: str = "attn_fwd_sm_90_1", product: str = "stand-in"
+) -> Winner:
     runners_up = (("BLOCK_M=128 num_warps=4", 12.5),)
-    return Winner(
-        "sm_90", "attn_fwd", "T=bf16", bin, image, {"BLOCK_M": 64}, {"num_warps": 4}, provenance, "", 10.0, runners_up
-    )
+    psels, copts, evidence = {"BLOCK_M": 64}, {"num_warps": 4}, (10.0, runners_up, 9.5, 10.5, "{}", "2026-05-01")
+    return Winner("sm_90", product, "attn_fwd", "T=bf16", bin, image, psels, copts, provenance, "", *evidence)
+
+
+def medians(database: TuningDatabase) -> dict[tuple[str, str], dict[str, float | None]]:
+    found = latest_medians(database.outcomes("sm_90", "attn_fwd")).items()
+    return {place: {one.config: one.median_us for one in outcomes} for place, outcomes in found}
 
 
 def write_rows(path: Path, writer: int, count: int, acknowledge: Callable[[str], object] = str) -> None:
@@ -71,8 +88,8 @@ def test_medians_prefer_the_race_and_the_latest_session(path: Path) -> None:
         database.record(Measurement(row, images[2], one, "sweep", "ok", 9.0, [9.0]))
         database.record(Measurement(row, images[2], one, "race", "crashed", detail="SIGSEGV"))
         database.record(Measurement(row, images[3], one, "sweep", "wrong", error=0.5, tolerance=0.01))
-        assert database.medians("sm_90", "attn_fwd") == {("T=bf16", BIN): {"BLOCK_M=0": 11.0, "BLOCK_M=1": 13.0}}
-        assert database.medians("gfx942", "attn_fwd") == {}
+        assert medians(database) == {("T=bf16", BIN): {"BLOCK_M=0": 11.0, "BLOCK_M=1": 13.0}}
+        assert database.outcomes("gfx942", "attn_fwd") == []
 
 
 def test_medians_never_mix_shapes(path: Path) -> None:
@@ -82,23 +99,42 @@ def test_medians_never_mix_shapes(path: Path) -> None:
         other = database.image_id("b", "BLOCK_M=2")
         database.record(Measurement(problem(database, heads=4), image, session, "sweep", "ok", 10.0, [10.0]))
         database.record(Measurement(problem(database, heads=8), other, session, "sweep", "ok", 20.0, [20.0]))
-        assert database.medians("sm_90", "attn_fwd") == {("T=bf16", BIN): {"BLOCK_M=2": 20.0}}
+        assert medians(database) == {("T=bf16", BIN): {"BLOCK_M=2": 20.0}}
 
 
 def test_winners_come_back_as_they_were(path: Path) -> None:
-    """Winners are equal after a round trip, and sorted by bin."""
+    """Winners are equal after a round trip, and sorted by product and bin."""
     with TuningDatabase(path) as database:
-        database.put_winners([winner(bin="b"), winner(bin="a", provenance="borrowed")])
-        assert database.winners("sm_90") == [winner(bin="a", provenance="borrowed"), winner(bin="b")]
+        other = winner(bin="c", product="another")
+        database.put_winners([winner(bin="b"), winner(bin="a", provenance="imported"), other])
+        own = [winner(bin="a", provenance="imported"), winner(bin="b")]
+        assert database.winners("sm_90") == [other, *own]
+        assert database.winners(product="stand-in") == own
         assert database.winners("gfx942") == []
 
 
+def test_what_is_borrowed_is_not_stored(path: Path) -> None:
+    """It is derived whenever it is needed; nothing of what came with it is written."""
+    with TuningDatabase(path) as database:
+        with pytest.raises(TuningDatabaseError, match="CHECK"):
+            database.put_winners([winner(bin="a"), winner(bin="b", provenance="borrowed")])
+        assert database.winners() == []
+
+
+def test_products_have_winners_of_their_own(path: Path) -> None:
+    """One product's measured winner does not replace another's."""
+    with TuningDatabase(path) as database:
+        database.put_winners([winner(image="a", product="one"), winner(image="b", product="two")])
+        database.put_winners([winner(image="c", product="two")])
+        assert [(found.product, found.image) for found in database.winners()] == [("one", "a"), ("two", "c")]
+
+
 def test_only_a_measured_winner_replaces_a_measured_one(path: Path) -> None:
-    """Borrowing, predicting and importing never hide a measurement; a new measurement does replace any."""
+    """Predicting and importing never hide a measurement; a new measurement does replace any."""
     with TuningDatabase(path) as database:
         database.put_winners([winner("predicted", image="p")])
         database.put_winners([winner("measured", image="m")])
-        for provenance in ("borrowed", "predicted", "imported"):
+        for provenance in ("predicted", "imported"):
             database.put_winners([winner(provenance, image="other")])
             assert [found.image for found in database.winners()] == ["m"]
         database.put_winners([winner("measured", image="m2")])
@@ -129,7 +165,7 @@ def test_an_image_that_spills_counts_as_pruned(path: Path) -> None:
             image = database.image_id(name, name, f"checksum of {name}", 255, spills, 1024)
             database.record(Measurement(row, image, session, "sweep", "ok", median, [median]))
         assert {o.image: o.status for o in database.outcomes()} == {"good": "ok", "bad": "pruned"}
-        assert database.medians("sm_90", "attn_fwd") == {("T=bf16", BIN): {"good": 10.0}}
+        assert medians(database) == {("T=bf16", BIN): {"good": 10.0}}
 
 
 def test_a_record_of_several_is_all_or_nothing(path: Path) -> None:
@@ -274,13 +310,219 @@ def test_an_older_schema_is_migrated_with_its_rows(path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step + "\nSELECT no_such_function();"))
     unchanged(path, False, "no_such_function")
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS[:-1], step))
-    unchanged(path, True, "older than 2")
+    unchanged(path, True, "older than 3")
     with TuningDatabase(path) as database:
         assert len(database.outcomes()) == 3
         assert database._db.execute("SELECT host FROM session").fetchone() == ("unknown",)
-        assert database._db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert database._db.execute("PRAGMA user_version").fetchone() == (3,)
     monkeypatch.undo()
-    unchanged(path, True, "version 2, newer")
+    unchanged(path, True, "version 3, newer")
+
+
+SESSIONS = (
+    (1, "u1", "GPU one", "580", "3.6.0", "2.11", "sm_90", 132, "time_budget=1", "2026-05-01T10:00:00+00:00"),
+    (2, "u2", "GPU two", "580", "3.6.0", "2.11", "sm_90", 132, "", "2026-05-02T10:00:00+00:00"),
+    (3, "u3", "GPU two", "580", "3.6.0", "2.11", "sm_90", 132, "again=x", "2026-05-03T10:00:00+00:00"),
+)
+MEASUREMENTS = (
+    (1, 1, 1, 1, "sweep", "ok", 10.0, "[10,10.5]", 0.1, 0.2, None),
+    (2, 1, 2, 1, "sweep", "pruned", None, None, None, None, "spills: 8"),
+    (3, 1, 1, 2, "sweep", "ok", 12.0, "[12]", 0.1, 0.2, None),
+    (4, 1, 1, 3, "race", "ok", 11.0, "[11]", None, None, None),
+)
+IMAGES = ((1, "good", "BLOCK_M=64", "0" * 64, 128, 0, 1024), (2, "bad", "BLOCK_M=128", None, None, None, None))
+WINNERS = (
+    ("sm_90", "attn_fwd", "T=bf16", BIN, "good", "{}", "{}", "measured", "", 11.0, '[["BLOCK_M=128",12.5]]'),
+    ("sm_90", "attn_fwd", "T=bf16", "of another day", "good", "{}", "{}", "measured", "", 3.0, "[]"),
+    ("sm_90", "attn_fwd", "T=fp16", BIN, "other", "{}", "{}", "borrowed", "T=bf16 in the same bin", 0.0, "[]"),
+    ("sm_90", "attn_fwd", "T=fp32", BIN, "listed", "{}", "{}", "imported", "a list", 0.0, "[]"),
+    ("gfx942", "attn_fwd", "T=bf16", BIN, "guessed", "{}", "{}", "predicted", "static model", 0.0, "[]"),
+)
+
+
+def version_1(path: Path) -> None:
+    """A file of the first schema, from before winners had a product."""
+    connection = sqlite3.connect(path)
+    connection.executescript(module.MIGRATIONS[0])
+    connection.execute(f"PRAGMA application_id = {module.APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute("INSERT INTO problem VALUES (1, 'sm_90', 'attn_fwd', 'T=bf16', ?, '{\"batch\": 1}')", [BIN])
+    for table, rows in (
+        ("session", SESSIONS),
+        ("image", IMAGES),
+        ("measurement", MEASUREMENTS),
+        ("winner", WINNERS),
+    ):
+        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    connection.commit()
+    connection.close()
+
+
+def test_version_1_is_migrated_with_every_row(path: Path) -> None:
+    """Sessions, problems, images and measurements are what they were, ids included; a session's GPU has a row of its
+    own. Measurements stay append-only, and every reference is to a row that is there.
+    """
+    version_1(path)
+    with TuningDatabase(path) as database:
+
+        def rows(sql: str) -> list[Any]:
+            return list(database._db.execute(sql))
+
+        assert rows(
+            "SELECT s.id, s.uuid, product, driver, triton, torch, arch, multiprocessors, options, started"
+            " FROM session s JOIN device d ON d.id = s.device ORDER BY s.id"
+        ) == list(SESSIONS)
+        assert rows("SELECT DISTINCT strategy, seed FROM session") == [("exhaustive", None)]
+        assert rows("SELECT product, uuid, memory, power_limit FROM device ORDER BY id") == [
+            ("GPU one", None, None, None),
+            ("GPU two", None, None, None),
+        ]
+        assert rows("SELECT * FROM measurement") == [(*row, None, None) for row in MEASUREMENTS]
+        assert rows("SELECT * FROM image") == list(IMAGES)
+        assert rows("SELECT * FROM problem") == [(1, "sm_90", "attn_fwd", "T=bf16", BIN, '{"batch": 1}')]
+        assert rows("PRAGMA foreign_key_check") == []
+        assert rows("PRAGMA foreign_keys") == [(1,)]
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            database._db.execute("DELETE FROM measurement")
+        assert database.samples_of(1) == (10.0, 10.5)
+        assert begin(database) == 4
+    fresh = path.with_name("fresh.sqlite3")
+    TuningDatabase(fresh).close()
+    schemas = [
+        sorted(sqlite3.connect(one).execute("SELECT name, sql FROM sqlite_master WHERE sql <> ''"))
+        for one in (path, fresh)
+    ]
+    assert schemas[0] == schemas[1]
+
+
+def test_migrated_winners_have_the_product_that_measured_them(path: Path) -> None:
+    """By their time; one that nobody measured is left to be decided, and what is borrowed to be derived. Where nothing
+    was measured, the product is the arch's usual one.
+    """
+    version_1(path)
+    with TuningDatabase(path) as database:
+        found = {(w.arch, w.functional, w.bin): w for w in database.winners()}
+    assert {place: (w.product, w.image, w.provenance) for place, w in found.items()} == {
+        ("sm_90", "T=bf16", BIN): ("GPU two", "good", "measured"),
+        ("sm_90", "T=fp32", BIN): ("NVIDIA H100 80GB HBM3", "listed", "imported"),
+        ("gfx942", "T=bf16", BIN): ("AMD Instinct MI300X", "guessed", "predicted"),
+    }
+    measured = found["sm_90", "T=bf16", BIN]
+    assert (measured.median_us, measured.runners_up) == (11.0, (("BLOCK_M=128", 12.5),))
+    assert (measured.shape, measured.measured, measured.low_us) == ('{"batch": 1}', "2026-05-03", 0.0)
+
+
+def test_a_device_is_listed_once(path: Path) -> None:
+    """Sessions on the same GPU share its row, whether or not all is known of it; another limit makes another row."""
+    known = {"uuid": "GPU-1", "memory": 80 << 30, "power_limit": 700}
+    with TuningDatabase(path) as database:
+        for more in ({}, known, {}, known, known | {"power_limit": 500}):
+            begin(database, **more)
+        assert database._db.execute("SELECT device FROM session ORDER BY id").fetchall() == [
+            (1,),
+            (2,),
+            (1,),
+            (2,),
+            (3,),
+        ]
+        begin(database, strategy="random", seed=7)
+        assert database._db.execute("SELECT strategy, seed FROM session WHERE id = 6").fetchone() == ("random", 7)
+
+
+def test_products_are_those_that_something_is_known_of(path: Path) -> None:
+    """Of what was right, sampled, or has a winner, by name, with the largest memory that is known; a product that no
+    session was on has its arch's usual number of multiprocessors.
+    """
+    timing = SequenceTiming("portable", ("a",), 10.0, 0.1, 20)
+    with TuningDatabase(path) as database:
+        sessions = [
+            begin(database, name, memory=memory) for name, memory in (("C", 1), ("C", 3), ("A", None), ("B", 2))
+        ]
+        image = database.image_id("a", "c")
+        for session, status in zip(sessions, ("ok", "ok", "wrong", "wrong"), strict=True):
+            median = 1.0 if status == "ok" else None
+            database.record(Measurement(problem(database), image, session, "sweep", status, median))
+        assert database.products() == [Product("C", "sm_90", 132, 3)]
+        database.add_sample(sessions[3], "attn_fwd", "T=bf16", {}, [timing])
+        database.put_winners([replace(winner(product="Z"), arch="gfx942"), winner(product="C")])
+        assert database.products("sm_90") == [Product("B", "sm_90", 132, 2), Product("C", "sm_90", 132, 3)]
+        assert database.products("gfx942") == [Product("Z", "gfx942", 304, None)]
+        assert [one.name for one in database.products()] == ["B", "C", "Z"]
+
+
+def test_outcomes_are_of_a_product(path: Path) -> None:
+    """Each says which, and when its session began; those of one can be asked for."""
+    with TuningDatabase(path) as database:
+        image = database.image_id("a", "c")
+        for name in ("one", "two"):
+            session = begin(database, name)
+            database.record(
+                Measurement(problem(database), image, session, "sweep", "ok", 5.0, sm_clock=1980, temperature=41)
+            )
+        both = database.outcomes()
+        started = [row[0] for row in database._db.execute("SELECT started FROM session")]
+        assert [(one.product, one.started) for one in both] == list(zip(("one", "two"), started, strict=True))
+        assert database.outcomes(product="two") == both[1:]
+        assert database._db.execute("SELECT DISTINCT sm_clock, temperature FROM measurement").fetchall() == [(1980, 41)]
+
+
+TIMINGS = (
+    SequenceTiming("portable", ("prepare", "run"), 20.0, 0.5, 20),
+    SequenceTiming("fast", ("run_fast",), 10.0, 0.25, 21),
+)
+
+
+def test_samples_come_back_as_they_were(path: Path) -> None:
+    """A shape with the timings of its sequences, each sequence stored once; of one arch and operator where asked."""
+    shape = {"batch": 2, "causal": True, "scale": 0.5}
+    with TuningDatabase(path) as database:
+        session = begin(database)
+        database.add_sample(session, "attn_fwd", "T=bf16", shape, TIMINGS, 1980, 41)
+        database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, TIMINGS[1:])
+        database.add_sample(session, "gemm", "T=bf16", {"m": 3}, ())
+        first, second = database.samples("sm_90", "attn_fwd")
+        assert first == Sample("stand-in", "attn_fwd", "T=bf16", shape, 1, TIMINGS)
+        assert second.timings == TIMINGS[1:]
+        assert [one.timings for one in database.samples("sm_90", "gemm")] == [()]
+        assert database.samples("gfx942", "gemm") == []
+        assert database._value("SELECT count(*) FROM sequence") == 2
+
+
+def test_samples_are_append_only(path: Path) -> None:
+    """Neither a sample nor a timing changes or goes; a shape that the session has, or a bad timing, adds nothing."""
+    with TuningDatabase(path) as database:
+        session = begin(database)
+        database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
+        for table in ("sample", "timing"):
+            for statement in (f"UPDATE {table} SET rowid = 9" if table == "sample" else "UPDATE timing SET rounds = 1",
+                              f"DELETE FROM {table}"):  # fmt: skip
+                with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                    database._db.execute(statement)
+        with pytest.raises(TuningDatabaseError, match="UNIQUE"):
+            database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
+        for bad in (replace(TIMINGS[0], median_us=0.0), replace(TIMINGS[0], spread=float("nan")),
+                    replace(TIMINGS[0], images=())):  # fmt: skip
+            with pytest.raises(TuningDatabaseError, match="table timing"):
+                database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, [TIMINGS[1], bad])
+        assert len(database.samples("sm_90", "attn_fwd")) == 1
+
+
+def test_models_replace_those_of_their_operator(path: Path) -> None:
+    """All of an arch, product and operator or none; others stay, and what was written comes back."""
+    one = Model("sm_90", "GPU", "gemm", "gemm_hopper", "T=bf16", "a", "waves", 2, (1.0, 0.25), 0.04, 80, 0.25, "fit.py")
+    two, other = replace(one, image="b"), replace(one, operator="attn_fwd", kernel="attn_fwd", image="c")
+    with TuningDatabase(path) as database:
+        database.put_models([two, one], ("sm_90", "GPU", "gemm"))
+        database.put_models([other], ("sm_90", "GPU", "attn_fwd"))
+        assert database.models("sm_90") == [other, one, two]
+        assert database.models("gfx942") == []
+        database.put_models([replace(two, occupancy=1)], ("sm_90", "GPU", "gemm"))
+        assert database.models() == [other, replace(two, occupancy=1)]
+        for bad in ({"error": float("inf")}, {"coefficients": (1.0, float("nan"))}, {"coefficients": (-1.0,)},
+                    {"image": "a b"}, {"occupancy": -1}):  # fmt: skip
+            with pytest.raises(TuningDatabaseError, match=r"table model, row sm_90 GPU gemm gemm_hopper T=bf16 "):
+                database.put_models([one, replace(two, **bad)], ("sm_90", "GPU", "gemm"))
+        assert database.models() == [other, replace(two, occupancy=1)]
 
 
 def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
@@ -290,9 +532,9 @@ def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
         database.put_winners([winner(bin="b"), winner(bin="a")])
     dump = [sys.executable, "-S", "-E", str(ROOT / "rules" / "dump.py"), str(path)]  # -S: no site-packages
     lines = subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0] == "schema version 1"
+    assert lines[0] == "schema version 2"
     assert [line.split(":")[0] for line in lines[1:]] == (
-        ["winner", "winner", "session", "problem", "image", "image", "measurement", "measurement"]
+        ["winner", "winner", "device", "session", "problem", "image", "image", "measurement", "measurement"]
     )
     assert "| bin a |" in lines[1]
     assert "provenance measured" in lines[1]

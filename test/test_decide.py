@@ -1,19 +1,24 @@
-"""Decisions: pure functions from measurements to racers, winners and what is borrowed."""
+"""Decisions: pure functions from measurements to racers and winners."""
 
 from __future__ import annotations
 
 import random
 
+import pytest
+
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Outcome
+from aotriton.rules.borrow import siblings
+from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.decide import decide, race_is_due, racers, siblings, spec_of
+from aotriton.tune.decide import decide, race_is_due, racers, spec_of
+from aotriton.tune.measure import interval
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
-KEYS = KERNEL.tuning_keys
+CELL = (512, 512, 8)
+PLACE = "T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor", "max_seqlen_q=512 max_seqlen_k=512 waves=8"
 
 
 def functional(T: str = "bf16", addressing: str = "descriptor", causal: bool = False) -> Functional:
@@ -25,6 +30,7 @@ class Log:
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
+        self._spread: dict[int, float] = {}
 
     def add(
         self,
@@ -36,12 +42,24 @@ class Log:
         session: int = 1,
         status: str = "ok",
         image: str | None = None,
+        product: str = "GPU",
+        spread: float = 0.0,
     ) -> str:
         spec = ImageSpec.of(where, psels, COPTS)
         bin = bin_text(KERNEL.tuning_keys, cell)
-        row = (len(self.outcomes), "sm_90", KERNEL.name, str(where), bin, "{}", image or spec.name, spec.config)
-        self.outcomes.append(Outcome(*row, session, phase, status, median_us))
-        return image or spec.name
+        name = image or spec.name
+        row = (len(self.outcomes), "sm_90", product, KERNEL.name, str(where), bin, "{}", name, spec.config)
+        self._spread[len(self.outcomes)] = spread
+        self.outcomes.append(Outcome(*row, session, phase, status, median_us, f"2026-05-0{session}T01:02:03+00:00"))
+        return name
+
+    def samples_of(self, id: int) -> list[float]:
+        """Fifteen, the middle half of which lies within ``spread`` of the median."""
+        (median,) = [float(o.median_us or 0) for o in self.outcomes if o.id == id]
+        return [median + self._spread[id] * place / 4 for place in range(-7, 8)]
+
+    def decide(self, *functionals: Functional, **given: object) -> list[Winner]:
+        return decide(functionals or [functional()], self.outcomes, self.samples_of, **given)  # type: ignore[arg-type]
 
 
 def test_a_config_is_read_back() -> None:
@@ -53,24 +71,17 @@ def test_a_config_is_read_back() -> None:
     assert spec_of(functional(), "nonsense") is None
 
 
-def test_siblings_differ_in_type_and_addressing_only() -> None:
-    """Nothing is borrowed across head dims or masks."""
-    found = siblings(functional())
-    assert functional() in found
-    assert len(found) == 4
-    assert {(one["BLOCK_DMODEL"], one["CAUSAL"]) for one in found} == {(64, False)}
-
-
 def test_the_fastest_right_image_wins_its_bin() -> None:
     """Wrong and failed candidates do not win, however fast; runners-up follow with their medians."""
     log, cell = Log(), (512, 512, 8)
     log.add(functional(), cell, SLOW, 20.0)
     name = log.add(functional(), cell, FAST, 10.0)
     log.add(functional(), cell, {"BLOCK_M": 64, "BLOCK_N": 32}, 1.0, status="wrong")
-    (winner,) = [w for w in decide([functional()], log.outcomes) if w.provenance == "measured"]
+    (winner,) = log.decide()
     assert (winner.image, winner.median_us, winner.psels) == (name, 10.0, FAST)
     assert winner.runners_up == (("BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2", 20.0),)
-    assert (winner.bin, winner.source) == ("max_seqlen_q=512 max_seqlen_k=512 waves=8", "")
+    assert ((winner.functional, winner.bin), winner.source, winner.provenance) == (PLACE, "", "measured")
+    assert (winner.product, winner.shape, winner.measured) == ("GPU", "{}", "2026-05-01")
 
 
 def test_the_race_decides() -> None:
@@ -80,10 +91,10 @@ def test_the_race_decides() -> None:
         log.add(functional(), cell, psels, sweep)
         name = log.add(functional(), cell, psels, raced, "race")
     log.add(functional(), cell, {"BLOCK_M": 64, "BLOCK_N": 32}, 10.3)
-    (winner,) = [w for w in decide([functional()], log.outcomes) if w.provenance == "measured"]
+    (winner,) = log.decide()
     assert winner.image == name
     log.add(functional(), cell, SLOW, 0.0, "race", session=2, status="crashed")
-    (winner,) = [w for w in decide([functional()], log.outcomes) if w.provenance == "measured"]
+    (winner,) = log.decide()
     assert winner.psels == FAST
 
 
@@ -91,75 +102,94 @@ def test_only_todays_images_count() -> None:
     """A measurement of an image that the kernel's source no longer gives decides nothing."""
     log = Log()
     log.add(functional(), (512, 512, 8), FAST, 10.0, image="attn_fwd_sm_90_0123456789abcdef")
-    assert decide(siblings(functional()), log.outcomes) == []
+    assert log.decide(*siblings(functional())) == []
 
 
-def test_every_cell_of_every_sibling_gets_a_winner() -> None:
-    """One measured bin is enough; each borrowed winner names its source and the image of its own functional."""
+def test_only_what_was_measured_is_decided() -> None:
+    """Other cells and siblings have no winner: what they borrow is nobody's decision."""
     log = Log()
-    log.add(functional(), (512, 512, 8), FAST, 10.0)
-    winners = decide(siblings(functional()), log.outcomes)
-    assert len(winners) == 4 * len(list(KERNEL.cells()))
-    assert len({(w.functional, w.bin) for w in winners}) == len(winners)
-    for winner in winners:
-        own = next(f for f in siblings(functional()) if str(f) == winner.functional)
-        assert winner.image == ImageSpec.of(own, FAST, COPTS).name
-        if winner.provenance == "borrowed":
-            assert winner.source
-            assert winner.median_us == 0.0
-            assert winner.runners_up == ()
-    assert [w.provenance for w in winners].count("measured") == 1
+    log.add(functional(), CELL, FAST, 10.0)
+    assert [(w.functional, w.bin) for w in log.decide(*siblings(functional()))] == [PLACE]
 
 
-def source(winners: list, where: Functional, cell: tuple[int, ...]) -> str:
-    bin = bin_text(KERNEL.tuning_keys, cell)
-    (found,) = [w for w in winners if (w.functional, w.bin) == (str(where), bin)]
-    return found.source
-
-
-def test_a_bin_borrows_from_the_nearest() -> None:
-    """Nearest in octaves of the keys; at the same distance the own type before the other, and the larger bin."""
+def test_a_winner_carries_the_interval_of_its_median() -> None:
+    """From the fourth of fifteen samples to the twelfth, whichever order they came in; of none from 0 to 0."""
     log = Log()
-    log.add(functional(), (64, 64, 8), SLOW, 5.0)
-    log.add(functional(), (8192, 8192, 8), FAST, 50.0)
-    winners = decide(siblings(functional()), log.outcomes)
-    assert source(winners, functional(), (2048, 8192, 8)) == "max_seqlen_q=8192 max_seqlen_k=8192 waves=8"
-    assert source(winners, functional(), (64, 512, 1)) == "max_seqlen_q=64 max_seqlen_k=64 waves=8"
-    assert source(winners, functional("fp16"), (64, 64, 8)) == "T=bf16 in the same bin"
-    assert source(winners, functional("fp16"), (64, 64, 1)) == "T=bf16 max_seqlen_q=64 max_seqlen_k=64 waves=8"
-    log.add(functional("fp16"), (512, 512, 8), FAST, 9.0)
-    winners = decide(siblings(functional()), log.outcomes)
-    assert source(winners, functional("fp16"), (64, 64, 8)) == "T=bf16 in the same bin"
-    assert source(winners, functional("fp16"), (512, 512, 1)) == "max_seqlen_q=512 max_seqlen_k=512 waves=8"
+    log.add(functional(), CELL, FAST, 10.0, spread=1.0)
+    (winner,) = log.decide()
+    assert (winner.low_us, winner.median_us, winner.high_us) == (9.0, 10.0, 11.0)
+    assert interval([5.0, 1.0, 9.0]) == (1.0, 9.0)
+    assert interval([7.0]) == (7.0, 7.0)
+    assert interval([]) == (0.0, 0.0)
 
 
-def test_general_prefers_its_own_kind() -> None:
-    """The general addressing borrows from its one measured bin, and from the fast addressing only where it has none."""
-    log, general = Log(), functional(addressing="general")
-    log.add(functional(), (8192, 8192, 8), FAST, 50.0)
-    assert (
-        source(decide(siblings(general), log.outcomes), general, (8192, 8192, 8))
-        == "ADDRESSING=descriptor in the same bin"
-    )
-    log.add(general, (512, 512, 8), SLOW, 12.0)
-    winners = decide(siblings(general), log.outcomes)
-    assert source(winners, general, (8192, 8192, 8)) == "max_seqlen_q=512 max_seqlen_k=512 waves=8"
-    assert source(winners, functional("fp16", "general"), (512, 512, 8)) == "T=bf16 in the same bin"
+def test_an_interval_holds_the_median_19_times_of_20() -> None:
+    """Of skewed noise too, for as many samples as sweeps and races have."""
+    rng = random.Random(1)
+    for count in (9, 15, 25, 60):
+        drawn = [interval([rng.lognormvariate(0, 1) for _ in range(count)]) for _ in range(1000)]
+        assert 0.93 <= sum(low <= 1.0 <= high for low, high in drawn) / 1000 <= 0.99
 
 
-def test_what_would_spill_where_it_is_borrowed_makes_way() -> None:
-    """The next best of the lender's cell takes its place; where none is left, the best stays, for the build to tell."""
-    log, cell, other = Log(), (512, 512, 8), functional("fp16")
-    for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
-        log.add(functional(), cell, psels, median)
-    fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
-    for unfit, expected in (((), fast), ((fast,), slow), ((slow,), fast), ((fast, slow), fast)):
-        winners = decide(siblings(functional()), log.outcomes, unfit)
-        assert {w.image for w in winners if w.functional == str(other)} == {expected}
-        assert {w.source for w in winners if w.functional == str(other) and w.bin == bin_text(KEYS, cell)} == {
-            "T=bf16 in the same bin"
-        }
-        assert [w.psels for w in winners if w.provenance == "measured"] == [FAST]
+@pytest.mark.parametrize(("faster", "stays"), [(9.9, True), (8.1, True), (7.9, False)])
+def test_noise_changes_no_winner(faster: float, stays: bool) -> None:
+    """The image that stands does as long as the new best's interval overlaps its own, and is told with its new time."""
+    log = Log()
+    old = log.add(functional(), CELL, SLOW, 10.0, session=2, spread=1.0)
+    new = log.add(functional(), CELL, FAST, faster, session=2, spread=1.0)
+    (winner,) = log.decide(standing={PLACE: old})
+    assert (winner.image, winner.median_us) == ((old, 10.0) if stays else (new, faster))
+    assert winner.measured == "2026-05-02"
+    assert [w.image for w in log.decide()] == [new]
+    assert [w.image for w in log.decide(standing={PLACE: "of an older source"})] == [new]
+
+
+def test_an_unfinished_place_keeps_its_winner() -> None:
+    """However much faster another image is; but not one that failed since."""
+    log = Log()
+    old = log.add(functional(), CELL, SLOW, 10.0)
+    new = log.add(functional(), CELL, FAST, 1.0)
+    assert [w.image for w in log.decide(standing={PLACE: old}, held={PLACE})] == [old]
+    log.add(functional(), CELL, SLOW, 0.0, session=2, status="crashed")
+    assert [w.image for w in log.decide(standing={PLACE: old}, held={PLACE})] == [new]
+
+
+@pytest.mark.parametrize(("raced", "counts"), [(12.4, True), (12.6, False), (8.1, True), (7.9, False)])
+def test_a_race_that_contradicts_its_sweep_does_not_count(raced: float, counts: bool) -> None:
+    """By more than a quarter, either way: then none of its timings does, and the sweep decides."""
+    log = Log()
+    names = [log.add(functional(), CELL, psels, median) for psels, median in ((FAST, 10.0), (SLOW, 10.1))]
+    log.add(functional(), CELL, FAST, raced, "race")
+    log.add(functional(), CELL, SLOW, 10.2, "race")
+    (medians,) = latest_medians(log.outcomes).values()
+    assert {o.phase for o in medians} == {"race" if counts else "sweep"}
+    assert {o.image: o.median_us for o in medians} == {
+        names[0]: raced if counts else 10.0,
+        names[1]: 10.2 if counts else 10.1,
+    }
+    assert race_is_due(log.outcomes) == [], "it was run, and another one would say the same"
+
+
+def test_a_contradiction_is_of_one_session() -> None:
+    """A race of another session, between images that were swept before it, is judged by its own sweeps alone."""
+    log = Log()
+    log.add(functional(), CELL, FAST, 10.0)
+    log.add(functional(), CELL, FAST, 20.0, "race")
+    log.add(functional(), CELL, FAST, 15.0, session=2)
+    log.add(functional(), CELL, FAST, 15.5, "race", session=2)
+    (medians,) = latest_medians(log.outcomes).values()
+    assert [o.median_us for o in medians] == [15.5]
+    (medians,) = latest_medians(log.outcomes[:2]).values()
+    assert [o.median_us for o in medians] == [10.0]
+
+
+def test_products_are_never_compared() -> None:
+    """Timings of two products side by side are an error, not a decision."""
+    log = Log()
+    log.add(functional(), CELL, FAST, 10.0, product="one")
+    log.add(functional(), CELL, SLOW, 5.0, product="two")
+    with pytest.raises(ValueError, match="timings of one and two do not compare"):
+        log.decide()
 
 
 def test_decisions_do_not_depend_on_the_order_of_rows() -> None:
@@ -168,10 +198,10 @@ def test_decisions_do_not_depend_on_the_order_of_rows() -> None:
     for cell in ((64, 64, 1), (512, 512, 8), (2048, 2048, 8)):
         for psels in (FAST, SLOW):
             log.add(functional(), cell, psels, 10.0)
-    expected = decide(siblings(functional()), log.outcomes)
+    expected = log.decide(*siblings(functional()))
     for seed in range(5):
         random.Random(seed).shuffle(log.outcomes)
-        assert decide(siblings(functional()), log.outcomes) == expected
+        assert log.decide(*siblings(functional())) == expected
 
 
 def test_racers_are_the_close_leaders() -> None:

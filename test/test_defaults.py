@@ -10,14 +10,15 @@ import pytest
 from toy.rules import HAS_BIAS, KERNEL, PORTABLE
 from toy_database import cells
 
-from aotriton.codegen.generate import read, write
+from aotriton.codegen.generate import products_in, read, write
 from aotriton.codegen.plan import PlanError, plan
 from aotriton.codegen.pool import request_of
+from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Measurement, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Parameter, by_vendor, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.tune.decide import decide, siblings
+from aotriton.tune.decide import decide
 from aotriton.tune.space import configs
 
 NEW = ("HAS_BIAS", "UNROLL")
@@ -112,7 +113,7 @@ def measured(path: Path) -> None:
                     image = database.image_id(spec.name, spec.config, sha256(spec.name.encode()).hexdigest(), 1, 0, 1)
                     median = 10.0 + (rank + place) % 3
                     database.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
-            database.put_winners(decide([functional], database.outcomes()))
+            database.put_winners(decide([functional], database.outcomes(), database.samples_of))
 
 
 @GROWTH
@@ -122,11 +123,11 @@ def test_measurements_decide_as_before(toy: KernelDescription, kernel: KernelDes
     with TuningDatabase(tmp_path / "db") as database:
         before = database.winners()
         for functional in OLD.functionals("sm_90"):
-            found = [w for w in decide(siblings(same(kernel, functional)), database.outcomes())]
+            found = [w for w in decide(siblings(same(kernel, functional)), database.outcomes(), database.samples_of)]
             own = [winner for winner in found if winner.functional == str(functional)]
             assert sorted(own, key=lambda w: w.bin) == [w for w in before if w.functional == str(functional)]
         with_bias = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=32, HAS_BIAS=True, ADDRESSING="general")
-        assert decide(siblings(with_bias), database.outcomes()) == []
+        assert decide(siblings(with_bias), database.outcomes(), database.samples_of) == []
 
 
 @GROWTH
@@ -135,11 +136,12 @@ def test_old_rows_make_the_same_build(toy: KernelDescription, kernel: KernelDesc
     the same evidence, and nothing is called out of date.
     """
     measured(tmp_path / "db")
+    products = products_in([tmp_path / "db"], ["sm_90"])
     small = replace(kernel, choices=GROWN.choices)
     made = {}
     for name, description in (("old", OLD), ("new", small)):
-        winners, timings, checksums, spills = read(tmp_path / "db", [description], ["sm_90"])
-        made[name] = plan([operator(description)], ["sm_90"], "small", winners, timings, spills)
+        winners, timings, checksums, spills = read(tmp_path / "db", [description], products)
+        made[name] = plan([operator(description)], products, "small", winners, timings, spills)
         write(made[name], [operator(description)], tmp_path / name, checksums)
     (old,), (new,) = made["old"].tables, made["new"].tables
     assert list(old.images) == list(new.images)
@@ -155,9 +157,10 @@ def test_old_rows_make_the_same_build(toy: KernelDescription, kernel: KernelDesc
 def test_only_the_new_is_missing(toy: KernelDescription, tmp_path: Path) -> None:
     """Of all functionals, those of the new value have no winner, and the command that fills them names it."""
     measured(tmp_path / "db")
-    winners, timings, *_ = read(tmp_path / "db", [KERNEL], ["sm_90"])
+    products = products_in([tmp_path / "db"], ["sm_90"])
+    winners, timings, *_ = read(tmp_path / "db", [KERNEL], products)
     with pytest.raises(PlanError) as caught:
-        plan([operator(KERNEL)], ["sm_90"], "default", winners, timings)
+        plan([operator(KERNEL)], products, "default", winners, timings)
     *missing, _, command = str(caught.value).splitlines()
     assert len(missing) == 4
     assert all("HAS_BIAS=True" in line and line.endswith("no winner in any bin") for line in missing)

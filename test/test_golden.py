@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from toy.rules import OPERATOR
-from toy_database import database, with_fast, with_split
+from toy_database import OTHER, database, modelled, on_another, usual, with_fast, with_split
 
 from aotriton.codegen import pack
 from aotriton.codegen.generate import main, write
 from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
 from aotriton.rules import target
+from aotriton.rules.database import Product
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
 
@@ -27,10 +28,17 @@ COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/
 
 def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"), backwards: bool = False) -> Plan:
     winners, timings = database(kernel)
-    winners = with_split(with_fast(winners))
+    winners = on_another(with_split(with_fast(winners)))
     if backwards:
         winners, timings = winners[::-1], dict(reversed(timings.items()))
-    return plan([OPERATOR], archs, "default", winners, timings)
+    products = usual(*archs)
+    if "sm_90" in archs:
+        products["sm_90"].append(Product(OTHER, "sm_90", 78, 96 << 30))
+    return plan([OPERATOR], products, "default", winners, timings, models=modelled(products))
+
+
+def written(made: Plan, out: Path, added: bool = False) -> list[str]:
+    return write(made, [OPERATOR], out, added=added, models=modelled(made.products))
 
 
 def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: bool) -> None:
@@ -61,7 +69,7 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
     """Every generated file is, byte for byte, the one beside this test; `pytest --update-golden` accepts a change."""
     made = planned(toy)
     out = GOLDEN if update_golden else tmp_path / "out"
-    write(made, [OPERATOR], out)
+    written(made, out)
     packed(made.tables, out, tmp_path, compress=False)
     if update_golden:
         return
@@ -73,11 +81,11 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
 def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> None:
     """Two runs over the same rows, in whatever order they come, give the same bytes, and the second touches no file."""
     made = planned(toy)
-    assert write(made, [OPERATOR], tmp_path / "a")
+    assert written(made, tmp_path / "a")
     packed(made.tables, tmp_path / "a", tmp_path, compress=True)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
     shuffled = planned(toy, ("gfx942", "sm_90"), backwards=True)
-    assert write(shuffled, [OPERATOR], tmp_path / "a") == []
+    assert written(shuffled, tmp_path / "a") == []
     packed(shuffled.tables, tmp_path / "a", tmp_path, compress=True)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()} == before
 
@@ -85,10 +93,10 @@ def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> No
 def test_stale_files_go(toy: KernelDescription, tmp_path: Path) -> None:
     """Files of an arch that left the build are removed, packed images included; a stranger's file stays."""
     made = planned(toy)
-    write(made, [OPERATOR], tmp_path / "out")
+    written(made, tmp_path / "out")
     packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    write(planned(toy, ["sm_90"]), [OPERATOR], tmp_path / "out")
+    written(planned(toy, ["sm_90"]), tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "scale_rows.sm_90.images.bin" in names
     assert "notes.txt" in names
@@ -99,18 +107,18 @@ def test_duplicate_output_is_refused(toy: KernelDescription, tmp_path: Path) -> 
     """Two tables for one kernel and arch would write one file twice: an error that names the file."""
     made = planned(toy)
     with pytest.raises(ValueError, match=r"scale_rows\.gfx942\.lut\.cc would be written twice"):
-        write(replace(made, tables=(*made.tables, made.tables[0])), [OPERATOR], tmp_path)
+        written(replace(made, tables=(*made.tables, made.tables[0])), tmp_path)
 
 
 def test_generated_cxx_compiles(toy: KernelDescription, tmp_path: Path) -> None:
     """g++ -Wall -Wextra -Werror takes every generated source, packed images included, with the runtime's headers."""
     made = planned(toy)
-    write(made, [OPERATOR], tmp_path / "out")
+    written(made, tmp_path / "out")
     packed(made.tables, tmp_path / "out", tmp_path, compress=True)
     sources = sorted((tmp_path / "out").glob("*.cc"))
-    # An operator's description, backends and calls; the families; tables and images of one kernel on two archs and
-    # of three on one.
-    assert len(sources) == 3 + 1 + 2 * 5
+    # An operator's description, backends and calls; families and products; tables and images of one kernel on two archs
+    # and of three on one.
+    assert len(sources) == 3 + 2 + 2 * 5
     subprocess.run([*COMPILE, "-I.", "-fsyntax-only", *sources], check=True, cwd=tmp_path / "out")
 
 
@@ -118,7 +126,7 @@ def test_a_family_of_its_own_compiles(toy: KernelDescription, tmp_path: Path) ->
     """So does the source that registers families beside an installed library; the header of calls needs C++17 and the
     public headers only.
     """
-    write(planned(toy), [OPERATOR], tmp_path, added=True)
+    written(planned(toy), tmp_path, added=True)
     assert "add_family" in (tmp_path / "families.cc").read_text()
     subprocess.run([*COMPILE, "-fsyntax-only", tmp_path / "families.cc"], check=True)
     (tmp_path / "user.cc").write_text('#include "scale.h"\ntoy::scale_params made() { return {}; }\n')

@@ -21,12 +21,12 @@ from test_session import CONFIG, LAUNCHER, Compiled, children, fake_compile, ord
 
 from aotriton.codegen import pool
 from aotriton.codegen.compile import CompileFailure, ImageStore
+from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.tune import cores
 from aotriton.tune import tune as program
 from aotriton.tune.campaign import campaigns, decidable
-from aotriton.tune.decide import siblings
 from aotriton.tune.incident import TuningError
 from aotriton.tune.recompile import is_incident
 from aotriton.tune.session import Plan
@@ -275,11 +275,11 @@ def test_an_unfinished_campaign_does_not_count(tmp_path: Path, orders: dict[str,
     swept = [o for o in anew if o.phase == "sweep"]
     winners = known(tmp_path)[1]
     for cut in (anew[:1], swept[:-1], swept):
-        assert decidable(functionals, outcomes + cut, winners, {2: "again"}) == (outcomes, {})
-    assert decidable(functionals, outcomes + anew, winners, {2: "again"}) == (outcomes + anew, {})
-    assert decidable(functionals, outcomes[:-1], [], {}) == ([], {})
+        assert decidable(functionals, outcomes + cut, winners, {2: "again"}) == (outcomes, set())
+    assert decidable(functionals, outcomes + anew, winners, {2: "again"}) == (outcomes + anew, set())
+    assert decidable(functionals, outcomes[:-1], [], {}) == ([], set())
     (standing,) = [w for w in winners if w.provenance == "measured"]
-    held = {(standing.functional, standing.bin): standing.image}
+    held = {(standing.functional, standing.bin)}
     assert decidable(functionals, outcomes[:-1], winners, {}) == (outcomes[:-1], held)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from toy_database import FOLDER, cells, spec, winner
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import VARIABLE, operator
 from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.target import target
 
 CONSUMER = Path(__file__).resolve().parent / "consumer"
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
@@ -292,46 +294,59 @@ def first_line(text: str) -> str:
     return text.splitlines()[0]
 
 
-def test_the_first_line_is_short_and_does_not_pass_the_bins_time_off_as_the_calls(prefix: Path) -> None:
-    """Kernel, backend, provenance and time, and at what size that was measured; the sizes themselves are below."""
-    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_fwd", "--arch", "sm_90", "--dtype", "bf16")
-    larger = (*command, "--batch", "2", "--heads", "16", "--seqlen", "1000", "--head-dim", "40")
-    (choice,) = json.loads(must(*larger, "--json"))
-    text = must(*larger)
-    assert choice["median_us"] > 0
-    start = f"{choice['kernel']} (backend {choice['backend']}, sm_90): {choice['provenance']}, "
+def test_the_first_line_is_short_and_of_this_very_call(prefix: Path) -> None:
+    """Kernel, backend, predicted time and what that is in TFLOP/s; what was measured nearby, and how this call differs
+    from it, is below.
+    """
+    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_fwd", "--device", "h200", "--dtype", "bf16")
+    padded = (*command, "--batch", "2", "--heads", "16", "--seqlen", "1000", "--head-dim", "40")
+    (choice,) = json.loads(must(*padded, "--json"))
+    text = must(*padded)
+    assert choice["flops"] == 4 * 2 * 16 * 1000 * 1000 * 40
+    start = f"{choice['kernel']} (backend {choice['backend']}, sm_90): predicted "
     assert first_line(text).startswith(start)
-    time, unit, where = first_line(text)[len(start) :].split(" ", 2)
-    assert float(time) == pytest.approx(choice["median_us"], rel=1e-3)
-    assert (unit, where) == ("us", "at a larger size")
+    time, unit, speed, flops = first_line(text)[len(start) :].split(" ")
+    assert float(time) == pytest.approx(choice["predicted_us"], rel=1e-3)
+    assert float(speed) == pytest.approx(choice["flops"] / choice["predicted_us"] * 1e-6, abs=0.6)
+    assert (unit, flops) == ("us,", "TFLOP/s")
     assert len(first_line(text)) < 100
+    assert f"off by {100 * choice['predicted_error']:.1f} % in the median\n" in text
     assert "    padding      BLOCK_DMODEL is 40: padded to 64\n" in text
     sizes = {key["name"]: (key["representative"], key["value"]) for key in choice["keys"]} | {"BLOCK_DMODEL": (64, 40)}
     measured, own = (" ".join(f"{name}={pair[i]}" for name, pair in sizes.items()) for i in (0, 1))
     assert f"    measured at  {measured}; this call has {own}\n" in text
     beyond = must(*command, "--batch", "2", "--heads", "16", "--seqlen", "100000", "--head-dim", "64")
-    assert first_line(beyond).endswith(" us at a smaller size")
     assert "; this call has max_seqlen_q=100000 max_seqlen_k=100000 waves=" in beyond
+    assert float(first_line(beyond).split("predicted ")[1].split(" ")[0]) > 100 * float(time)
     alike = must(*command, "--batch", "1", "--heads", "1", "--seqlen", "64", "--head-dim", "64")
-    assert first_line(alike).endswith(" us at its bin's size")
     assert "    measured at  max_seqlen_q=64 max_seqlen_k=64 waves=1, which this call has, too\n" in alike
-    predicted = must(*(part if part != "sm_90" else "gfx942" for part in larger))
-    assert first_line(predicted).endswith(" (backend portable, gfx942): predicted, no time")
+
+
+def test_what_is_not_predicted_says_where_it_is_from(prefix: Path) -> None:
+    """The provenance of the bin's image, and that its time is of another size."""
+    command = (prefix / "bin" / "aotriton-explain", "--op", "gemm", "--device", "h200", "--dtype", "bf16")
+    odd = (*command, "--batch", "1", "--m", "400", "--n", "401", "--k", "403")
+    (choice,) = json.loads(must(*odd, "--json"))
+    assert "ADDRESSING=general" in choice["functional"]
+    assert choice["predicted_us"] == 0
+    assert choice["image"] == choice["bin_image"]
+    time = f"{choice['median_us']:.4g} us at a larger size" if choice["median_us"] else "no time"
+    assert first_line(must(*odd)) == f"gemm (backend portable, sm_90): {choice['provenance']}, {time}"
 
 
 def test_several_kernels_have_a_total_and_each_backend_says_why_it_cannot_serve(prefix: Path) -> None:
-    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_bwd", "--arch", "sm_90", *EXAMPLE, "--deterministic")
+    command = (prefix / "bin" / "aotriton-explain", "--op", "attn_bwd", "--device", "h200", *EXAMPLE, "--deterministic")
     choices, text = json.loads(must(*command, "--json")), must(*command)
-    total = sum(choice["median_us"] for choice in choices)
-    assert choices[0]["total_us"] == pytest.approx(total, rel=1e-5)
-    start = f"attn_bwd (backend {choices[0]['backend']}, sm_90): {len(choices)} kernels, "
+    measured = sum(choice["bin_median_us"] for choice in choices)
+    assert choices[0]["total_us"] == pytest.approx(measured, rel=1e-5)
+    predicted = sum(choice["predicted_us"] for choice in choices)
+    assert choices[0]["predicted_total_us"] == pytest.approx(predicted, rel=1e-5)
+    start = f"attn_bwd (backend {choices[0]['backend']}, sm_90): {len(choices)} kernels, predicted "
     assert first_line(text).startswith(start)
-    assert {choice["provenance"] for choice in choices} == set(
-        first_line(text)[len(start) :].split(",")[0].split(" and ")
-    )
-    told = first_line(text).split(", ")[3].removesuffix(" us together")
-    assert float(told) == pytest.approx(total, rel=1e-3)
-    assert f"    total        {told} us, the kernels' medians added up" in text
+    assert first_line(text).endswith(" TFLOP/s together")
+    assert float(first_line(text)[len(start) :].split(" ")[0]) == pytest.approx(predicted, rel=1e-3)
+    (told,) = re.findall("    measured     (.*) us, the kernels' medians added up", text)
+    assert float(told) == pytest.approx(measured, rel=1e-3)
     (hopper,) = (backend for backend in choices[0]["backends"] if backend["name"] == "hopper")
     assert hopper["refusing_kernel"] == "attn_bwd_hopper"
     assert f"hopper, cannot serve this call: {hopper['refusal']} (attn_bwd_hopper)" in text
@@ -365,14 +380,16 @@ def test_times_of_another_cell_are_told_as_such(prefix: Path) -> None:
         )
         texts = must(*command).split("\n\n")
         for choice, text in zip(json.loads(must(*command, "--json")), texts, strict=True):
-            assert (f"{choice['arch']}): {choice['provenance']}, no time" in text) == (choice["median_us"] == 0)
+            unknown = not choice["median_us"] and not choice["predicted_us"]
+            assert (f"{choice['arch']}): {choice['provenance']}, no time" in text) == unknown
             lines = text.strip().splitlines()[-len(choice["backends"]) :]
             for backend, line in zip(choice["backends"], lines, strict=True):
                 assert line[17:].startswith(backend["name"])
                 assert (", cannot serve this call: " in line) == bool(backend["refusal"])
-                own = choice["backends"][0]["total_us"] > 0 or backend["refusal"] or not backend["median_us"]
+                told = backend["refusal"] or backend["predicted_us"]
+                own = choice["backends"][0]["total_us"] > 0 or told or not backend["median_us"]
                 assert (" in the cell that it borrows from" in line) != bool(own)
-                known = backend["median_us"] or backend["total_us"] or backend["refusal"]
+                known = backend["median_us"] or backend["total_us"] or told
                 assert (", not measured" in line) != bool(known)
 
 
@@ -394,6 +411,32 @@ def test_archs_are_shown_one_after_the_other(prefix: Path) -> None:
     done = run(*start, "--arch", "sm_42,gfx942")
     assert (done.returncode, done.stdout) == (1, each[1])
     assert "unknown arch sm_42: choose from sm_90, gfx942" in done.stderr
+
+
+def test_products_are_named_by_a_part_of_their_name(prefix: Path) -> None:
+    """Whatever its case; of several each is shown as if alone, and says whose tables it is from. An arch is its usual
+    product, and with other multiprocessors a GPU that is like it.
+    """
+    start = (prefix / "bin" / "aotriton-explain", "--op", "attn_fwd", *EXAMPLE)
+    h200, mi300x = "NVIDIA H200", "AMD Instinct MI300X"
+    each = [must(*start, "--device", name) for name in ("H200", "mi300x")]
+    assert must(*start, "--device=h200", "--device", mi300x, "--device=H200") == "\n".join(each)
+    assert must(*start, "--arch", "gfx942") == each[1]
+    assert f"    product      {h200}\n" in each[0]
+    choices = json.loads(must(*start, "--arch=sm_90", "--device=h200", "--device=mi300x", "--json"))
+    assert [choice["product"] for choice in choices] == [target("sm_90").product, h200, mi300x]
+    assert all(choice["exact_product"] for choice in choices)
+    _, measured, predicted = choices
+    assert 0 < measured["low_us"] <= measured["bin_median_us"] <= measured["high_us"]
+    (line,) = re.findall("    median       (.*) us \\((.*) to (.*)\\), of (.*), measured on (.*)\n", each[0])
+    assert [float(time) for time in line[:3]] == pytest.approx(
+        [measured[name] for name in ("bin_median_us", "low_us", "high_us")], rel=1e-3
+    )
+    assert line[3:] == (measured["shape"], measured["measured"])
+    assert (predicted["shape"], predicted["measured"], predicted["high_us"]) == ("", "", 0)
+    like = (*start, "--arch=gfx942", "--multiprocessors=228")
+    assert [choice["exact_product"] for choice in json.loads(must(*like, "--json"))] == [False]
+    assert f"    product      a GPU like {mi300x}\n" in must(*like)
 
 
 def test_options_are_spelled_with_a_space_or_an_equals_sign(prefix: Path) -> None:
@@ -444,12 +487,19 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
                 names = {str(functional): functional.godel_number for functional in of_arch}
                 for row in kernel["functionals"]:
                     assert row["godel_number"] == names[row["functional"]]
-                    assert sum(row["cells"].values()) == len(list(kernels[kernel["kernel"]].cells()))
+                    assert list(row["cells"]) == listed["products"][kernel["arch"]]
+                    cells = len(list(kernels[kernel["kernel"]].cells()))
+                    assert {sum(counts.values()) for counts in row["cells"].values()} == {cells}
     one = must(program, "--list", "--op", "attn_fwd", "--arch=gfx942")
     assert "gemm" not in one
     assert "sm_90" not in one
     (choice,) = json.loads(must(program, "--op", "attn_fwd", "--arch", "gfx942", *EXAMPLE, "--json"))
-    assert f"      F{choice['godel_number']} {choice['functional']}, " in one
+    assert f"      F{choice['godel_number']} {choice['functional']}\n" in one
+    for arch, products in listed["products"].items():
+        assert f"\n  {arch}: {', '.join(products)}\n" in text
+    other = must(program, "--list", "--op", "gemm", "--device", "h200")
+    assert "  sm_90: NVIDIA H200\n" in other
+    assert "H100" not in other
     assert len(json.loads(must(program, "--list", "--op=gemm", "--json"))["operators"]) == 1
     for arguments, status, message in (
         (("--arch", "sm_42"), 1, "unknown_arch: list: unknown arch sm_42: choose from sm_90, gfx942"),
@@ -470,7 +520,18 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
         (["--arch", "sm_90", "--op"], 2, "--op needs a value"),
         (["--op", "--arch", "sm_90"], 2, "--op needs a value"),
         (["--op="], 2, "unknown op : choose from attn_fwd, "),
-        (["--op", "attn_fwd", *EXAMPLE], 2, "--arch is missing"),
+        (["--op", "attn_fwd", *EXAMPLE], 2, "--device or --arch is missing"),
+        (
+            ["--op", "attn_fwd", "--device", "riva", *EXAMPLE],
+            2,
+            "no product has 'riva' in its name: choose from NVIDIA ",
+        ),
+        (
+            ["--op", "attn_fwd", "--device=nvidia", *EXAMPLE],
+            2,
+            "several products have 'nvidia' in their names: NVIDIA ",
+        ),
+        (["--op", "attn_fwd", "--device", *EXAMPLE], 2, "--device needs a value"),
         (["--op", "attn_fwd", "--arch=", *EXAMPLE], 2, "--arch needs a value"),
         (["--op", "attn_fwd", "--arch=sm_90,", *EXAMPLE], 2, "--arch has an empty name in 'sm_90,'"),
         (["--op", "attn_fwd", "--arch", "sm_90", "--rows", *EXAMPLE], 2, "unknown option --rows of attn_fwd"),

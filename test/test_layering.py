@@ -28,6 +28,8 @@ TABLE = {
         "aotriton.codegen.compile",
         "aotriton.codegen.program",
         "torch",
+        "numpy",
+        "scipy",
         "pyaotriton",
     },
     "codegen": {"aotriton", "aotriton.codegen", "aotriton.rules", "jinja2", "triton"},
@@ -92,10 +94,11 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
 
 
 def test_tuning_starts_without_a_gpu() -> None:
-    """Importing the tuner, and a family for it, imports neither torch nor the binding nor Triton, through whichever of
-    our modules.
+    """Importing the tuner, and a family for it, imports neither torch nor the binding, Triton, numpy or scipy, through
+    whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
+    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy"}
     waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:
         name = waiting.pop()
@@ -106,7 +109,7 @@ def test_tuning_starts_without_a_gpu() -> None:
         seen.add(name)
         for module, inside in imports(ast.parse(path.read_text())):
             if not inside:
-                assert module.partition(".")[0] not in ("torch", "pyaotriton", "triton"), f"{path} imports {module}"
+                assert module.partition(".")[0] not in heavy, f"{path} imports {module}"
                 waiting += [module, module.rpartition(".")[0]]
     assert {"aotriton.tune.tune", "aotriton.tune.worker", "aotriton.rules.kernel"} <= seen
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_golden import COMPILE
 from toy.rules import PORTABLE
-from toy_database import database, spec
+from toy_database import database, spec, usual
 
 from aotriton.codegen import cxx
 from aotriton.codegen.lut import lut
@@ -66,24 +66,25 @@ def test_godel_numbers_are_bijective(kernel: KernelDescription) -> None:
 
 def test_too_many_images(toy: KernelDescription) -> None:
     """A functional with more images than a uint8_t can name is an error that says which and how many."""
-    (table,) = plan([PORTABLE], ["sm_90"], "full", database(toy)[0], {}).tables
+    (table,) = plan([PORTABLE], usual("sm_90"), "full", database(toy)[0], {}).tables
     planned = table.functionals[0]
     specs = [spec(planned.functional, 32 + n) for n in range(257)]
     many = tuple(Cell((64, 1), given, given.name, "predicted", "", 0.0, ()) for given in specs)
-    assert len(lut(FunctionalPlan(planned.functional, many[:256])).entries) == 256
+    assert len(lut(FunctionalPlan(planned.functional, (many[:100], many[100:256]))).entries) == 256
     with pytest.raises(ValueError, match=r"scale_rows sm_90 F0 \(T=bf16 .*\): 257 images, and the index can name 256"):
-        lut(FunctionalPlan(planned.functional, many))
+        lut(FunctionalPlan(planned.functional, (many[:100], many[100:])))
 
 
 def test_entries_are_distinct_and_used(toy: KernelDescription) -> None:
     """Each image of a functional is one entry, every entry serves a cell, and each cell has its own runners-up."""
-    for table in plan([PORTABLE], ["sm_90", "gfx942"], "default", *database(toy)).tables:
+    for table in plan([PORTABLE], usual("sm_90", "gfx942"), "default", *database(toy)).tables:
         for planned in table.functionals:
             made = lut(planned)
-            flat = [entry for row, _ in made.index for entry in row]
+            flat = [entry for one in made.decisions for entry in one.entries]
+            evidence_of = [evidence for one in made.decisions for evidence in one.evidence]
             assert set(flat) == set(range(len(made.entries)))
             assert len({entry.image for entry in made.entries}) == len(made.entries)
-            for cell, entry, evidence in zip(planned.cells, flat, made.evidence, strict=True):
+            for cell, entry, evidence in zip(planned.cells, flat, evidence_of, strict=True):
                 assert made.entries[entry].image == cell.spec.name
                 assert made.runners_up[evidence.first : evidence.first + evidence.count] == cell.runners_up
 
@@ -97,7 +98,7 @@ def test_cxx_lookup_agrees(tmp_path: Path) -> None:
             lines.append(f"    static constexpr int32_t k{place}[] = {{{', '.join(map(str, key.representatives))}}};")
         names = ", ".join(f"k{place}" for place in range(len(kernel.tuning_keys)))
         lines.append(f"    static constexpr std::span<const int32_t> bins[] = {{{names}}};")
-        lines.append('    constexpr Lut lut{"", bins, {}, {}, {}};')
+        lines.append('    constexpr Lut lut{"", bins, {}, {}};')
         for values in beside_edges(kernel):
             cell = 0
             for key, value in zip(kernel.tuning_keys, values, strict=True):

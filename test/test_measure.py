@@ -196,7 +196,7 @@ def tuning(truth: dict[str, float], noise: float, drift: float, rng: random.Rand
     for place, name in enumerate(truth):
         typical = median(measure.sweep(lambda count, name=name: [sample(name) for _ in range(count)], best))  # type: ignore[misc]
         best = min(best or typical, typical)
-        outcomes.append(Outcome(place, "", "", "", "", "", name, name, 1, "sweep", "ok", typical))
+        outcomes.append(Outcome(place, "", "", "", "", "", "", name, name, 1, "sweep", "ok", typical))
     if near := racers(outcomes):
         raced = measure.race(lambda order: [sample(name) for name in order], near)
         return min(near, key=lambda name: median(raced[name]))

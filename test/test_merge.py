@@ -7,22 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from aotriton.rules.database import Measurement, TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.database import (
+    Measurement,
+    SequenceTiming,
+    TuningDatabase,
+    TuningDatabaseError,
+    Winner,
+    latest_medians,
+)
 
 CELL = ("sm_90", "scale_rows", "T=bf16", "rows=64")
 
 
-def tuned(path: Path, started: str, times: dict[str, float], session: str = "", sha256: str = "aa") -> Path:
+def tuned(
+    path: Path, started: str, times: dict[str, float], sha256: str = "aa", product: str = "GPU", power: int | None = 700
+) -> Path:
     """A database with one session that began at ``started``, and a winner: the fastest."""
     with TuningDatabase(path) as database:
-        conditions = {"device": "GPU", "driver": "1", "triton": "3", "torch": "2", "arch": "sm_90", "options": session}
-        own = database.begin_session(multiprocessors=132, **conditions)
+        conditions = {"device": product, "driver": "1", "triton": "3", "torch": "2", "arch": "sm_90", "options": ""}
+        own = database.begin_session(multiprocessors=132, power_limit=power, **conditions)
         problem = database.problem_id(*CELL, {"rows": 64})
         for name, median in times.items():
             image = database.image_id(name, f"ROWS={name}", (sha256 + name).zfill(64))
             database.record(Measurement(problem, image, own, "sweep", "ok", median, (median,), 0.1, 0.2))
         best = min(times, key=lambda name: times[name])
-        database.put_winners([Winner(*CELL, best, {"ROWS": 1}, {}, "measured", "", times[best])])
+        arch, *place = CELL
+        database.put_winners([Winner(arch, product, *place, best, {"ROWS": 1}, {}, "measured", "", times[best])])
         database._db.execute("UPDATE session SET started = ? WHERE id = ?", [started, own])
         database._db.conn.commit()
     return path
@@ -92,3 +102,37 @@ def test_what_can_not_be_merged_changes_nothing(tmp_path: Path) -> None:
             database.merge(tmp_path / "none.sqlite3")
         assert rows(one) == before
         assert database.merge(tuned(tmp_path / "three.sqlite3", "2026-05-01T00:00:00", {"c": 1.0})) == 1
+
+
+def test_products_stay_apart(tmp_path: Path) -> None:
+    """Each keeps its devices, timings and winners; a device that both know is one."""
+    one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0, "b": 12.0}, product="One", power=None)
+    two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0}, product="Two")
+    three = tuned(tmp_path / "three.sqlite3", "2026-05-04T00:00:00", {"b": 6.0}, product="One", power=None)
+    with TuningDatabase(one) as database:
+        assert database.merge(two) == 2
+        assert database.merge(three) == 1
+        assert [(w.product, w.image) for w in database.winners()] == [("One", "a"), ("Two", "b")]
+        assert [o.product for o in database.outcomes()] == ["One", "One", "Two", "Two", "One"]
+        assert database._db.execute("SELECT product, power_limit FROM device").fetchall() == [
+            ("One", None),
+            ("Two", 700),
+        ]
+
+
+def test_samples_come_along(tmp_path: Path) -> None:
+    """With their sessions, sequences and timings, none of them twice; sequences that both know are one."""
+    timings = [SequenceTiming("portable", ("a", "b"), 10.0, 0.5, 20), SequenceTiming("fast", ("c",), 5.0, 0.25, 20)]
+    one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0})
+    two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0})
+    for path, given in ((one, timings[:1]), (two, timings[::-1])):
+        with TuningDatabase(path) as database:
+            database.add_sample(1, "scale", "T=bf16", {"rows": 64}, given, 1980, 41)
+    with TuningDatabase(one) as database:
+        for _ in range(2):
+            database.merge(two)
+            first, second = database.samples("sm_90", "scale")
+            assert (first.session, first.timings) == (1, tuple(timings[:1]))
+            assert (second.session, set(second.timings)) == (2, set(timings))
+        assert database._value("SELECT count(*) FROM sequence") == 2
+        assert database._db.execute("SELECT DISTINCT sm_clock, temperature FROM sample").fetchall() == [(1980, 41)]

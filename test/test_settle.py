@@ -9,6 +9,7 @@ import pytest
 
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
+from aotriton.rules.borrow import filled
 from aotriton.rules.database import Measurement, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
@@ -65,8 +66,11 @@ class Compiler:
                 yield spec, CompiledImage(spec.name, facts | {"stack": 0}, store.path / spec.name)
 
 
-def images(database: TuningDatabase, of: Functional) -> set[str]:
-    return {winner.image for winner in database.winners() if winner.functional == str(of)}
+def images(database: TuningDatabase, of: Functional, product: str = "d") -> set[str]:
+    """What serves the functional on the product."""
+    unfit = {name for name, spills in database.spills().items() if spills}
+    found = filled(KERNEL, "sm_90", product, database.winners(), database.products(), unfit)
+    return {winner.image for winner in found if winner.functional == str(of)}
 
 
 def test_each_borrowed_image_is_compiled_once(
@@ -80,7 +84,7 @@ def test_each_borrowed_image_is_compiled_once(
     others = [functional("fp16"), functional(addressing="general"), functional("fp16", "general")]
     assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in others)
     assert settle(database, [functional()], store, 1) == 0
-    assert {winner.provenance for winner in database.winners()} == {"measured", "borrowed"}
+    assert {winner.provenance for winner in database.winners()} == {"measured"}
 
 
 def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +111,21 @@ def test_what_does_not_compile_is_tried_once(
     assert compiler.asked.count(fast) == 1
     assert images(database, functional("fp16")) == {fast}
     assert fast not in database.spills()
+
+
+def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
+    conditions = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+    session = database.begin_session(multiprocessors=132, **conditions)
+    for outcome in database.outcomes(product="d"):
+        problem = database.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})
+        median = outcome.median_us and 30.0 - outcome.median_us  # 10 and 20 the other way round
+        samples = [median] if median else []
+        row = (problem, database.image_id(outcome.image, outcome.config), session, "sweep", outcome.status)
+        database.record(Measurement(*row, median, samples))
+    compiler = Compiler()
+    monkeypatch.setattr(module, "compile_images", compiler)
+    assert settle(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * 3
+    for product, psels in (("d", FAST), ("e", SLOW)):
+        for one in (functional(), functional("fp16"), functional(addressing="general")):
+            assert images(database, one, product) == {ImageSpec.of(one, psels, COPTS).name}

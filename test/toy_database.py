@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from toy.rules import APPLY, FAST, KERNEL, WEIGH
 
+from aotriton.codegen.backends import spelled
+from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import CellKey, Timing
 from aotriton.rules import family, image
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Winner
+from aotriton.rules.database import Model, Product, Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.target import target
+from aotriton.rules.work import FORM, TERMS
 
 FOLDER = Path(__file__).resolve().parent / "toy"
 
@@ -26,6 +31,18 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDescription]:
     monkeypatch.setattr(image, "source_digest", lambda module: module)
     monkeypatch.setattr(image, "TRITON_VERSION", "0.0.0")
     return KERNEL
+
+
+def usual(*archs: str) -> dict[str, list[Product]]:
+    """The usual product of each arch, and no other."""
+    rows = [target(arch) for arch in archs]
+    return {row.arch: [Product(row.product, row.arch, row.multiprocessors)] for row in rows}
+
+
+def key(functional: Functional, cell: str, product: str = "") -> CellKey:
+    """A cell of a product, by default the usual one."""
+    on = spelled(product or functional.target.product)
+    return functional.arch, on, functional.kernel.name, f"{functional} {cell}"
 
 
 def cells(functional: Functional) -> list[str]:
@@ -44,6 +61,7 @@ def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: fl
     psels, copts = given.canonical()
     return Winner(
         arch=functional.arch,
+        product=functional.target.product,
         kernel=functional.kernel.name,
         functional=str(functional),
         bin=cell,
@@ -61,8 +79,7 @@ def timed(
 ) -> tuple[CellKey, dict[str, Timing]]:
     """An entry for ``timings``: what each (BLOCK_M, num_warps) took in the cell."""
     specs = [(spec(functional, *block), median) for block, median in medians.items()]
-    key = (functional.arch, functional.kernel.name, f"{functional} {cell}")
-    return key, {s.config: Timing(s.name, median) for s, median in specs}
+    return key(functional, cell), {s.config: Timing(s.name, median) for s, median in specs}
 
 
 def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]]]:
@@ -74,8 +91,8 @@ def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dic
     for place, cell in enumerate(cells(measured)):
         # 64 rows and 8 warps is best in one cell and 0.5 % off the best in the others.
         best = (64, 8) if place == 0 else (128, 8)
-        key, times = timed(measured, cell, {(64, 8): 20.1, (128, 8): 20.0 if place else 25.0, (32, 4): 30.0})
-        timings[key] = times
+        place_of, times = timed(measured, cell, {(64, 8): 20.1, (128, 8): 20.0 if place else 25.0, (32, 4): 30.0})
+        timings[place_of] = times
         others = tuple(
             sorted(
                 ((c, t.median_us) for c, t in times.items() if c != spec(measured, *best).config), key=lambda p: p[1]
@@ -119,3 +136,66 @@ def with_split(rows: list[Winner]) -> list[Winner]:
     served = APPLY.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor")
     apply = ImageSpec.of(served, {"BLOCK_M": 64, "MOST_SPLITS": 4}, {"num_warps": 4})
     return [*rows, winner(weigh, "waves=8", median=5.0), winner(apply, "rows=512", median=10.0)]
+
+
+OTHER = "NVIDIA H20"  # a product of sm_90 that is not its usual one
+
+
+def on_another(rows: list[Winner]) -> list[Winner]:
+    """The rows with those of another product on sm_90: what is measured on the usual one took twice as long, with other
+    configs in the first cell, and all else is borrowed from there.
+    """
+    more = []
+    for row in (row for row in rows if row.arch == "sm_90"):
+        given = {"product": OTHER, "provenance": "borrowed", "median_us": 0.0, "runners_up": ()}
+        given["source"] = f"product={spelled(row.product)} in the same bin"
+        if row.provenance == "measured":
+            times = {"median_us": 2 * row.median_us, "low_us": 1.9 * row.median_us, "high_us": 2.1 * row.median_us}
+            given = {"product": OTHER, "shape": '{"rows": 64, "width": 32}', "measured": "2026-11-21", **times}
+            if row.bin == "rows=64 waves=1" and row.kernel == KERNEL.name:
+                found = parse_functional(KERNEL, "sm_90", row.functional)
+                first = spec(found, 32)
+                psels, copts = first.canonical()
+                given |= {"image": first.name, "psels": psels, "copts": copts}
+        more.append(replace(row, **given))  # type: ignore[arg-type]
+    return rows + more
+
+
+def model(given: ImageSpec, product: str = OTHER, **more: object) -> Model:
+    """A model of the image on a product: 1 us, half a one for each round, and so on; worth shipping."""
+    functional = given.functional
+    fields: dict[str, object] = {
+        "arch": functional.arch,
+        "product": product,
+        "operator": "scale",
+        "kernel": functional.kernel.name,
+        "functional": str(functional),
+        "image": given.name,
+        "form": FORM,
+        "occupancy": 2,
+        "coefficients": tuple(1 / (place + 1) for place in range(len(TERMS))),
+        "error": 0.03,
+        "samples": 100,
+        "saves": 0.01,
+    }
+    return Model(**fields | more)  # type: ignore[arg-type]
+
+
+def models_of(products: Mapping[str, Sequence[Product]], *given: tuple[ImageSpec, Model]) -> Models:
+    """The models of these images."""
+    return Models([one for _, one in given], {spec.name: spec.config for spec, _ in given}, products)
+
+
+def modelled(products: Mapping[str, Sequence[Product]]) -> Models:
+    """Models on the other product, of the functional that ``with_fast`` measured: of two images of the first kernel and
+    of one of each of the others, which need no winner then.
+    """
+    served = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=32, ADDRESSING="descriptor")
+    fast, apply, weigh = (kernel.like(served) for kernel in (FAST, APPLY, WEIGH))
+    assert fast
+    assert apply
+    assert weigh
+    specs = [spec(served, 64), spec(served, 128, 8), spec(fast, 64)]
+    specs.append(ImageSpec.of(apply, {"BLOCK_M": 64, "MOST_SPLITS": 4}, {"num_warps": 4}))
+    specs.append(ImageSpec.of(weigh, {}, {"num_warps": 4}))
+    return models_of(products, *((one, model(one, saves=0.5 - place / 10)) for place, one in enumerate(specs)))

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Outcome, TuningDatabase, Winner
 from aotriton.rules.kernel import Functional
-from aotriton.tune.decide import race_is_due
+from aotriton.tune.decide import Place, race_is_due
 from aotriton.tune.problems import Problem
 from aotriton.tune.space import space
 
@@ -54,8 +54,8 @@ def decidable(
     outcomes: Iterable[Outcome],
     winners: Iterable[Winner],
     campaign_of: Mapping[int, str],
-) -> tuple[list[Outcome], dict[tuple[str, str], str]]:
-    """The outcomes to decide by, and the image that keeps its (functional, bin) until that is finished.
+) -> tuple[list[Outcome], set[Place]]:
+    """The outcomes to decide by, and the places that keep their winner until they are finished; all of one product.
 
     An unfinished cell is not decided, and what an unfinished campaign measured in one does not count yet.
     """
@@ -68,15 +68,15 @@ def decidable(
         if outcome.functional in named and outcome.bin in cells:
             places.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     kept: list[Outcome] = []
-    held: dict[tuple[str, str], str] = {}
+    held: set[Place] = set()
     for (functional, bin, _), rows in places.items():
         names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
         rows = _without_unfinished(names, rows, campaign_of)
         if finished(names, rows):
             kept += rows
-        elif (winner := standing.get((functional, bin))) in names:
+        elif standing.get((functional, bin)) in names:
             kept += rows
-            held[functional, bin] = str(winner)
+            held.add((functional, bin))
     return kept, held
 
 

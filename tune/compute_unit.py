@@ -11,6 +11,7 @@ from typing import Any
 
 from aotriton.rules.image import ImageSpec
 
+CYCLES = 2100  # in a microsecond
 SIMDS = 4
 REGISTERS = 512  # of a lane, vector and accumulation registers together; the waves of a SIMD share them
 REGISTER_GRANULE = 8

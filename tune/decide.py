@@ -1,18 +1,21 @@
-"""From measurements to decisions: who races, who wins a bin, and what a bin that was not measured borrows."""
+"""From measurements to decisions: who races, and who wins a bin. All of them are about outcomes of one product."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import log2
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Choice, Functional
+from aotriton.rules.kernel import Functional
+from aotriton.tune.measure import interval
 
 RACERS = 4
 WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
 RUNNERS_UP = 3
+
+Place = tuple[str, str]  # functional and bin
+SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
+Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a place, the first does
 
 
 def spec_of(functional: Functional, config: str) -> ImageSpec | None:
@@ -21,22 +24,6 @@ def spec_of(functional: Functional, config: str) -> ImageSpec | None:
         return ImageSpec.parse(functional, config)
     except ValueError:
         return None
-
-
-def siblings(functional: Functional) -> list[Functional]:
-    """The functionals that may borrow from each other, ``functional`` among them."""
-
-    def pinned(one: Functional) -> list[object]:
-        pairs = zip(one.kernel.choices, one.values, strict=True)
-        return [value for choice, value in pairs if not choice.lends and choice.measured_as is None]
-
-    return [one for one in functional.kernel.functionals(functional.arch) if pinned(one) == pinned(functional)]
-
-
-def differences(one: Functional, other: Functional) -> list[Choice]:
-    """The choices in which two functionals of a kernel differ."""
-    rows = zip(one.kernel.choices, one.values, other.values, strict=True)
-    return [choice for choice, mine, theirs in rows if mine != theirs]
 
 
 def racers(outcomes: Iterable[Outcome]) -> list[str]:
@@ -62,109 +49,65 @@ def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def decide(
-    functionals: Sequence[Functional],
+    functionals: Iterable[Functional],
     outcomes: Iterable[Outcome],
-    unfit: Collection[str] = (),
-    held: Mapping[tuple[str, str], str] | None = None,
+    samples_of: SamplesOf,
+    standing: Mapping[Place, str] | None = None,
+    held: Collection[Place] = (),
 ) -> list[Winner]:
-    """The winner of every cell of ``functionals``, which are siblings; none at all where nothing of them was measured.
+    """The winners of the cells of ``functionals`` that were measured. Only images that today's source gives count.
 
-    Only images that today's kernel source gives count. A cell that was not measured borrows from the nearest cell that
-    was, the nearest of its own kind first; but no image of ``unfit``, by name: one element type may spill registers
-    where another does not. ``held`` names the image that stays first in a (functional, bin) if it is right.
+    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of
+    the best one's, so that noise changes no winner; and in ``held`` places, as long as it is right.
     """
     named = {str(functional): functional for functional in functionals}
-    cells = list(functionals[0].kernel.cells())
-    keys = functionals[0].kernel.tuning_keys
-    measured = {
-        place: found
-        for place, medians in latest_medians(outcomes).items()
-        if place[0] in named and (found := _ranked(named[place[0]], medians, (held or {}).get(place)))
-    }
-    sources = [(f, c) for f in functionals for c in cells if (str(f), bin_text(keys, c)) in measured]
     winners = []
-    for functional in functionals:
-        differing = {lender: differences(lender, functional) for lender in {lender for lender, _ in sources}}
-        for cell in cells:
-            place = str(functional), bin_text(keys, cell)
-            if place in measured:
-                winners.append(_measured(functional, measured[place]))
-            elif sources:
-                lender, lent = min(sources, key=lambda source: _strangeness(source, cell, differing[source[0]]))
-                offered = [spec for _, spec in measured[str(lender), bin_text(keys, lent)]]
-                winners.append(_borrowed(functional, cell, lender, lent, offered, unfit))
+    for place, medians in latest_medians(outcomes).items():
+        if ranked := _ranked(named[place[0]], medians) if place[0] in named else []:
+            before = (standing or {}).get(place)
+            if place in held or _overlap(ranked, before, samples_of):
+                ranked.sort(key=lambda pair: pair[0].image != before)
+            winners.append(_measured(named[place[0]], ranked, samples_of))
     return winners
 
 
-def winner_of(functional: Functional, outcomes: Iterable[Outcome]) -> Winner | None:
-    """The winner of the one cell that ``outcomes`` are of; None where no image was right."""
-    found = [ranked for medians in latest_medians(outcomes).values() if (ranked := _ranked(functional, medians))]
-    return _measured(functional, found[0]) if found else None
-
-
-def _ranked(
-    functional: Functional, medians: Iterable[Outcome], held: str | None = None
-) -> list[tuple[Outcome, ImageSpec]]:
-    """What today's kernel source gives, the fastest first, ``held`` before it. Those that raced were timed side by
-    side, which a sweep's luck does not beat.
+def _ranked(functional: Functional, medians: Iterable[Outcome]) -> Ranked:
+    """What today's kernel source gives, the fastest first. Those that raced were timed side by side, which a sweep's
+    luck does not beat.
     """
     specs = [(outcome, spec_of(functional, outcome.config)) for outcome in medians]
     current = [(outcome, spec) for outcome, spec in specs if spec and spec.name == outcome.image]
-    return sorted(current, key=lambda pair: (pair[0].image != held, pair[0].phase != "race"))
+    return sorted(current, key=lambda pair: pair[0].phase != "race")
 
 
-def _measured(functional: Functional, found: Sequence[tuple[Outcome, ImageSpec]]) -> Winner:
-    (best, spec), *others = found
+def _overlap(ranked: Ranked, image: str | None, samples_of: SamplesOf) -> bool:
+    """Whether the image may be as fast as the first one, by the intervals of their medians."""
+    best = ranked[0][0]
+    other = next((outcome for outcome, _ in ranked if outcome.image == image), best)
+    if other == best:
+        return False
+    (low, high), (lowest, highest) = interval(samples_of(best.id)), interval(samples_of(other.id))
+    return low <= highest and lowest <= high
+
+
+def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> Winner:
+    (best, spec), *others = ranked
+    psels, copts = spec.canonical()
+    low, high = interval(samples_of(best.id))
     return Winner(
         arch=functional.arch,
+        product=best.product,
         kernel=functional.kernel.name,
         functional=str(functional),
         bin=best.bin,
         image=spec.name,
-        psels=spec.canonical()[0],
-        copts=spec.canonical()[1],
+        psels=psels,
+        copts=copts,
         provenance="measured",
         median_us=best.median_us or 0.0,
         runners_up=tuple((outcome.config, outcome.median_us or 0.0) for outcome, _ in others[:RUNNERS_UP]),
-    )
-
-
-def _strangeness(
-    source: tuple[Functional, tuple[int, ...]], cell: tuple[int, ...], differing: Sequence[Choice]
-) -> tuple[object, ...]:
-    """Orders the cells that ``cell`` may borrow from, the nearest of its own kind first."""
-    lender, lent = source
-    return (
-        any(choice.lends for choice in differing),
-        round(sum(abs(log2(a) - log2(b)) for a, b in zip(cell, lent, strict=True)), 6),
-        len(differing),
-        # Of two cells at the same distance the larger one: running out of tiles costs less than running out of waves.
-        tuple(-value for value in lent),
-        lender.godel_number,
-    )
-
-
-def _borrowed(
-    functional: Functional,
-    cell: tuple[int, ...],
-    lender: Functional,
-    lent: tuple[int, ...],
-    offered: Sequence[ImageSpec],
-    unfit: Collection[str],
-) -> Winner:
-    keys = functional.kernel.tuning_keys
-    specs = [ImageSpec.of(functional, dict(spec.psels), dict(spec.copts)) for spec in offered]
-    own = next((spec for spec in specs if spec.name not in unfit), specs[0])
-    differs = [f"{choice.name}={lender[choice.name]}" for choice in differences(lender, functional)]
-    where = "in the same bin" if lent == cell else bin_text(keys, lent)
-    return Winner(
-        arch=functional.arch,
-        kernel=functional.kernel.name,
-        functional=str(functional),
-        bin=bin_text(keys, cell),
-        image=own.name,
-        psels=own.canonical()[0],
-        copts=own.canonical()[1],
-        provenance="borrowed",
-        source=" ".join([*differs, where]),
+        low_us=low,
+        high_us=high,
+        shape=best.shape,
+        measured=best.started[:10],
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aotriton.rules.family import family
@@ -38,6 +40,15 @@ class Data(Protocol):
         """Compares what the kernel left in a tensor."""
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a call of an operator is given: every operand, by name, and which of them are its results."""
+
+    tensors: Mapping[str, Any]
+    scalars: Mapping[str, float]
+    results: Mapping[str, Any]
+
+
 class Tuning(Protocol):
     """How a family is tuned."""
 
@@ -58,11 +69,27 @@ class Tuning(Protocol):
     def data(self, problem: Problem) -> Data:
         """Inputs from a seed, on the current GPU."""
 
+    def draw(self, functional: Functional, random: Random) -> Shape:
+        """A shape that calls of this functional of an operator's lead may have: its sizes as the operator names them.
+
+        Cost models are fitted on such shapes, so they are spread over all that is to be predicted well. This and
+        ``inputs`` are asked for only where kernels describe their work.
+        """
+
+    def inputs(self, functional: Functional, shape: Shape) -> Inputs:
+        """A call of the lead's operator, from a seed, on the current GPU."""
+
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         """The cells, in groups that share a winner where nothing is measured."""
 
     def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates by a static model of the GPU, the likely fastest first, for cells that share a winner."""
+
+    def call_time(self, functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+        """Microseconds that a call takes by the same model. Asked for where kernels describe their work."""
+
+    def model_source(self, functional: Functional) -> str:
+        """What those microseconds rest on, for a reader."""
 
 
 def tuning(name: str) -> Tuning:

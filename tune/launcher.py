@@ -16,8 +16,10 @@ from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.check import Check
 from aotriton.tune.family import results_of, tuning
 from aotriton.tune.measure import GpuClock, Sample
+from aotriton.tune.nvml import ManagedGpu
 from aotriton.tune.problems import Problem
-from aotriton.tune.worker import Device, Request
+from aotriton.tune.sequences import Draw, Sequences
+from aotriton.tune.worker import Conditions, Device, Request, Timed
 
 NO_BINDING = (
     "pyaotriton, the library's Python binding, is missing: build it with"
@@ -77,18 +79,26 @@ class GpuLauncher:
         torch.cuda.init()
         torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
         self._clock = GpuClock()
+        self._managed = ManagedGpu(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
         self._data_key: tuple[object, ...] | None = None
         self._data: Any = None
+        self._sequences: Sequences | None = None
 
     def device(self) -> Device:
         properties = self.torch.cuda.get_device_properties(0)
         return Device(
             arch=self.binding.arch(),
             name=properties.name,
-            driver=_driver_version(),
+            driver=self._managed.driver or "unknown",
             torch=str(self.torch.__version__),  # its own type would have the parent import torch
             multiprocessors=properties.multi_processor_count,
+            uuid=self._managed.uuid,
+            memory=properties.total_memory,
+            power_limit=self._managed.power_limit,
         )
+
+    def conditions(self) -> Conditions:
+        return Conditions(self._managed.sm_clock, self._managed.temperature)
 
     def prepare(self, problem: Problem) -> None:
         kernel, own = problem.kernel, tuning(problem.kernel.family)
@@ -148,22 +158,17 @@ class GpuLauncher:
     def close(self, opened: Opened) -> None:
         self.binding.release(opened.candidate)
 
+    def sequences(self, draw: Draw) -> Timed:
+        self._data_key, self._data = None, None
+        self.torch.cuda.empty_cache()
+        if self._sequences is None:
+            self._sequences = Sequences(self.torch, self.binding, self._clock, self.device().multiprocessors)
+        timings = self._sequences.time(draw)
+        return Timed(timings, self.conditions())
+
     def healthy(self) -> bool:
         try:
             self.torch.cuda.synchronize()
             return float(self.torch.ones(1, device="cuda").sum()) == 1.0
         except Exception:
             return False
-
-
-def _driver_version() -> str:
-    """The version of the installed driver, such as 580.159.04; "unknown" where the management library is missing."""
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return "unknown"
-    text = ctypes.create_string_buffer(96)
-    library.nvmlInit_v2()
-    library.nvmlSystemGetDriverVersion(text, len(text))
-    library.nvmlShutdown()
-    return text.value.decode() or "unknown"

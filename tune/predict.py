@@ -1,35 +1,55 @@
-"""Winners without a GPU, for gfx942: from what the compiler says of each candidate to a family's guess at the fastest.
+"""Winners and cost models without a GPU, for gfx942: from what the compiler says of each candidate to a family's guess
+at the fastest.
 
-Nothing here was measured, and the winners say so.
+Nothing here was measured, and winners and models say so. The models have the terms that measured ones have, so that a
+call is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.rows import Model
+from aotriton.rules.target import target
+from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import tuning
+from aotriton.tune.fit import Apart, Facts, fit_apart
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import keys_of
+from aotriton.tune.sample import MOST_IMAGES, WITHIN
 from aotriton.tune.session import prune
+from aotriton.tune.settle import FACTS
 from aotriton.tune.space import configs, ruled_out
 
 SOURCE = "static model of tune/predict.py"
+SHAPES = 240  # random ones of each functional, which models are fitted to
+WORTH_HAVING = 3e-2  # saved by an image by the static model: sixty times what is asked of one that was timed
+assert WORTH_HAVING >= WORTH_SHIPPING
+
+Fitting = Sequence[tuple[ImageSpec, Candidate]]  # the images of a functional that compile, fit and do not spill
+Place = tuple[str, str]  # a kernel and a functional
 
 
-def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]]) -> list[Winner]:
+def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> list[Winner]:
     """The predicted winner of every cell of ``functional``, among the images ``found``.
 
-    Of those that a restriction rules out in all cells of a group none wins, if there is another.
+    A group of cells shares one, so that there are few; each has its own where they are decided ``alone``. Of those that
+    a restriction rules out in all cells of a group none wins, if there is another.
     """
     own = tuning(functional.kernel.family)
     winners = []
-    for cells in own.groups(functional):
+    groups = [[cell] for cell in functional.kernel.cells()] if alone else own.groups(functional)
+    for cells in groups:
         keys = [keys_of(functional, cell) for cell in cells]
         likely = [one for one in found if not all(ruled_out(one[0], cell) for cell in keys)] or found
         best = own.guess(functional, cells, [candidate for _, candidate in likely])[0]
@@ -39,6 +59,7 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
             winners.append(
                 Winner(
                     arch=functional.arch,
+                    product=functional.target.product,
                     kernel=functional.kernel.name,
                     functional=str(functional),
                     bin=bin_text(functional.kernel.tuning_keys, cell),
@@ -52,43 +73,131 @@ def decide(functional: Functional, found: Sequence[tuple[ImageSpec, Candidate]])
     return winners
 
 
+def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and save
+    enough there.
+
+    Of functionals that are measured for themselves, whatever their addressing. ``error`` is how far a model is off the
+    static one; how far that is off a GPU, nobody has measured.
+    """
+    calls: list[Apart] = []
+    facts: dict[str, Facts] = {}
+    named: dict[Place, Functional] = {}
+    for functional in operator.lead.functionals(arch):
+        if functional.measured != functional:
+            continue
+        random = Random(f"{operator.name} {functional}")
+        shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
+        for backend in operator.backends:
+            own = _own(backend, functional)
+            fitting = [_likely(one, found.get((one.kernel.name, str(one)), ())) for one in own]
+            if not own or not all(fitting):
+                continue
+            times = [_times(one, of_kernel, shapes) for one, of_kernel in zip(own, fitting, strict=True)]
+            named |= {(one.kernel.name, str(one)): one for one in own}
+            for spec, candidate in (pair for of_kernel in fitting for pair in of_kernel):
+                facts[spec.name] = spec.config, candidate.registers, candidate.shared
+            for number, shape in enumerate(shapes):
+                at = tuple({image: of_shapes[number] for image, of_shapes in kernel.items()} for kernel in times)
+                calls.append(Apart(functional, shape, backend, at))
+    if not named:
+        return []
+    device = target(arch)
+    fitted = fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)
+    source = tuning(operator.family).model_source
+    worth = [one for one in fitted if one.saves >= WORTH_HAVING]
+    return [replace(one, source=source(named[one.kernel, one.functional])) for one in worth]
+
+
+def _own(backend: Backend, functional: Functional) -> list[Functional]:
+    """The functionals of the backend's kernels; none where it does not serve the lead's, or cannot be modelled."""
+    own = [kernel.like(functional) for kernel in backend.kernels]
+    complete = [one for one in own if one is not None and one.kernel.work is not None]
+    return complete if len(complete) == len(own) else []
+
+
+def _likely(functional: Functional, found: Fitting) -> Fitting:
+    """Without what a restriction rules out everywhere, if there is another."""
+    cells = [keys_of(functional, cell) for cell in functional.kernel.cells()]
+    return [one for one in found if not all(ruled_out(one[0], cell) for cell in cells)] or found
+
+
+def _times(functional: Functional, fitting: Fitting, shapes: Sequence[Mapping[str, int]]) -> dict[str, list[float]]:
+    """The times on the shapes of the images that are best or WITHIN reach of it, the best ones first."""
+    call_time = tuning(functional.kernel.family).call_time
+    times = {spec.name: [call_time(functional, shape, candidate) for shape in shapes] for spec, candidate in fitting}
+    best, near = Counter[str](), Counter[str]()
+    for number in range(len(shapes)):
+        least = min(of_shapes[number] for of_shapes in times.values())
+        best[next(image for image, of_shapes in times.items() if of_shapes[number] == least)] += 1
+        near.update(image for image, of_shapes in times.items() if of_shapes[number] <= WITHIN * least)
+    chosen = sorted(near, key=lambda image: (-best[image], -near[image], image))[:MOST_IMAGES]
+    return {image: times[image] for image in chosen}
+
+
 def predict(
     database: TuningDatabase,
     kernels: Sequence[KernelDescription],
     functionals: Iterable[Functional],
     store: ImageStore,
     jobs: int | None = None,
+    operators: Collection[Operator] = (),
 ) -> list[Winner]:
     """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns them.
 
-    TuningError for an arch that the model does not describe, and where every candidate fails or is pruned.
+    Models, too, of those ``operators`` of whose first backend nothing was left out, unless something was timed. Where
+    there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
+    describe, and where every candidate fails or is pruned.
     """
-    waiting: dict[tuple[str, str], set[str]] = {}
-    found: dict[tuple[str, str], list[tuple[ImageSpec, Candidate]]] = {}
-    specs: list[ImageSpec] = []
+    found: dict[Place, list[tuple[ImageSpec, Candidate]]] = {}
+    asked: dict[Place, Functional] = {}
+    known: dict[str, dict[str, object]] = {}
     for functional in functionals:
         if functional.arch != "gfx942":
             raise TuningError(f"the static model describes gfx942, not {functional.arch}: measure there")
         if functional.kernel in kernels:
-            made = list(configs(functional))
-            waiting[functional.kernel.name, str(functional)] = {spec.name for spec in made}
-            found[functional.kernel.name, str(functional)] = []
-            specs += made
-
-    winners: list[Winner] = []
+            asked[functional.kernel.name, str(functional)] = functional
+    specs = [spec for functional in asked.values() for spec in configs(functional)]
     for spec, image in compile_images(specs, store, jobs):
-        functional = spec.functional
-        place = functional.kernel.name, str(functional)
         if isinstance(image, CompiledImage) and not prune({image.name: spec}, {image.name: image}):
-            found[place].append((spec, Candidate.of(spec, image.metadata)))
-        waiting[place].discard(spec.name)
-        if waiting[place]:
-            continue
-        if not found[place]:
+            place = spec.functional.kernel.name, str(spec.functional)
+            found.setdefault(place, []).append((spec, Candidate.of(spec, image.metadata)))
+            known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
+    for place, functional in asked.items():
+        if place not in found:
             raise TuningError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
         # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
-        decided = decide(functional, sorted(found[place], key=lambda pair: pair[0].config))
+        found[place].sort(key=lambda pair: pair[0].config)
+
+    for operator in operators:
+        if made := _models(database, operator, found):
+            for model in made:
+                name = model.image
+                config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
+                database.image_id(name, config, **known[name])  # type: ignore[arg-type]
+            database.put_models(made, (made[0].arch, made[0].product, operator.name))
+            print(f"{operator.name}: {len(made)} models", flush=True)
+    facts, worth = database.facts(), set[tuple[str, str, str]]()
+    for model in database.models():
+        if model.saves >= WORTH_SHIPPING and model.image in facts:
+            worth.add((model.kernel, model.functional, facts[model.image][0]))
+
+    winners: list[Winner] = []
+    for place, functional in asked.items():
+        shipped = [one for one in found[place] if (place[0], str(functional.measured), one[0].config) in worth]
+        decided = decide(functional, shipped or found[place], alone=bool(shipped))
         database.put_winners(decided)
         winners += decided
         print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners
+
+
+def _models(database: TuningDatabase, operator: Operator, found: Mapping[Place, Fitting]) -> list[Model]:
+    """The models of an operator; none where a functional was left out, or where those are of timings."""
+    if "gfx942" not in operator.lead.archs or database.samples("gfx942", operator.name):
+        return []
+    for functional in operator.lead.functionals("gfx942"):
+        own = _own(operator.backends[0], functional)
+        if not own or not all((one.kernel.name, str(one)) in found for one in own):
+            return []
+    return models(operator, "gfx942", found)

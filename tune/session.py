@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
+from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import campaign, measure
 from aotriton.tune.ahead import CompileAhead, Task
 from aotriton.tune.campaign import finished
-from aotriton.tune.decide import decide, race_is_due, siblings, winner_of
+from aotriton.tune.decide import Place, decide, race_is_due
 from aotriton.tune.incident import PAUSES, Attempts, Canary, Stopped, TuningError
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
 from aotriton.tune.space import space
-from aotriton.tune.worker import Device, GpuWorker, Request, TimedOut, WorkerError
+from aotriton.tune.worker import UNTOLD, Conditions, Device, GpuWorker, Request, TimedOut, WorkerError
 
 HOPELESS_AFTER = (
     12  # candidates in a row that crashed or hung, with none before that ran: it is not the candidates' fault
@@ -36,19 +37,19 @@ CANARIES = 3  # known good candidates that a worker is proven with, in turns: on
 class Plan:
     """How to tune. After ``deadline``, on time.monotonic's clock, no further problem is begun.
 
-    ``product`` is the GPU's, ``campaign`` the name of the run of ``again`` that this one is or goes on with.
+    ``product`` is the GPUs', ``campaign`` the name of the run of ``again`` that this one is or goes on with.
     """
 
     database: Path
     store: ImageStore
     launcher: str
+    product: str
     jobs: int | None = None
     again: bool = False
     deadline: float = float("inf")
     options: str = ""
     compile_images: Compile = field(default=compile_images)
     pauses: Sequence[float] = PAUSES
-    product: str = ""
     campaign: str | None = None
 
 
@@ -106,7 +107,7 @@ def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
     """The problems that still have something to measure, with all their candidates."""
     known: dict[tuple[str, str, str], list[Outcome]] = {}
     for kernel in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
-        for outcome in _counting(plan, database, database.outcomes(*kernel)):
+        for outcome in _counting(plan, database, database.outcomes(*kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
     tasks = []
     for problem in problems:
@@ -139,16 +140,43 @@ def prune(specs: dict[str, ImageSpec], compiled: dict[str, CompiledImage | Compi
     return pruned
 
 
-def decide_siblings(database: TuningDatabase, functional: Functional) -> list[Winner]:
-    """Writes and returns the winners that follow from all that was measured of the functional and its siblings."""
+def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
+    """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
     group = siblings(functional)
     texts = {str(one) for one in group}
-    outcomes = [o for o in database.outcomes(functional.arch, functional.kernel.name) if o.functional in texts]
-    standing = database.winners(functional.arch, functional.kernel.name)
-    outcomes, held = campaign.decidable(group, outcomes, standing, campaign.campaigns(database))
-    winners = decide(group, outcomes, {name for name, spills in database.spills().items() if spills}, held)
+    outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
+    before = database.winners(functional.arch, functional.kernel.name, product)
+    outcomes, held = campaign.decidable(
+        group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database)
+    )
+    winners = decide(group, outcomes, database.samples_of, standing(before), held)
     database.put_winners(winners)
     return winners
+
+
+def standing(winners: Sequence[Winner]) -> dict[Place, str]:
+    """The images that were measured to be the best, by their places."""
+    return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}
+
+
+def begin_session(
+    database: TuningDatabase, device: Device, options: str, strategy: str = "exhaustive", seed: int | None = None
+) -> int:
+    """Id of a new session on this GPU."""
+    return database.begin_session(
+        device=device.name,
+        driver=device.driver,
+        triton=TRITON_VERSION,
+        torch=device.torch,
+        arch=device.arch,
+        multiprocessors=device.multiprocessors,
+        options=options,
+        uuid=device.uuid,
+        memory=device.memory,
+        power_limit=device.power_limit,
+        strategy=strategy,
+        seed=seed,
+    )
 
 
 class _GpuThread(threading.Thread):
@@ -196,6 +224,8 @@ class _GpuThread(threading.Thread):
             raise device
         if device.arch != self._arch:
             raise TuningError(f"it is {device.arch}, the problems are for {self._arch}")
+        if device.name != self._plan.product:
+            raise TuningError(f"it is {device.name}, the plan is for {self._plan.product}: tune on it alone (--gpus)")
         self._session = 0
         try:
             while task := self._ahead.take(self._plan.deadline):
@@ -209,19 +239,12 @@ class _GpuThread(threading.Thread):
                 self._ahead.done()
         finally:
             for functional in self._touched.values():
-                decide_siblings(self._database, functional)
+                decide_siblings(self._database, functional, self._plan.product)
 
     def _begin(self, device: Device) -> int:
         name = self._plan.campaign
-        return self._database.begin_session(
-            device=device.name,
-            driver=device.driver,
-            triton=TRITON_VERSION,
-            torch=device.torch,
-            arch=device.arch,
-            multiprocessors=device.multiprocessors,
-            options=f"{self._plan.options} again={name}".strip() if name else self._plan.options,
-        )
+        options = f"{self._plan.options} again={name}".strip() if name else self._plan.options
+        return begin_session(self._database, device, options)
 
     def _solve(self, task: Task) -> bool:
         """One problem from its compiled candidates to its winner; False where it could not be finished."""
@@ -242,11 +265,13 @@ class _GpuThread(threading.Thread):
         if not finished(task.specs, self._counting()):
             return self._stop_event.is_set()
         self._touched.setdefault(f"{problem.kernel.name} {siblings(functional)[0]}", functional)
-        winner = winner_of(functional, self._outcomes())
-        if not winner:
+        before = standing(database.winners(functional.arch, problem.kernel.name, self._plan.product))
+        winners = decide([functional], self._outcomes(), database.samples_of, before)
+        if not winners:
             self._progress.solved(problem, None, 0.0)
             return True
-        database.put_winners([winner])
+        database.put_winners(winners)
+        (winner,) = winners
         config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
         self._last_best[str(functional)] = config
         self._progress.solved(problem, config, winner.median_us)
@@ -291,10 +316,8 @@ class _GpuThread(threading.Thread):
             if isinstance(result, WorkerError):
                 self._blame(task, request.name, "sweep", result)
                 continue
-            check = result.check
-            self._record(
-                task, request.name, result.status, "sweep", result.samples, check.error, check.tolerance, check.wrong
-            )
+            about = result.status, "sweep", result.samples, result.check.error, result.check.tolerance
+            self._record(task, request.name, *about, result.check.wrong, result.conditions)
             self._ran = True
             self._database.record(*self._withheld)
             self._withheld.clear()
@@ -313,19 +336,17 @@ class _GpuThread(threading.Thread):
             if len(requests) < 2:
                 return
             self._progress.candidate(f"race of {len(requests)}", None)
-            samples = self._try(task, None, lambda r=requests: self._worker.race(r))  # type: ignore[misc]
-            if isinstance(samples, WorkerError):
+            race = self._try(task, None, lambda r=requests: self._worker.race(r))  # type: ignore[misc]
+            if isinstance(race, WorkerError):
                 if not self._find_guilty(task, requests):
-                    self._progress.note(f"{task.problem}: the leaders race alone, but not together: {samples}")
+                    self._progress.note(f"{task.problem}: the leaders race alone, but not together: {race}")
                     return
                 continue
             # One transaction: a race that was cut off would say nothing.
             self._database.record(
                 *(
-                    Measurement(
-                        self._row, self._image(task, name), self._session, "race", "ok", measure.median(taken), taken
-                    )
-                    for name, taken in samples.items()
+                    self._measurement(task, name, "ok", "race", taken, conditions=race.conditions)
+                    for name, taken in race.samples.items()
                 )
             )
             return
@@ -359,7 +380,7 @@ class _GpuThread(threading.Thread):
             raise TuningError(f"the first {HOPELESS_AFTER} candidates all failed, so the fault is not in them")
 
     def _outcomes(self) -> list[Outcome]:
-        return self._database.outcomes(problem=self._row)
+        return self._database.outcomes(problem=self._row, product=self._plan.product)
 
     def _counting(self) -> list[Outcome]:
         return _counting(self._plan, self._database, self._outcomes())
@@ -380,13 +401,26 @@ class _GpuThread(threading.Thread):
         error: float | None = None,
         tolerance: float | None = None,
         detail: str | None = None,
+        conditions: Conditions = UNTOLD,
     ) -> Measurement:
         median = measure.median(samples) if samples else None
         detail = detail and (
             detail if len(detail) <= DETAIL else f"{detail[: DETAIL // 2]} ... {detail[-DETAIL // 2 :]}"
         )
-        image = self._image(task, name)
-        return Measurement(self._row, image, self._session, phase, status, median, samples, error, tolerance, detail)
+        return Measurement(
+            self._row,
+            self._image(task, name),
+            self._session,
+            phase,
+            status,
+            median,
+            samples,
+            error,
+            tolerance,
+            detail,
+            conditions.sm_clock,
+            conditions.temperature,
+        )
 
     def _record(self, *about: Any, **more: Any) -> None:
         self._database.record(self._measurement(*about, **more))

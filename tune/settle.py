@@ -1,33 +1,43 @@
-"""Borrowed winners are images that nobody has compiled yet: compiles them, and has those that spill chosen anew."""
+"""Borrowed winners are images that nobody has compiled yet: compiles them, so that those that spill are known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional
-from aotriton.tune.decide import siblings
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.session import decide_siblings
 
 FACTS = ("sha256", "registers", "spills", "shared")
 
 
 def settle(database: TuningDatabase, functionals: Iterable[Functional], store: ImageStore, jobs: int | None) -> int:
-    """Decides the winners of the functionals and their siblings, until none that is borrowed is known to spill.
+    """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
+    until none of it is known to spill.
 
     Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
     """
-    groups = {f"{one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
+    groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
+    asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
+    for group in groups.values():
+        asked.setdefault((group[0].arch, group[0].kernel), {}).update({str(one): one for one in group})
+        for product in database.products(group[0].arch):
+            decide_siblings(database, group[0], product.name)
     compiled, failed = 0, set[str]()
     while True:
         known = database.spills()
+        unfit = {name for name, spills in known.items() if spills}
         specs: dict[str, ImageSpec] = {}
-        for group in groups.values():
-            named = {str(one): one for one in group}
-            for winner in decide_siblings(database, group[0]):
-                if winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed:
+        for (arch, kernel), named in asked.items():
+            winners, products = database.winners(arch, kernel.name), database.products(arch)
+            for winner in (
+                one for product in products for one in filled(kernel, arch, product.name, winners, products, unfit)
+            ):
+                waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
+                if waits and winner.functional in named:
                     specs[winner.image] = ImageSpec.of(named[winner.functional], winner.psels, winner.copts)
         if not specs:
             return compiled

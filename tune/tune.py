@@ -32,6 +32,7 @@ from aotriton.tune.incident import TuningError
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
+from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
 from aotriton.tune.session import Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
@@ -59,6 +60,8 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
         help="what launches candidates in the child processes; tests put a stand-in or a faulty one here",
     )
 
+    made.add_argument("--seed", type=int, default=0, help="of the shapes of --sample (default: %(default)s)")
+
     what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")
     what.add_argument("--arch", choices=[row.arch for row in TARGETS], help="default: the GPU's")
     _several(what, "kernel", [kernel.name for kernel in of.kernels], str)
@@ -80,7 +83,14 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     mode.add_argument(
         "--merge", type=Path, metavar="FILE", help="take over what another database has, and decide; needs no GPU"
     )
-    mode.add_argument("--predict", action="store_true", help="choose winners by the static model; needs no GPU")
+    mode.add_argument(
+        "--sample",
+        type=int,
+        metavar="COUNT",
+        help="time launch sequences on so many random shapes of each functional, and fit cost models",
+    )
+    mode.add_argument("--fit", action="store_true", help="fit cost models anew from what is timed; needs no GPU")
+    mode.add_argument("--predict", action="store_true", help="winners and models by a static model; needs no GPU")
     return made
 
 
@@ -141,7 +151,7 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
     except (ValueError, argparse.ArgumentError) as error:  # of two choices with one option, for instance
         return _fail(str(error), 2)
     options = made.parse_args(given)
-    for name in ("time_budget", "jobs", *tuning(of.name).shape_options):
+    for name in ("time_budget", "jobs", "sample", *tuning(of.name).shape_options):
         value = getattr(options, name)
         if value is not None and value <= 0:
             made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
@@ -155,6 +165,8 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _decide(run)
         if options.merge:
             return _merge(run)
+        if options.fit:
+            return _fit(run)
         if options.compile_only:
             return _compile_only(run)
         if options.predict:
@@ -280,12 +292,32 @@ def _merge(run: Run) -> int:
     return 0
 
 
+def _fit(run: Run) -> int:
+    arch = run.arch_without_gpu(TARGETS[0].arch)
+    with TuningDatabase(run.options.database) as database:
+        _fit_and_compile(run, database, arch)
+    return 0
+
+
+def _fit_and_compile(run: Run, database: TuningDatabase, arch: str) -> None:
+    operators = run.family.operators
+    errors = fit_models(database, operators, arch)
+    compiler = partial(compile_images, checksums=database.checksums())
+    compiled = compile_shipped(database, operators, arch, compiler, ImageStore(), run.options.jobs)
+    for (operator, product), error in errors.items():
+        print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
+    print(f"{compiled} images that ship for other types or layouts were compiled")
+
+
 def _predict(run: Run) -> int:
     from aotriton.tune.predict import predict
 
     arch = run.arch_without_gpu(TARGETS[-1].arch)
     with TuningDatabase(run.options.database) as database:
-        predict(database, run.kernels, _functionals(run, arch), ImageStore(), run.options.jobs)
+        operators, store = run.family.operators, ImageStore()
+        predict(database, run.kernels, _functionals(run, arch), store, run.options.jobs, operators)
+        compiler = partial(compile_images, checksums=database.checksums())
+        compile_shipped(database, operators, arch, compiler, store, run.options.jobs)
     return 0
 
 
@@ -319,6 +351,17 @@ def _tune(run: Run, started: float) -> int:
             options=run.spelled,
             product=device.name,
         )
+        if options.sample:
+            asked = {str(one) for one in _functionals(run, device.arch)}
+            sampling = Sampling(
+                plan.database, plan.store, plan.compile_images, plan.jobs, options.sample, options.seed, deadline,
+                run.spelled,
+            )  # fmt: skip
+            timed = sample(sampling, run.family.operators, device, workers, progress, asked)
+            print(f"{timed} shapes were timed")
+            with TuningDatabase(options.database) as database:
+                _fit_and_compile(run, database, device.arch)
+            return 0
         found = _problems(run, device.arch, device.multiprocessors)
         tune(plan, found, workers, progress)
         with TuningDatabase(options.database) as database:

@@ -16,12 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from aotriton.rules.rows import SequenceTiming
 from aotriton.tune import measure
 from aotriton.tune.check import Check
 from aotriton.tune.cores import pin
 from aotriton.tune.problems import Problem
+
+if TYPE_CHECKING:
+    from aotriton.tune.sequences import Draw
 
 START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
 PREPARE_LIMIT = 180.0  # seconds for inputs and reference
@@ -30,13 +34,27 @@ CANDIDATE_LIMIT = 20.0  # seconds for one candidate, which takes some 50 ms
 
 @dataclass(frozen=True)
 class Device:
-    """What a session records of its GPU."""
+    """What a session records of its GPU. ``name`` is the product's, ``memory`` in bytes, ``power_limit`` in watts."""
 
     arch: str
     name: str
     driver: str
     torch: str
     multiprocessors: int
+    uuid: str | None = None
+    memory: int | None = None
+    power_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How the GPU was when a batch of timings was taken: MHz and °C; None where it does not tell."""
+
+    sm_clock: int | None = None
+    temperature: int | None = None
+
+
+UNTOLD = Conditions()
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,23 @@ class Result:
     status: str
     samples: Sequence[float]
     check: Check
+    conditions: Conditions = UNTOLD
+
+
+@dataclass(frozen=True)
+class Race:
+    """Microseconds by image name, taken side by side."""
+
+    samples: dict[str, list[float]]
+    conditions: Conditions = UNTOLD
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Launch sequences on one shape."""
+
+    timings: Sequence[SequenceTiming]
+    conditions: Conditions = UNTOLD
 
 
 class Launcher(Protocol):
@@ -80,7 +115,13 @@ class Launcher(Protocol):
     def round(self, opened: Sequence[Any]) -> Sequence[measure.Sample]:
         """Microseconds of one launch of each, in this order; None where the sample does not count."""
 
+    def conditions(self) -> Conditions:
+        """How the GPU is now."""
+
     def close(self, opened: Any) -> None: ...
+
+    def sequences(self, draw: Draw) -> Timed:
+        """Times launch sequences; afterwards no problem is prepared."""
 
     def healthy(self) -> bool:
         """Whether the GPU still does what it is told."""
@@ -137,10 +178,15 @@ class GpuWorker:
         self._prepare()
         return self._call("sweep", request, best_us, limit=self._candidate_limit)
 
-    def race(self, requests: Sequence[Request]) -> dict[str, list[float]]:
-        """Samples, by image name, of candidates that were right before, timed side by side by the child."""
+    def race(self, requests: Sequence[Request]) -> Race:
+        """Candidates that were right before, timed side by side by the child."""
         self._prepare()
         return self._call("race", requests, limit=self._candidate_limit * len(requests))
+
+    def sequences(self, draw: Draw) -> Timed:
+        """Launch sequences timed side by side on one shape, and the GPU's clock and temperature then."""
+        self._prepared = False  # the tensors of a problem make way
+        return self._call("sequences", draw, limit=PREPARE_LIMIT)
 
     def healthy(self) -> None:
         """WorkerError where the GPU does not do what it is told."""
@@ -249,20 +295,25 @@ class _Child:
         launcher, opened = self._launcher, self._launcher.open(request)
         check = launcher.check(opened)
         samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
+        conditions = launcher.conditions() if samples else UNTOLD
         if not launcher.intact():
             assert self._problem is not None
             launcher.prepare(self._problem)
             check = Check(check.error, check.tolerance, "it wrote over its inputs")
         launcher.close(opened)
-        return Result("wrong", (), check) if check.wrong else Result("ok", samples, check)
+        return Result("wrong", (), check) if check.wrong else Result("ok", samples, check, conditions)
 
-    def race(self, requests: Sequence[Request]) -> dict[str, list[float]]:
+    def race(self, requests: Sequence[Request]) -> Race:
         launcher = self._launcher
         opened = {request.name: launcher.open(request) for request in requests}
         samples = measure.race(lambda order: launcher.round([opened[name] for name in order]), list(opened))
+        conditions = launcher.conditions()
         for one in opened.values():
             launcher.close(one)
-        return samples
+        return Race(samples, conditions)
+
+    def sequences(self, draw: Draw) -> Timed:
+        return self._launcher.sequences(draw)
 
     def healthy(self) -> bool:
         return self._launcher.healthy()

@@ -15,9 +15,12 @@ struct BackendCell {
   float median_us[kMaxBackends];  // of all kernels of each backend; 0 where it was not compared
 };
 
-// Cells by godel number of the lead kernel, then as its Lut has them. An empty span: the first backend serves them all.
+// The cells of a functional of the lead kernel, as its Lut has them. Empty: the first backend serves them all.
+using BackendCells = std::span<const BackendCell>;
+
+// By product of the arch, then by godel number of the lead kernel.
 struct OperatorTable {
-  std::span<const std::span<const BackendCell>> functionals;
+  std::span<const std::span<const BackendCells>> products;
 };
 
 }  // namespace aotriton::v2::inline abi1

@@ -111,7 +111,7 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
                    Stream stream) noexcept {
   PreparedLaunch& launch = made_.launches[made_.launch_count];
   launch.image = &image;
-  const Environment environment = {&call, psels, device.facts.multiprocessors, 0};
+  const Environment environment = {&call, psels, device.facts.place.multiprocessors, 0};
   bool has_programs = true;
   for (int axis = 0; axis < 3; ++axis) {
     int64_t programs;

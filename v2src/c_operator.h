@@ -78,7 +78,7 @@ class Whole {
           aotriton::v2::fail(aotriton::v2::Error::null_pointer, #NAME "_prepare: prepared is null"));                 \
     AOTRITON_C_FUNCTION(NAME, prepare(call, {stream}, reinterpret_cast<Prepared**>(prepared)))                        \
   }                                                                                                                   \
-  aotriton_error aotriton_explain_##NAME(const aotriton_##NAME##_params* params, const char* arch,                    \
+  aotriton_error aotriton_explain_##NAME(const aotriton_##NAME##_params* params, const char* device,                  \
                                          int32_t multiprocessors, aotriton_kernel_choice* kernels, size_t* count)     \
-      AOTRITON_C_FUNCTION(NAME, explain(call, arch, multiprocessors, kernels, count))                                 \
+      AOTRITON_C_FUNCTION(NAME, explain(call, device, nullptr, multiprocessors, kernels, count))                      \
   }

@@ -22,15 +22,15 @@ bool fits(const ChoiceInfo& choice, size_t of_image, int64_t value) {
 
 Error check_fit(const Candidate& candidate, const Call& call, const Device& device) {
   const char* const name = candidate.image.name;
-  if (candidate.arch != device.facts.arch)
+  if (candidate.arch != device.facts.place.arch)
     return fail(Error::invalid_argument, "%s: is for %s, the device is %s", name, kArchs[candidate.arch].arch,
                 device.arch().arch);
   const KernelInfo& kernel = *candidate.kernel;
   for (const Use& use : kernel.uses)
     if (!call[use.slot].sizes && !call.info->slot(use.slot).optional)
       return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(use.slot).name);
-  const Place place = {device.facts.arch, device.facts.multiprocessors};
-  const Environment environment = {&call, candidate.psels, device.facts.multiprocessors,
+  const Place& place = device.facts.place;
+  const Environment environment = {&call, candidate.psels, place.multiprocessors,
                                    static_cast<int>(usable_addressing(kernel, call, place))};
   for (size_t i = 0; i < kernel.choices.size(); ++i) {
     const ChoiceInfo& choice = kernel.choices[i];

@@ -40,7 +40,9 @@ Error add(const char* who, const Driver& driver, const Contexts& contexts, Devic
   for (int i = 0; i < kArchCount; ++i)
     if (!strcmp(kArchs[i].arch, properties.arch) && !strcmp(kArchs[i].vendor, driver.vendor)) arch = i;
   if (arch < 0) return fail(Error::unknown_arch, "%s: no kernels for the device's arch %s", who, properties.arch);
-  *facts = {arch, properties.multiprocessors, properties.ordinal};
+  const ProductChoice found =
+      nearest_product(products(arch), {properties.name, properties.multiprocessors, properties.memory});
+  *facts = {{arch, found.product, properties.multiprocessors, found.exact}, properties.ordinal};
 
   // A context that is gone leaves its record to the next one at its address: records do not pile up.
   Record* record = records.load(std::memory_order_relaxed);

@@ -3,15 +3,14 @@
 
 #include <aotriton/types.h>
 
-#include "archs.h"
 #include "driver/driver.h"
+#include "place.h"
 
 namespace aotriton::v2::inline abi1 {
 
 // What is known of a device: it does not change while its context lives.
 struct DeviceFacts {
-  int arch;  // place in kArchs
-  int multiprocessors;
+  Place place;
   int ordinal;
 };
 
@@ -21,7 +20,7 @@ struct Device {
   Contexts contexts;
   DeviceFacts facts;
 
-  const ArchInfo& arch() const noexcept { return kArchs[facts.arch]; }
+  const ArchInfo& arch() const noexcept { return facts.place.info(); }
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:

@@ -34,7 +34,7 @@ class Line {
 float total_of(std::span<const Selection> selections) {
   float total = 0;
   for (const Selection& selection : selections) {
-    const float median = selection.lut->evidence[selection.cell].median_us;
+    const float median = selection.evidence().median_us;
     if (median <= 0) return 0;
     total += median;
   }
@@ -75,7 +75,7 @@ Unserved pads_more(const BackendInfo& backend, const Call& call, const Dispatch&
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   const Selection& selection = dispatch.kernels[kernel];
   const Entry& entry = selection.entry();
-  const Evidence& evidence = selection.lut->evidence[selection.cell];
+  const Evidence& evidence = selection.evidence();
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   KernelChoice choice = {};
   choice.size = sizeof choice;
@@ -91,9 +91,32 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.image = entry.image->name;
   choice.psels = entry.psels_text;
   choice.copts = entry.copts_text;
-  choice.provenance = static_cast<int32_t>(evidence.provenance);
-  choice.median_us = evidence.median_us;
-  choice.source = evidence.source;
+  const Entry& of_bin = selection.lut->entries[selection.decisions->index[selection.cell]];
+  choice.bin_image = of_bin.image->name;
+  choice.bin_psels = of_bin.psels_text;
+  choice.bin_copts = of_bin.copts_text;
+  choice.bin_median_us = evidence.median_us;
+  choice.model = "";
+  choice.predicted_us = selection.predicted_us;
+  choice.predicted_total_us = dispatch.predicted_us;
+  if (selection.predicted_us > 0) {
+    choice.predicted_error = selection.cost()->error;
+    choice.model = selection.cost()->source;
+  }
+  if (of_bin.image == entry.image) {
+    choice.provenance = static_cast<int32_t>(evidence.provenance);
+    choice.median_us = evidence.median_us;
+    choice.source = evidence.source;
+  } else {
+    choice.provenance = static_cast<int32_t>(Provenance::predicted);
+    choice.source = "faster than its bin's image by the cost model";
+  }
+  choice.product = dispatch.place.product_info().name;
+  choice.exact_product = dispatch.place.exact;
+  choice.shape = evidence.shape;
+  choice.measured = evidence.measured;
+  choice.low_us = evidence.low_us;
+  choice.high_us = evidence.high_us;
   choice.runners_up = evidence.runners_up.data();
   choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
   choice.backend = backends[dispatch.backend].name;
@@ -107,11 +130,12 @@ void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, K
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {
     Selection selections[kMaxKernels];
-    Unserved unserved = examine(backends[i], call, dispatch.place, selections);
+    Unserved unserved = examine(backends[i], call, dispatch.place, selections, dispatch.by);
     if (!unserved.why) unserved = pads_more(backends[i], call, dispatch);
     BackendState& state = choice->backend_states[i];
     state = {"", "", "", "", 0, !backends[i].workspace.empty()};
     if (!unserved.why) {
+      choice->backends_predicted_us[i] = predicted(backends[i], selections);
       state.total_us = total_of(std::span(selections, backends[i].kernels.size()));
       continue;
     }
@@ -121,6 +145,10 @@ void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, K
     state.choice = unserved.choice->name;
     state.choice_value = text_of(state.choice, dispatch, call);
   }
+  int64_t flops;
+  const Environment environment = {&call, nullptr, dispatch.place.multiprocessors, 0};
+  if (!call.info->flops.empty() && evaluate(call.info->flops, environment, &flops))
+    choice->flops = static_cast<double>(flops);
   const KernelInfo& chosen = *dispatch.kernels[kernel].kernel;
   for (const ChoiceInfo& one : chosen.choices) {
     int64_t value, padded;
@@ -162,6 +190,7 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts, provenance_of(choice));
   if (*choice.source) line.add(" (%s)", choice.source);
   if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
+  line.add(choice.exact_product ? ", on %s" : ", on a GPU like %s", choice.product);
   if (choice.backend_count < 2) return;
   line.add("; backend %s", choice.backend);
   for (int i = 0; i < choice.backend_count; ++i) {

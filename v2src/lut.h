@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cost.h"
 #include "image.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -22,20 +23,28 @@ struct Entry {
   const char* copts_text;
 };
 
-// Why a cell has its entry.
+// Why a cell has its entry. What was measured has a shape, a day and a median, which may be known to be between two.
 struct Evidence {
   Provenance provenance;
   const char* source;
-  float median_us;
+  const char* shape;     // that was measured: "rows 256 width 1024"
+  const char* measured;  // when: "2026-11-21"
+  float median_us, low_us, high_us;
   std::span<const RunnerUp> runners_up;
+};
+
+// What was decided for one product: images are shared by an arch, which of them is the fastest is not.
+struct Decisions {
+  std::span<const uint8_t> index;      // entry of each cell, row-major over the keys
+  std::span<const Evidence> evidence;  // one for each cell
+  std::span<const Cost> costs;         // one for each entry, by which the fastest is chosen; empty: the index decides
 };
 
 struct Lut {
   const char* functional;
   std::span<const std::span<const int32_t>> bins;  // representatives, one span for each tuning key
-  std::span<const uint8_t> index;                  // entry of each cell, row-major over the keys
   std::span<const Entry> entries;
-  std::span<const Evidence> evidence;  // one for each cell
+  std::span<const Decisions> decisions;  // by product of the arch
 
   // First bin whose representative is not smaller; the last bin is open-ended.
   static constexpr size_t bin_of(std::span<const int32_t> representatives, int64_t value) {
@@ -58,9 +67,13 @@ struct Lut {
         if (representatives[i - 1] >= representatives[i]) return false;
       cells *= representatives.size();
     }
-    for (uint8_t entry : index)
-      if (entry >= entries.size()) return false;
-    return index.size() == cells && evidence.size() == cells && bins.size() <= kMaxKeys;
+    for (const Decisions& one : decisions) {
+      if (one.index.size() != cells || one.evidence.size() != cells) return false;
+      if (!one.costs.empty() && one.costs.size() != entries.size()) return false;
+      for (uint8_t entry : one.index)
+        if (entry >= entries.size()) return false;
+    }
+    return !decisions.empty() && bins.size() <= kMaxKeys;
   }
 };
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "backend.h"
+#include "cost.h"
 #include "expression.h"
 #include "lut.h"
 
@@ -70,6 +71,7 @@ struct KernelInfo {
   std::span<const ChoiceInfo> choices;
   std::span<const KeyInfo> keys;               // in table order
   std::span<const char* const> psels;          // in the order of Entry::psels
+  const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
 };
 
@@ -124,6 +126,8 @@ struct OperatorInfo {
   std::span<const BackendInfo> backends;         // the first one serves everything that the build covers
   std::span<const OperatorTable* const> tables;  // by arch; null: the first backend everywhere
   bool fills_when_empty;
+  Expression flops;  // floating-point operations of a call; empty where nobody counts them
+  bool exact_cells;  // a call with all keys at representatives is the problem that was measured for its cell
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

@@ -149,8 +149,8 @@ Error explain(const ExplainRequest& request, Explanation* explanation) noexcept 
   AOTRITON_TRY(contiguous.make(request, dtype));
   explanation->kernel_count = kMaxKernels;
   explanation->kernels[0].size = sizeof(KernelChoice);
-  return explain(contiguous.call, request.arch, request.multiprocessors, explanation->kernels,
-                 &explanation->kernel_count);
+  return explain(contiguous.call, request.arch, request.product, request.multiprocessors, explanation->kernels,
+                 &explanation->kernel_count, request.by_cell ? By::cell : By::time);
 }
 
 }  // namespace aotriton::v2::inline abi1

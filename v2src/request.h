@@ -20,10 +20,12 @@ struct Named {
 
 struct ExplainRequest {
   const char* op = nullptr;
-  const char* arch = nullptr;   // such as "sm_90"
+  const char* arch = nullptr;   // such as "sm_90", or a product alone
   const char* dtype = nullptr;  // "fp16", "bf16", "fp32", or "float16" and so on
   std::span<const Named> values;
-  int multiprocessors = 0;  // 0: the arch's usual product
+  int multiprocessors = 0;        // 0: the product's
+  const char* product = nullptr;  // such as "NVIDIA H200"; null: the arch's usual one
+  bool by_cell = false;           // what the call's bin alone would choose, without predicted times
 };
 
 // invalid_argument for a name that is unknown or missing; else as explain() of run.h.

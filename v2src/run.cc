@@ -73,8 +73,6 @@ bool has_results(const Call& call) {
 
 bool launches_nothing(const Call& call) { return call.empty && (call.info->fills_when_empty || !has_results(call)); }
 
-Place place_of(const Device& device) { return {device.facts.arch, device.facts.multiprocessors}; }
-
 // The checked call, ready to be launched on the device, which is entered.
 Error build(Call& call, const Device& device, Stream stream, Builder& builder, Prepared** prepared) {
   if (launches_nothing(call)) {
@@ -82,7 +80,7 @@ Error build(Call& call, const Device& device, Stream stream, Builder& builder, P
   } else {
     Dispatch found;
     const Backends among = call.workspace ? Backends::all : Backends::without_workspace;
-    AOTRITON_TRY(dispatch(call, place_of(device), &found, among));
+    AOTRITON_TRY(dispatch(call, device.facts.place, &found, among));
     AOTRITON_TRY(builder.prepare(call, device, found, stream));
   }
   *prepared = builder.finish();
@@ -166,12 +164,12 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
     everything_given &= call[slot].data != nullptr || call.info->operands[slot].optional;
   return on_device(call.info->name, stream, [&](const Device& device) {
     Dispatch found;
-    AOTRITON_TRY(dispatch(call, place_of(device), &found));
+    AOTRITON_TRY(dispatch(call, device.facts.place, &found));
     AOTRITON_TRY(memo->builder.workspace_size(call, found, bytes));
     if (everything_given || !found.backend) return Error::success;
     // Data that turns out to be misaligned would be the first backend's.
     size_t of_first;
-    AOTRITON_TRY(dispatch(call, place_of(device), &found, Backends::first));
+    AOTRITON_TRY(dispatch(call, device.facts.place, &found, Backends::first));
     AOTRITON_TRY(memo->builder.workspace_size(call, found, &of_first));
     if (of_first > *bytes) *bytes = of_first;
     return Error::success;
@@ -182,7 +180,7 @@ Error supported(Call& call, Stream stream) noexcept {
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
     Dispatch found;
-    return launches_nothing(call) ? Error::success : dispatch(call, place_of(device), &found);
+    return launches_nothing(call) ? Error::success : dispatch(call, device.facts.place, &found);
   });
 }
 
@@ -192,7 +190,7 @@ Error preload(Call& call, Stream stream) noexcept {
     if (launches_nothing(call)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
       Dispatch found;
-      AOTRITON_TRY(dispatch(call, place_of(device), &found, among));
+      AOTRITON_TRY(dispatch(call, device.facts.place, &found, among));
       for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
         void* function;
         AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
@@ -202,8 +200,8 @@ Error preload(Call& call, Stream stream) noexcept {
   });
 }
 
-Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel_choice* kernels,
-              size_t* count) noexcept {
+Error explain(Call& call, const char* arch, const char* product, int multiprocessors, aotriton_kernel_choice* kernels,
+              size_t* count, By by) noexcept {
   if (!kernels || !count) return fail(Error::null_pointer, "explain: kernels or count is null");
   const size_t room = *count, stride = kernels->size;
   *count = 0;
@@ -211,10 +209,10 @@ Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel
     return fail(Error::invalid_argument, "explain: the first element's size is %zu, not sizeof of the struct", stride);
   AOTRITON_TRY(check_call(call, Data::optional));
   Place place;
-  AOTRITON_TRY(find_place("explain", arch, multiprocessors, &place));
+  AOTRITON_TRY(find_place("explain", arch, product, multiprocessors, &place));
   if (launches_nothing(call)) return Error::success;
   Dispatch found;
-  AOTRITON_TRY(dispatch(call, place, &found));
+  AOTRITON_TRY(dispatch(call, place, &found, Backends::all, by));
   const size_t needed = found.chosen().kernels.size();
   if (needed > room)
     return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);

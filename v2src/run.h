@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "prepared.h"
+#include "select.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -27,8 +28,8 @@ Error supported(Call& call, Stream stream) noexcept;
 // Loads what the call needs.
 Error preload(Call& call, Stream stream) noexcept;
 
-// The kernels that the call would run on `arch`; see c.h.
-Error explain(Call& call, const char* arch, int multiprocessors, aotriton_kernel_choice* kernels,
-              size_t* count) noexcept;
+// The kernels that the call would run on a place, see find_place() and c.h.
+Error explain(Call& call, const char* arch, const char* product, int multiprocessors, aotriton_kernel_choice* kernels,
+              size_t* count, By by = By::time) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

@@ -15,15 +15,111 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
   return index < kernel.tables.size() ? kernel.tables[index] : nullptr;
 }
 
+// What choosing works out about a call once, however many kernels and backends ask.
+class Survey {
+ public:
+  Survey(const Call& call, const Place& place) noexcept : call(call), place(place) {}
+
+  // How the kernel reaches its tensors: the arch's fast way where all of them allow it.
+  Addressing addressing(const KernelInfo& kernel) noexcept {
+    const Addressing fast = place.info().aligned;
+    for (const Use& use : kernel.uses) {
+      const int number = 2 * use.slot + use.strided;
+      const uint64_t bit = uint64_t{1} << number;
+      if (!(known_ & bit)) {
+        known_ |= bit;
+        if (reached_fast(use)) fast_ |= bit;
+      }
+      if (!(fast_ & bit)) return Addressing::general;
+    }
+    return fast;
+  }
+
+  // An expression of the call alone, without psels and addressing. Kernels share the code of what is alike.
+  bool value(Expression expression, int64_t* value) noexcept {
+    Value& place_of = values_[(reinterpret_cast<uintptr_t>(expression.data()) / sizeof(Instruction)) % kValues];
+    if (place_of.code != expression.data()) {
+      const Environment environment = {&call, nullptr, place.multiprocessors, 0};
+      if (!evaluate(expression, environment, &place_of.value)) {
+        place_of.code = nullptr;
+        return false;
+      }
+      place_of.code = expression.data();
+    }
+    *value = place_of.value;
+    return true;
+  }
+
+  const Call& call;
+  const Place& place;
+
+ private:
+  static constexpr size_t kValues = 64;
+  static_assert(2 * kMaxOperands <= 64);
+  struct Value {
+    const Instruction* code = nullptr;
+    int64_t value;
+  };
+
+  bool reached_fast(const Use& use) const noexcept {
+    constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes that AMD buffer instructions reach
+    constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
+    constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
+    constexpr int64_t kAlignment = 16;                  // bytes, of both
+    const Addressing fast = place.info().aligned;
+    const OperandInfo& operand = call.info->slot(use.slot);
+    const View& view = call[use.slot];
+    if (!view.sizes || (operand.optional && !view.data)) return true;
+    const size_t rank = operand.dims.size(), contiguous = rank - 1 - transposed(operand, view);
+    if (use.strided) {
+      if (!aligned_to(view.data, kAlignment)) return false;
+      for (size_t i = 0; i < rank; ++i) {
+        const int64_t size = view.sizes[i], stride = view.strides[i];
+        if (size == 0 || size > kSizeLimit) return false;
+        const int64_t bytes = bytes_of(view.dtype);
+        // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
+        if (i == contiguous && operand.written && fast == Addressing::descriptor && size * bytes % kAlignment)
+          return false;
+        if (size == 1) continue;
+        if (i == contiguous ? stride != 1
+                            : stride <= 0 || stride >= kStrideLimit / bytes || stride * bytes % kAlignment)
+          return false;
+      }
+    }
+    return fast != Addressing::offset32 || extent(operand, view) < kBufferLimit;
+  }
+
+  uint64_t known_ = 0, fast_ = 0;  // by slot, and by whether strides are followed
+  Value values_[kValues];
+};
+
 Environment environment_of(const KernelInfo& kernel, const Call& call, const Place& place) {
   return {&call, nullptr, place.multiprocessors, static_cast<int>(usable_addressing(kernel, call, place))};
 }
 
-// The entry that won for this call; false where the kernel can not serve it, or is not in this build.
-bool select(const KernelInfo& kernel, const Call& call, const Place& place, Selection* selection) {
+// The entry of the least predicted time; what won the cell where none is predicted.
+void choose_entry(const KernelInfo& kernel, Survey& survey, Selection* selection) {
+  WorkOfCall work;
+  const auto value = [&](Expression expression, int64_t* number) { return survey.value(expression, number); };
+  if (!work_of(*kernel.work, value, &work)) return;
+  work.multiprocessors = survey.place.multiprocessors;
+  const std::span<const Cost> costs = selection->decisions->costs;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (!costs[i].known()) continue;
+    const float time = cost_of(costs[i], work);
+    if (selection->predicted_us > 0 && time >= selection->predicted_us) continue;
+    selection->predicted_us = time;
+    selection->chosen = i;
+  }
+}
+
+// What the kernel runs for this call; false where it can not serve it, or is not in this build.
+bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selection) {
+  const Place& place = survey.place;
   const KernelTable* table = table_of(kernel, place.arch);
   if (!table) return false;
-  const Environment environment = environment_of(kernel, call, place);
+  const Environment environment = {&survey.call, nullptr, place.multiprocessors,
+                                   static_cast<int>(survey.addressing(kernel))};
   if (refusal(kernel, environment)) return false;
   int number = 0;
   for (const ChoiceInfo& choice : kernel.choices) {
@@ -33,13 +129,18 @@ bool select(const KernelInfo& kernel, const Call& call, const Place& place, Sele
   }
   const auto index = static_cast<size_t>(number);
   const Lut* lut = index < table->luts.size() ? table->luts[index] : nullptr;
-  if (!lut) return false;
+  const auto product = static_cast<size_t>(place.product);
+  if (!lut || product >= lut->decisions.size()) return false;  // too few: of a family built beside another library
   selection->kernel = &kernel;
   selection->lut = lut;
+  selection->decisions = &lut->decisions[product];
   selection->godel_number = number;
   for (size_t i = 0; i < kernel.keys.size(); ++i)
-    if (!evaluate(kernel.keys[i].value, environment, &selection->keys[i])) return false;
+    if (!survey.value(kernel.keys[i].value, &selection->keys[i])) return false;
   selection->cell = lut->cell(selection->keys);
+  selection->chosen = selection->decisions->index[selection->cell];
+  selection->predicted_us = 0;
+  if (by == By::time && kernel.work && !selection->decisions->costs.empty()) choose_entry(kernel, survey, selection);
   return true;
 }
 
@@ -92,13 +193,11 @@ size_t fastest_without_workspace(std::span<const BackendInfo> backends, const Ba
 }
 
 // The backend that was measured to be the fastest of those in the lead's cell.
-void choose_backend(const Selection& lead, Backends among, Dispatch* dispatch) {
-  dispatch->backend = 0;
-  dispatch->times = nullptr;
-  const auto arch = static_cast<size_t>(dispatch->place.arch);
+void choose_by_cell(const Selection& lead, Backends among, Dispatch* dispatch) {
+  const auto arch = static_cast<size_t>(dispatch->place.arch), product = static_cast<size_t>(dispatch->place.product);
   const OperatorTable* table = arch < dispatch->info->tables.size() ? dispatch->info->tables[arch] : nullptr;
   if (!table) return;
-  const std::span<const BackendCell> cells = table->functionals[static_cast<size_t>(lead.godel_number)];
+  const BackendCells cells = table->products[product][static_cast<size_t>(lead.godel_number)];
   if (cells.empty()) return;
   const BackendCell& cell = cells[lead.cell];
   dispatch->times = cell.median_us;
@@ -110,41 +209,101 @@ void choose_backend(const Selection& lead, Backends among, Dispatch* dispatch) {
     dispatch->backend = fastest_without_workspace(backends, cell);
 }
 
+// What all kernels of a backend run; false where one of them can not serve the call. One is known already.
+bool select_all(const BackendInfo& backend, Survey& survey, By by, const Selection& known, Selection* selections) {
+  for (size_t i = 0; i < backend.kernels.size(); ++i) {
+    if (backend.kernels[i] == known.kernel)
+      selections[i] = known;
+    else if (!select(*backend.kernels[i], survey, by, &selections[i]))
+      return false;
+  }
+  return true;
+}
+
+// The backend of the least predicted time, among those of which all kernels are predicted. The first one is.
+void choose_by_time(Survey& survey, const Selection& lead, Backends among, Dispatch* dispatch) {
+  const std::span<const BackendInfo> backends = dispatch->info->backends;
+  const bool any_workspace = among == Backends::all || !backends[0].workspace.empty();
+  for (size_t i = 1; i < backends.size(); ++i) {
+    if (!any_workspace && !backends[i].workspace.empty()) continue;
+    Selection selections[kMaxKernels];
+    if (!select_all(backends[i], survey, By::time, lead, selections)) continue;
+    const float time = predicted(backends[i], selections);
+    if (time <= 0 || time >= dispatch->predicted_us) continue;
+    dispatch->predicted_us = time;
+    dispatch->backend = i;
+    memcpy(dispatch->kernels, selections, sizeof selections);
+  }
+}
+
+// Whether the call is the very problem that the backends were compared on in its cell.
+bool was_measured(const OperatorInfo& info, const Selection& lead, const Dispatch& dispatch) {
+  if (!info.exact_cells || !dispatch.times) return false;
+  for (size_t i = 0; i < lead.lut->bins.size(); ++i) {
+    const std::span<const int32_t> bins = lead.lut->bins[i];
+    if (lead.keys[i] != bins[Lut::bin_of(bins, lead.keys[i])]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among) noexcept {
+float predicted(const BackendInfo& backend, const Selection* selections) noexcept {
+  float total = 0;
+  for (size_t i = 0; i < backend.kernels.size(); ++i) {
+    if (!backend.kernels[i]->work) continue;  // its time is in that of the others
+    if (selections[i].predicted_us <= 0) return 0;
+    total += selections[i].predicted_us;
+  }
+  return total;
+}
+
+Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
   const OperatorInfo& info = *call.info;
   if (!shape_workspace(call, false))
     return fail(Error::not_supported, "%s: the workspace overflows 63 bits", info.name);
   dispatch->info = &info;
   dispatch->place = place;
+  dispatch->backend = 0;
+  dispatch->times = nullptr;
   const BackendInfo& first = info.backends[0];
-  const size_t place_of_lead = first.kernels.size() - 1;
+  Survey survey(call, place);
   Selection lead;
-  if (!select(info.lead(), call, place, &lead)) return explain_refusal(info.lead(), call, place);
-  choose_backend(lead, among, dispatch);
-
-  // A backend that can not serve this very call leaves it to the first one.
-  if (dispatch->backend) {
-    const BackendInfo& other = dispatch->chosen();
-    bool served = true;
-    for (size_t i = 0; served && i < other.kernels.size(); ++i)
-      served = select(*other.kernels[i], call, place, &dispatch->kernels[i]);
-    if (served) return Error::success;
-    dispatch->backend = 0;
+  if (!select(info.lead(), survey, by, &lead)) return explain_refusal(info.lead(), call, place);
+  choose_by_cell(lead, among, dispatch);
+  if (by == By::time && was_measured(info, lead, *dispatch)) {
+    by = By::cell;
+    lead.chosen = lead.decisions->index[lead.cell];
+    lead.predicted_us = 0;
   }
   for (size_t i = 0; i < first.kernels.size(); ++i) {
-    if (i == place_of_lead)
+    if (first.kernels[i] == lead.kernel)
       dispatch->kernels[i] = lead;
-    else if (!select(*first.kernels[i], call, place, &dispatch->kernels[i]))
+    else if (!select(*first.kernels[i], survey, by, &dispatch->kernels[i]))
       return explain_refusal(*first.kernels[i], call, place);
   }
+  dispatch->by = by;
+  dispatch->predicted_us = predicted(first, dispatch->kernels);
+  if (dispatch->predicted_us > 0) {
+    dispatch->backend = 0;
+    if (among != Backends::first) choose_by_time(survey, lead, among, dispatch);
+    return Error::success;
+  }
+  // A backend that can not serve this very call leaves it to the first one.
+  if (!dispatch->backend) return Error::success;
+  Selection selections[kMaxKernels];
+  if (select_all(dispatch->chosen(), survey, by, lead, selections))
+    memcpy(dispatch->kernels, selections, sizeof selections);
+  else
+    dispatch->backend = 0;
   return Error::success;
 }
 
-Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections) noexcept {
+Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections,
+                 By by) noexcept {
+  Survey survey(call, place);
   for (size_t i = 0; i < backend.kernels.size(); ++i)
-    if (!select(*backend.kernels[i], call, place, &selections[i])) return why_not(*backend.kernels[i], call, place);
+    if (!select(*backend.kernels[i], survey, by, &selections[i])) return why_not(*backend.kernels[i], call, place);
   return {nullptr, nullptr, nullptr};
 }
 
@@ -158,34 +317,8 @@ bool rounded(const KernelInfo& kernel, const ChoiceInfo& choice, const Call& cal
 }
 
 Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const Place& place) noexcept {
-  constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes that AMD buffer instructions reach
-  constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
-  constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
-  constexpr int64_t kAlignment = 16;                  // bytes, of both
-  const Addressing fast = place.info().aligned;
-  for (const Use& use : kernel.uses) {
-    const OperandInfo& operand = call.info->slot(use.slot);
-    const View& view = call[use.slot];
-    if (!view.sizes || (operand.optional && !view.data)) continue;
-    const size_t rank = operand.dims.size(), contiguous = rank - 1 - transposed(operand, view);
-    if (use.strided) {
-      if (!aligned_to(view.data, kAlignment)) return Addressing::general;
-      for (size_t i = 0; i < rank; ++i) {
-        const int64_t size = view.sizes[i], stride = view.strides[i];
-        if (size == 0 || size > kSizeLimit) return Addressing::general;
-        const int64_t bytes = bytes_of(view.dtype);
-        // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
-        if (i == contiguous && operand.written && fast == Addressing::descriptor && size * bytes % kAlignment)
-          return Addressing::general;
-        if (size == 1) continue;
-        if (i == contiguous ? stride != 1
-                            : stride <= 0 || stride >= kStrideLimit / bytes || stride * bytes % kAlignment)
-          return Addressing::general;
-      }
-    }
-    if (fast == Addressing::offset32 && extent(operand, view) >= kBufferLimit) return Addressing::general;
-  }
-  return fast;
+  Survey survey(call, place);
+  return survey.addressing(kernel);
 }
 
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept {
@@ -202,20 +335,6 @@ int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {
   for (size_t i = 0; i < choice.values.size(); ++i)
     if (choice.round_up ? value <= choice.values[i] : value == choice.values[i]) return static_cast<int>(i);
   return -1;
-}
-
-Error find_place(const char* who, const char* arch, int multiprocessors, Place* place) noexcept {
-  if (!arch) return fail(Error::null_pointer, "%s: arch is null", who);
-  if (multiprocessors < 0)
-    return fail(Error::invalid_argument, "%s: multiprocessors is %d, which must not be negative", who, multiprocessors);
-  char archs[160] = "";
-  for (int i = 0; i < kArchCount; ++i) {
-    snprintf(archs + strlen(archs), sizeof archs - strlen(archs), "%s%s", i ? ", " : "", kArchs[i].arch);
-    if (strcmp(kArchs[i].arch, arch)) continue;
-    *place = {i, multiprocessors ? multiprocessors : kArchs[i].multiprocessors};
-    return Error::success;
-  }
-  return fail(Error::unknown_arch, "%s: unknown arch %s: choose from %s", who, arch, archs);
 }
 
 Error derive_sizes(Call& call, const Dispatch& dispatch) noexcept {

@@ -1,35 +1,37 @@
 // From a call and a GPU to the backend that serves it and the entry that won for each of its kernels.
 #pragma once
 
-#include "archs.h"
 #include "call.h"
+#include "place.h"
 
 namespace aotriton::v2::inline abi1 {
 
-// The GPU that a call runs on, or is explained for.
-struct Place {
-  int arch;  // place in kArchs
-  int multiprocessors;
-
-  const ArchInfo& info() const noexcept { return kArchs[arch]; }
-};
-
-// One cell of one kernel's table.
+// What one kernel runs for a call: the fastest entry by predicted time, or else the one that won the call's cell.
 struct Selection {
   const KernelInfo* kernel;
   const Lut* lut;
+  const Decisions* decisions;  // of the place's product
   int godel_number;
   size_t cell;
+  size_t chosen;       // an entry
+  float predicted_us;  // of that entry; 0 where it is not known
   int64_t keys[kMaxKeys];
 
-  const Entry& entry() const noexcept { return lut->entries[lut->index[cell]]; }
+  const Entry& entry() const noexcept { return lut->entries[chosen]; }
+  const Cost* cost() const noexcept { return decisions->costs.empty() ? nullptr : &decisions->costs[chosen]; }
+  const Evidence& evidence() const noexcept { return decisions->evidence[cell]; }
 };
+
+// What decides: predicted times, where there are any, or the call's cell alone.
+enum class By { time, cell };
 
 struct Dispatch {
   const OperatorInfo* info;
   Place place;
   size_t backend;
-  const float* times;  // of the backends in this cell; null where they were not compared
+  const float* times;  // of the backends in this cell, as measured; null where they were not compared
+  float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
+  By by;               // what decided
   Selection kernels[kMaxKernels];
 
   const BackendInfo& chosen() const noexcept { return info->backends[backend]; }
@@ -39,7 +41,8 @@ struct Dispatch {
 enum class Backends { all, first, without_workspace };
 
 // unknown_arch, no_winner or not_supported where the first backend, which serves all that the build covers, does not.
-Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among = Backends::all) noexcept;
+Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among = Backends::all,
+               By by = By::time) noexcept;
 
 // How the kernel reaches its tensors as they lie: the arch's fast way where they allow it. Null data counts as aligned.
 Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const Place& place) noexcept;
@@ -53,7 +56,11 @@ struct Unserved {
 };
 
 // Whether the backend can serve a call that was dispatched, and then what its kernels would run.
-Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections) noexcept;
+Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections,
+                 By by = By::time) noexcept;
+
+// Predicted microseconds of a backend's kernels together; 0 where one of them is not known.
+float predicted(const BackendInfo& backend, const Selection* selections) noexcept;
 
 // The value of a choice of the kernel that images have which serve the call, and the call's own, which may be smaller.
 // False where there is none.
@@ -65,9 +72,6 @@ const char* refusal(const KernelInfo& kernel, const Environment& environment) no
 
 // The digit of a choice; -1 where the call has no value of it.
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept;
-
-// The place of `arch`, with `multiprocessors` where that is not 0; unknown_arch, null_pointer or invalid_argument.
-Error find_place(const char* who, const char* arch, int multiprocessors, Place* place) noexcept;
 
 // Sets the sizes that the chosen backend derives.
 Error derive_sizes(Call& call, const Dispatch& dispatch) noexcept;

@@ -39,6 +39,7 @@ ATTN_BWD_PREPROCESS = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    work=c.row_work("BLOCK_M", tensors=2),
     guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
 )
@@ -74,6 +75,7 @@ ATTN_BWD_DK_DV = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", "BLOCK_N", "heads_k"),
+    work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -110,6 +112,7 @@ ATTN_BWD_DQ = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -140,6 +143,7 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    work=c.row_work("BLOCK_M", tensors=4),
     guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
     archs=("sm_90",),
@@ -167,6 +171,7 @@ ATTN_BWD_HOPPER = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 128, "heads_k"),
+    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -195,6 +200,7 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    work=c.row_work("BLOCK_M", tensors=3),
     guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
     archs=("sm_90",),
@@ -225,6 +231,7 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 64, "heads_k"),
+    work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -253,6 +260,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),
+    work=c.work("q", 128, "BLOCK_N", tensors=(3, 2)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -274,4 +282,5 @@ OPERATOR = Operator(
     fills_when_empty=True,
     checked=True,
     written=True,
+    flops=c.flops(5),
 )

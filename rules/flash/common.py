@@ -9,15 +9,19 @@ from aotriton.rules.expression import (
     Expression,
     addressing,
     ceil_divide,
+    choose,
     constant,
     dtype,
+    equal,
     multiprocessors,
+    psel,
     scalar,
     size,
     tiles,
 )
 from aotriton.rules.kernel import Choice, Constexpr, Guard, KernelDescription, Number, Operand
 from aotriton.rules.target import ADDRESSING
+from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
 FAMILY = "flash"
 
@@ -50,6 +54,53 @@ def waves(side: str) -> TuningKey:
 def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, Expression]:
     """A program for each tile of each head of each batch, all along x, which has room for two thousand million."""
     return tiles(of, rows) * size(heads) * size("batch"), constant(1), constant(1)
+
+
+def flops(products: int) -> Expression:
+    """Of so many products of seqlen_q x seqlen_k x head_dim for each query head; causal, half of them."""
+    pairs = size("batch") * size("heads_q") * size("seqlen_q") * size("seqlen_k")
+    one = pairs * size("head_dim") * 2 * products
+    return choose(scalar("causal"), ceil_divide(one, 2), one)
+
+
+SECTOR = 16  # elements: 32 bytes, which memory moves at once
+# Rows then begin within sectors, so that some are moved twice.
+PARTIAL_SECTORS = ~equal(ceil_divide(size("head_dim"), SECTOR) * SECTOR, size("head_dim"))
+
+
+def work(of: str, rows: str | Expression | int, depth: str | int, *, tensors: tuple[int, int]) -> Work:
+    """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
+    of keys does so for every query head which shares them. ``tensors`` of the size of q and of k are read or written.
+    """
+    queries = of == "q"
+    other = "k" if queries else "q"
+    heads = size(f"heads_{of}")
+    return Work(
+        rows=size(f"seqlen_{of}"),
+        row_tile=_side(rows),
+        outer=size("batch") * heads,
+        depth=size(f"seqlen_{other}"),
+        depth_tile=_side(depth),
+        repeat=ONE if queries else ceil_divide(size("heads_q"), size("heads_k")),
+        form=choose(scalar("causal"), GROWING if queries else SHRINKING, WHOLE),
+        traffic=(_bytes("q") * tensors[0], _bytes("k") * tensors[1]),
+        slow=PARTIAL_SECTORS,
+    )
+
+
+def row_work(rows: str, *, tensors: int) -> Work:
+    """A program for each tile of rows of q, which reads or writes so many tensors of its size."""
+    heads = size("batch") * size("heads_q")
+    traffic = _bytes("q") * tensors, NONE
+    return Work(rows=size("seqlen_q"), row_tile=psel(rows), outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+
+
+def _side(rows: str | Expression | int) -> Expression:
+    return psel(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
+
+
+def _bytes(of: str) -> Expression:
+    return size("batch") * size(f"heads_{of}") * size(f"seqlen_{of}") * size("head_dim") * 2
 
 
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")

@@ -49,6 +49,7 @@ ATTN_FWD = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2)),
     guards=(c.GUARD_Q, c.GUARD_K),
     restrictions=RESTRICTIONS,
 )
@@ -93,6 +94,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
     grid=(minimum(_tiles(psel("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
+    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
@@ -113,4 +115,5 @@ OPERATOR = Operator(
     fills_when_empty=True,
     checked=True,
     written=True,
+    flops=c.flops(2),
 )

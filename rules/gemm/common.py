@@ -8,6 +8,7 @@ from aotriton.rules.expression import (
     addressing,
     ceil_divide,
     choose,
+    constant,
     dtype,
     equal,
     present,
@@ -18,8 +19,10 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.kernel import Choice, Number, Operand, Side, Value
 from aotriton.rules.target import ADDRESSING
+from aotriton.rules.work import ONE, WHOLE, Work
 
 FAMILY = "gemm"
+L2_LINE = 128  # bytes
 
 A = Operand("a", ("batch", "m", "k"), strided=True)
 B = Operand("b", ("batch", "k", "n"), strided=True)
@@ -73,3 +76,25 @@ def tiles(rows: Side, columns: Side) -> Expression:
     """Tiles of D."""
     first, last = (psel(side) if isinstance(side, str) else side for side in (rows, columns))
     return ceil_divide(size("m"), first) * ceil_divide(size("n"), last) * size("batch")
+
+
+def work(rows: Expression, columns: Expression, programs: Expression = ONE, form: int = WHOLE) -> Work:
+    """A program for each tile of d, which walks k."""
+    row_bytes = size("k") * 2
+    return Work(
+        rows=size("m"),
+        row_tile=rows,
+        outer=size("batch"),
+        columns=size("n"),
+        column_tile=columns,
+        depth=size("k"),
+        depth_tile=psel("BLOCK_K"),
+        form=constant(form),
+        traffic=(
+            size("batch") * (size("m") + size("n")) * size("k") * 2,
+            size("batch") * size("m") * size("n") * 2,
+        ),
+        # TMA moves whole lines of L2 where rows begin at them.
+        slow=~equal(ceil_divide(row_bytes, L2_LINE) * L2_LINE, row_bytes),
+        programs=programs,
+    )

@@ -35,6 +35,7 @@ from aotriton.rules.kernel import (
     strides,
 )
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar, derived_sizes
+from aotriton.rules.work import FEWEST_STEPS, MOST_SPLITS, SPLIT
 
 ONE = constant(1)
 
@@ -67,6 +68,7 @@ GEMM = KernelDescription(
     ),
     tuning_keys=c.KEYS,
     grid=(c.tiles("BLOCK_M", "BLOCK_N"), ONE, ONE),
+    work=c.work(psel("BLOCK_M"), psel("BLOCK_N")),
     impossible=c.IMPOSSIBLE,
     restrictions=RESTRICTIONS,
 )
@@ -79,7 +81,8 @@ TILES = c.tiles(TILE_M, TILE_N)
 # What a consumer stages of its tile at a time.
 STAGED_COLUMNS = minimum(psel("COLUMNS"), ceil_divide(STAGED, psel("ROWS")))
 # Two programs fit in a multiprocessor where a lone consumer has a large tile, for which the space leaves memory.
-PROGRAMS = multiprocessors() * choose(equal(psel("CONSUMERS"), 1) & equal(psel("ROWS"), 128), 2, 1)
+RESIDENT = choose(equal(psel("CONSUMERS"), 1) & equal(psel("ROWS"), 128), 2, 1)
+PROGRAMS = multiprocessors() * RESIDENT
 
 BOX_M = choose(psel("SWAP"), psel("COLUMNS"), psel("ROWS"))
 BOX_N = choose(psel("SWAP"), psel("ROWS"), psel("COLUMNS"))
@@ -131,6 +134,7 @@ GEMM_HOPPER = KernelDescription(
     copts=COPTS,
     tuning_keys=c.KEYS,
     grid=(minimum(TILES, PROGRAMS), ONE, ONE),
+    work=c.work(TILE_M, TILE_N, programs=RESIDENT),
     guards=(FEW_TILES,),
     restrictions=HOPPER_RESTRICTIONS,
     archs=("sm_90",),
@@ -139,7 +143,6 @@ GEMM_HOPPER = KernelDescription(
 
 # The backend with split tiles. Rounds of tiles that fill the GPU stay whole. The tiles that are left are split, as far
 # as that gives each program one part at most, and each part MOST_SPLITS and a few steps at least.
-MOST_SPLITS, FEWEST_STEPS = 16, 4
 REDUCE_ROWS, REDUCE_COLUMNS = 16, 64  # what a program of gemm_reduce takes of a tile
 
 
@@ -201,6 +204,7 @@ GEMM_HOPPER_SPLIT = KernelDescription(
     copts=COPTS,
     tuning_keys=c.KEYS,
     grid=(minimum(OF_D_TILES - SPLIT_TILES + SPLIT_TILES * PARTS, PROGRAMS), ONE, ONE),
+    work=c.work(TILE_M, TILE_N, programs=RESIDENT, form=SPLIT),
     guards=(FEW_TILES,),
     restrictions=(
         *HOPPER_RESTRICTIONS,
@@ -255,4 +259,6 @@ OPERATOR = Operator(
     ),
     checked=True,
     written=True,
+    flops=size("batch") * size("m") * size("n") * size("k") * 2,
+    exact_cells=True,
 )

@@ -17,10 +17,12 @@ inline void* const kContext = pointer(0xC0);
 // Lives that contexts have had: none is used twice, so that nothing is loaded or remembered for a new one.
 inline uint64_t lives = 0;
 
-// A context of an sm_90 or gfx942 device.
+// A context of an sm_90 or gfx942 device, the usual product.
 inline void add_context(Recording& recording, void* context, const std::string& vendor = "cuda") {
   const bool cuda = vendor == "cuda";
-  recording.devices[context] = {cuda ? "sm_90" : "gfx942", cuda ? 132 : 304, ++lives};
+  RecordedDevice& device = recording.devices[context];
+  device = {cuda ? "sm_90" : "gfx942", cuda ? 132 : 304, ++lives};
+  device.name = cuda ? "NVIDIA H100 80GB HBM3" : "AMD Instinct MI300X";
 }
 
 // A fresh recording whose current context is kContext; no image is loaded.

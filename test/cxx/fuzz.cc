@@ -209,7 +209,8 @@ class Fuzzer {
   }
 
   void explain_anywhere(const Operator& op, Draft& draft) {
-    static constexpr const char* kArchs[] = {"sm_90", "sm_90", "gfx942", "sm_80", "", "sm_9", "gfx942:xnack-", nullptr};
+    static constexpr const char* kArchs[] = {"sm_90", "NVIDIA H200", "gfx942",        "sm_80",
+                                             "",      "sm_9",        "gfx942:xnack-", nullptr};
     static constexpr int kMultiprocessors[] = {0, 1, -1, 132, 304, INT32_MAX, INT32_MIN};
     reset_seen();
     if (chance_.percent(50))

@@ -11,14 +11,13 @@ struct ArchInfo {
   const char* arch;
   const char* vendor;
   int warp_size;
-  int multiprocessors;  // of the usual product
-  Addressing aligned;   // how tensors are reached that are aligned, and small where that matters
+  Addressing aligned;  // how tensors are reached that are aligned, and small where that matters
 };
 
 inline constexpr int kArchCount = 2;
 inline constexpr ArchInfo kArchs[kArchCount] = {
-    {"sm_90", "cuda", 32, 132, Addressing::descriptor},
-    {"gfx942", "hip", 64, 304, Addressing::offset32},
+    {"sm_90", "cuda", 32, Addressing::descriptor},
+    {"gfx942", "hip", 64, Addressing::offset32},
 };
 
 }  // namespace aotriton::v2::inline abi1

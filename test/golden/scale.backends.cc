@@ -5,17 +5,19 @@ namespace aotriton::v2::inline abi1::toy {
 
 namespace {
 
-constexpr BackendCell sm_90_F2[] = {
+namespace sm_90_0 {  // NVIDIA H100 80GB HBM3
+
+constexpr BackendCell F2[] = {
     {1, {20.0f, 15.0f, 0.0f}},  // rows=64 waves=1
     {0, {20.0f, 25.0f, 0.0f}},  // rows=64 waves=8
     {1, {20.0f, 16.0f, 0.0f}},  // rows=512 waves=1
     {2, {20.0f, 0.0f, 15.0f}},  // rows=512 waves=8
 };
 
-constexpr std::span<const BackendCell> sm_90_functionals[] = {
+constexpr BackendCells functionals[] = {
     {},
     {},
-    sm_90_F2,
+    F2,
     {},
     {},
     {},
@@ -27,9 +29,39 @@ constexpr std::span<const BackendCell> sm_90_functionals[] = {
     {},
 };
 
+}  // namespace sm_90_0
+
+namespace sm_90_1 {  // NVIDIA H20
+
+constexpr BackendCell F2[] = {
+    {1, {40.0f, 30.0f, 0.0f}},  // rows=64 waves=1
+    {0, {40.0f, 50.0f, 0.0f}},  // rows=64 waves=8
+    {1, {40.0f, 32.0f, 0.0f}},  // rows=512 waves=1
+    {2, {40.0f, 0.0f, 30.0f}},  // rows=512 waves=8
+};
+
+constexpr BackendCells functionals[] = {
+    {},
+    {},
+    F2,
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+};
+
+}  // namespace sm_90_1
+
+constexpr std::span<const BackendCells> sm_90_products[] = {sm_90_0::functionals, sm_90_1::functionals};
+
 }  // namespace
 
 extern const OperatorTable scale_sm_90_backends;
-constinit const OperatorTable scale_sm_90_backends{sm_90_functionals};
+constinit const OperatorTable scale_sm_90_backends{sm_90_products};
 
 }  // namespace aotriton::v2::inline abi1::toy

@@ -50,11 +50,11 @@ Error preload(const scale_params& params, Stream stream) noexcept {
   return aotriton::v2::preload(Bound(params), stream);
 }
 
-Error explain(const scale_params& params, const char* arch, int multiprocessors, Explanation* explanation) noexcept {
+Error explain(const scale_params& params, const char* device, int multiprocessors, Explanation* explanation) noexcept {
   if (!explanation) return fail(Error::null_pointer, "explain: explanation is null");
   explanation->kernel_count = kMaxKernels;
   explanation->kernels[0].size = sizeof(KernelChoice);
-  return aotriton::v2::explain(Bound(params), arch, multiprocessors, explanation->kernels, &explanation->kernel_count);
+  return aotriton::v2::explain(Bound(params), device, nullptr, multiprocessors, explanation->kernels, &explanation->kernel_count);
 }
 
 }  // namespace toy

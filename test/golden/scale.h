@@ -36,7 +36,8 @@ bool supported(const scale_params& params, Stream stream) noexcept;
 // Loads what the call needs, ahead of stream capture.
 Error preload(const scale_params& params, Stream stream) noexcept;
 
-// What the call would run on `arch` with that many multiprocessors (0: the arch's usual product). Needs no GPU.
-Error explain(const scale_params& params, const char* arch, int multiprocessors, Explanation* explanation) noexcept;
+// What the call would run on `device`, a product such as NVIDIA H200, or an arch such as sm_90, whose usual product then
+// counts, or with `multiprocessors`, if not 0, the one that is most like such a GPU. Needs no GPU.
+Error explain(const scale_params& params, const char* device, int multiprocessors, Explanation* explanation) noexcept;
 
 }  // namespace toy

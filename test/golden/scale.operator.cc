@@ -25,13 +25,18 @@ constexpr Instruction e8[] = {{Code::dtype, 0}};  // dtype
 constexpr Instruction e9[] = {{Code::present, 2}};  // bias
 constexpr Instruction e10[] = {{Code::addressing, 0}};  // addressing
 constexpr Instruction e11[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
-constexpr Instruction e12[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
-constexpr Instruction e13[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
-constexpr Instruction e14[] = {{Code::size, 5}};  // splits
-constexpr Instruction e15[] = {{Code::constant, 1}};  // 1
-constexpr Instruction e16[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
-constexpr Instruction e17[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
-constexpr Instruction e18[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Instruction e12[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
+constexpr Instruction e13[] = {{Code::constant, 1}};  // 1
+constexpr Instruction e14[] = {{Code::constant, 0}};  // 0
+constexpr Instruction e15[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
+constexpr Instruction e16[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
+constexpr Instruction e17[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
+constexpr Instruction e18[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
+constexpr Instruction e19[] = {{Code::size, 5}};  // splits
+constexpr Instruction e20[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
+constexpr Instruction e21[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
+constexpr Instruction e22[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
+constexpr Instruction e23[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
 constexpr uint8_t x_dims[] = {0, 1, 2, 3};
@@ -101,8 +106,9 @@ constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
+constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, tables};
+constexpr KernelInfo info{"scale_rows", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows
 
@@ -129,7 +135,7 @@ constexpr Argument arguments[] = {
 };
 constexpr Use uses[] = {{0, true}, {1, true}, {2, false}, {3, true}};
 constexpr GuardInfo guards[] = {
-    {e12, "times is more than 1"},
+    {e17, "times is more than 1"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
@@ -150,8 +156,9 @@ constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
+constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, tables};
+constexpr KernelInfo info{"scale_rows_fast", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows_fast
 
@@ -163,7 +170,7 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 1, 0, {}},
     {Pass::stride, false, 1, 1, {}},
     {Pass::i32, false, 0, 0, e1},
-    {Pass::i32, false, 0, 0, e13},
+    {Pass::i32, false, 0, 0, e18},
     {Pass::i32, false, 0, 0, e3},
 };
 constexpr Use uses[] = {{1, true}, {4, false}};
@@ -178,8 +185,9 @@ constexpr ChoiceInfo choices[] = {
 constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
+constexpr WorkInfo work{e13, e1, e13, e13, e13, e14, e14, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, uses, {e14, e15, e15}, {}, choices, keys, {}, tables};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, uses, {e19, e13, e13}, {}, choices, keys, {}, &work, tables};
 
 }  // namespace scale_rows_weigh
 
@@ -198,11 +206,11 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 3, 0, {}},
     {Pass::stride, false, 3, 1, {}},
     {Pass::stride, false, 3, 2, {}},
-    {Pass::i32, false, 0, 0, e14},
+    {Pass::i32, false, 0, 0, e19},
     {Pass::i32, false, 0, 0, e5},
     {Pass::i32, false, 0, 0, e2},
     {Pass::i32, false, 0, 0, e3},
-    {Pass::i64, false, 0, 0, e16},
+    {Pass::i64, false, 0, 0, e20},
 };
 constexpr Use uses[] = {{0, true}, {4, false}, {2, false}, {3, true}};
 constexpr GuardInfo guards[] = {
@@ -226,8 +234,9 @@ constexpr KeyInfo keys[] = {
     {"rows", e2},
 };
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
+constexpr WorkInfo work{e13, e20, e13, e13, e13, e14, e22, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, uses, {e17, e15, e15}, guards, choices, keys, psels, tables};
+constexpr KernelInfo info{"scale_rows_apply", arguments, uses, {e21, e13, e13}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows_apply
 
@@ -237,7 +246,7 @@ constexpr const KernelInfo* fast_kernels[] = {&scale_rows_fast::info};
 
 constexpr const KernelInfo* split_kernels[] = {&scale_rows_weigh::info, &scale_rows_apply::info};
 constexpr uint8_t split_workspace[] = {4};
-constexpr DerivedSize split_sizes[] = {{5, e18}};
+constexpr DerivedSize split_sizes[] = {{5, e23}};
 
 constexpr BackendInfo kBackends[] = {
     {"portable", portable_kernels, {}, {}, 0},
@@ -259,6 +268,8 @@ constinit const OperatorInfo scale_operator{
     .backends = kBackends,
     .tables = kTables,
     .fills_when_empty = false,
+    .flops = {},
+    .exact_cells = false,
     .check = nullptr,
 };
 

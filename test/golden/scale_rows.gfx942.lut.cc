@@ -25,23 +25,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_a6bf54a1887ce06e, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F0
@@ -56,23 +57,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_30e9b0031bd5a581, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F1
@@ -87,23 +89,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_351ce8a440b5b4e0, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F3
@@ -118,23 +121,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_c55f7d7900be4e99, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F4
@@ -149,23 +153,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_d09e037aa2218735, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F6
@@ -180,23 +185,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_3136bb1e73d65cea, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F7
@@ -211,23 +217,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_fea99e3af58cefad, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F9
@@ -242,23 +249,24 @@ constexpr Entry entries[] = {
     {&scale_rows_gfx942_efb76c0b38414c63, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4 waves_per_eu=2"},
 };
 
-constexpr uint8_t index[] = {
+// AMD Instinct MI300X
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::predicted, "static model", 0.0f, {}},
+    {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, index, entries, evidence};
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F10

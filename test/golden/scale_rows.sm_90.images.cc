@@ -11,7 +11,7 @@ aotriton_v2_toy_scale_rows_sm_90_images:
 .popsection
 )");
 
-extern "C" const unsigned char aotriton_v2_toy_scale_rows_sm_90_images[1120];
+extern "C" const unsigned char aotriton_v2_toy_scale_rows_sm_90_images[1712];
 
 namespace aotriton::v2::inline abi1::toy {
 
@@ -31,11 +31,11 @@ constinit Image scale_rows_sm_90_03480891f9f02239{
     .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-static constexpr DescriptorLayout scale_rows_sm_90_24f91bb405872fa1_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
-constinit Image scale_rows_sm_90_24f91bb405872fa1{
-    .name = "scale_rows_sm_90_24f91bb405872fa1",
+// T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
+// BLOCK_M=128 num_warps=8: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_05b7f0feb675c5ad_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_05b7f0feb675c5ad{
+    .name = "scale_rows_sm_90_05b7f0feb675c5ad",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 112,
     .size = 101,
@@ -44,7 +44,23 @@ constinit Image scale_rows_sm_90_24f91bb405872fa1{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = scale_rows_sm_90_24f91bb405872fa1_descriptors,
+    .descriptors = scale_rows_sm_90_05b7f0feb675c5ad_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 ADDRESSING=general
+// BLOCK_M=32 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_0ff3b7509c862eb3{
+    .name = "scale_rows_sm_90_0ff3b7509c862eb3",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 224,
+    .size = 102,
+    .unpacked_size = 102,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
     .handles = {},
 };
 
@@ -53,9 +69,25 @@ constinit Image scale_rows_sm_90_24f91bb405872fa1{
 constinit Image scale_rows_sm_90_2505657389aed5d7{
     .name = "scale_rows_sm_90_2505657389aed5d7",
     .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 224,
-    .size = 102,
-    .unpacked_size = 102,
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 336,
+    .size = 103,
+    .unpacked_size = 103,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+// BLOCK_M=32 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_26e61271d160a8e6{
+    .name = "scale_rows_sm_90_26e61271d160a8e6",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 448,
+    .size = 104,
+    .unpacked_size = 104,
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
@@ -69,9 +101,9 @@ constinit Image scale_rows_sm_90_2505657389aed5d7{
 constinit Image scale_rows_sm_90_311a8cf5ac03149a{
     .name = "scale_rows_sm_90_311a8cf5ac03149a",
     .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 336,
-    .size = 103,
-    .unpacked_size = 103,
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 560,
+    .size = 105,
+    .unpacked_size = 105,
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
@@ -86,9 +118,9 @@ static constexpr DescriptorLayout scale_rows_sm_90_7192a0dd9e4e0cd3_descriptors[
 constinit Image scale_rows_sm_90_7192a0dd9e4e0cd3{
     .name = "scale_rows_sm_90_7192a0dd9e4e0cd3",
     .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 448,
-    .size = 104,
-    .unpacked_size = 104,
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 672,
+    .size = 106,
+    .unpacked_size = 106,
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
@@ -103,9 +135,9 @@ static constexpr DescriptorLayout scale_rows_sm_90_7227db39861912c3_descriptors[
 constinit Image scale_rows_sm_90_7227db39861912c3{
     .name = "scale_rows_sm_90_7227db39861912c3",
     .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 560,
-    .size = 105,
-    .unpacked_size = 105,
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 784,
+    .size = 107,
+    .unpacked_size = 107,
     .shared = 4096,
     .global_scratch = 0,
     .threads = 128,
@@ -114,44 +146,11 @@ constinit Image scale_rows_sm_90_7227db39861912c3{
     .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
-// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_79a8c1e79e4af129{
-    .name = "scale_rows_sm_90_79a8c1e79e4af129",
-    .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 672,
-    .size = 106,
-    .unpacked_size = 106,
-    .shared = 4096,
-    .global_scratch = 0,
-    .threads = 128,
-    .descriptor_count = 0,
-    .descriptors = nullptr,
-    .handles = {},
-};
-
-// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-static constexpr DescriptorLayout scale_rows_sm_90_c61cbf85287ea606_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
-constinit Image scale_rows_sm_90_c61cbf85287ea606{
-    .name = "scale_rows_sm_90_c61cbf85287ea606",
-    .entry = "scale_rows",
-    .data = aotriton_v2_toy_scale_rows_sm_90_images + 784,
-    .size = 107,
-    .unpacked_size = 107,
-    .shared = 4096,
-    .global_scratch = 0,
-    .threads = 128,
-    .descriptor_count = 1,
-    .descriptors = scale_rows_sm_90_c61cbf85287ea606_descriptors,
-    .handles = {},
-};
-
-// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor
-// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
-static constexpr DescriptorLayout scale_rows_sm_90_e3c1ff207a604c62_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
-constinit Image scale_rows_sm_90_e3c1ff207a604c62{
-    .name = "scale_rows_sm_90_e3c1ff207a604c62",
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+// BLOCK_M=32 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_7611f2ad5f207389_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_7611f2ad5f207389{
+    .name = "scale_rows_sm_90_7611f2ad5f207389",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 896,
     .size = 108,
@@ -160,14 +159,14 @@ constinit Image scale_rows_sm_90_e3c1ff207a604c62{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = scale_rows_sm_90_e3c1ff207a604c62_descriptors,
+    .descriptors = scale_rows_sm_90_7611f2ad5f207389_descriptors,
     .handles = {},
 };
 
-// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
-// BLOCK_M=64 num_warps=8: 64 registers, 0 spilled
-constinit Image scale_rows_sm_90_f75f49d9711adeec{
-    .name = "scale_rows_sm_90_f75f49d9711adeec",
+// T=bf16 BLOCK_DMODEL=32 ADDRESSING=general
+// BLOCK_M=128 num_warps=8: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_76ce49d4f9eab329{
+    .name = "scale_rows_sm_90_76ce49d4f9eab329",
     .entry = "scale_rows",
     .data = aotriton_v2_toy_scale_rows_sm_90_images + 1008,
     .size = 109,
@@ -177,6 +176,89 @@ constinit Image scale_rows_sm_90_f75f49d9711adeec{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_79a8c1e79e4af129{
+    .name = "scale_rows_sm_90_79a8c1e79e4af129",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1120,
+    .size = 110,
+    .unpacked_size = 110,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor
+// BLOCK_M=128 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_97f924336320a415_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_97f924336320a415{
+    .name = "scale_rows_sm_90_97f924336320a415",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1232,
+    .size = 111,
+    .unpacked_size = 111,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_97f924336320a415_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_c61cbf85287ea606_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_c61cbf85287ea606{
+    .name = "scale_rows_sm_90_c61cbf85287ea606",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1344,
+    .size = 112,
+    .unpacked_size = 112,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_c61cbf85287ea606_descriptors,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=64 ADDRESSING=general
+// BLOCK_M=128 num_warps=4: 64 registers, 0 spilled
+constinit Image scale_rows_sm_90_e37282ebb67792d0{
+    .name = "scale_rows_sm_90_e37282ebb67792d0",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1456,
+    .size = 113,
+    .unpacked_size = 113,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 0,
+    .descriptors = nullptr,
+    .handles = {},
+};
+
+// T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_sm_90_e3c1ff207a604c62_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_sm_90_e3c1ff207a604c62{
+    .name = "scale_rows_sm_90_e3c1ff207a604c62",
+    .entry = "scale_rows",
+    .data = aotriton_v2_toy_scale_rows_sm_90_images + 1584,
+    .size = 114,
+    .unpacked_size = 114,
+    .shared = 4096,
+    .global_scratch = 0,
+    .threads = 128,
+    .descriptor_count = 1,
+    .descriptors = scale_rows_sm_90_e3c1ff207a604c62_descriptors,
     .handles = {},
 };
 

@@ -5,15 +5,20 @@ namespace aotriton::v2::inline abi1::toy {
 
 // Defined in scale_rows.sm_90.images.cc.
 extern Image scale_rows_sm_90_03480891f9f02239;
-extern Image scale_rows_sm_90_24f91bb405872fa1;
+extern Image scale_rows_sm_90_05b7f0feb675c5ad;
+extern Image scale_rows_sm_90_0ff3b7509c862eb3;
 extern Image scale_rows_sm_90_2505657389aed5d7;
+extern Image scale_rows_sm_90_26e61271d160a8e6;
 extern Image scale_rows_sm_90_311a8cf5ac03149a;
 extern Image scale_rows_sm_90_7192a0dd9e4e0cd3;
 extern Image scale_rows_sm_90_7227db39861912c3;
+extern Image scale_rows_sm_90_7611f2ad5f207389;
+extern Image scale_rows_sm_90_76ce49d4f9eab329;
 extern Image scale_rows_sm_90_79a8c1e79e4af129;
+extern Image scale_rows_sm_90_97f924336320a415;
 extern Image scale_rows_sm_90_c61cbf85287ea606;
+extern Image scale_rows_sm_90_e37282ebb67792d0;
 extern Image scale_rows_sm_90_e3c1ff207a604c62;
-extern Image scale_rows_sm_90_f75f49d9711adeec;
 
 namespace {
 
@@ -25,36 +30,63 @@ constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
     {&scale_rows_sm_90_311a8cf5ac03149a, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
-};
-
-constexpr uint8_t index[] = {
-    0, 0,  // rows=64
-    0, 0,  // rows=512
+    {&scale_rows_sm_90_76ce49d4f9eab329, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=8"},
+    {&scale_rows_sm_90_0ff3b7509c862eb3, {32, 1}, "BLOCK_M=32 UNROLL=1", "num_warps=4"},
 };
 
 constexpr RunnerUp runners_up[] = {
     {"BLOCK_M=128 num_warps=8", 25.0f},
     {"BLOCK_M=32 num_warps=4", 30.0f},
-    {"BLOCK_M=128 num_warps=8", 20.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
     {"BLOCK_M=32 num_warps=4", 30.0f},
-    {"BLOCK_M=128 num_warps=8", 20.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
     {"BLOCK_M=32 num_warps=4", 30.0f},
-    {"BLOCK_M=128 num_warps=8", 20.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
+    {"BLOCK_M=32 num_warps=4", 30.0f},
+    {"BLOCK_M=128 num_warps=8", 25.0f},
+    {"BLOCK_M=32 num_warps=4", 30.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
+    {"BLOCK_M=32 num_warps=4", 30.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
+    {"BLOCK_M=32 num_warps=4", 30.0f},
+    {"BLOCK_M=64 num_warps=8", 20.1f},
     {"BLOCK_M=32 num_warps=4", 30.0f},
 };
 
-constexpr Evidence evidence[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
+    0, 1,  // rows=64
+    1, 1,  // rows=512
+};
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::measured, "", 20.1f, {runners_up + 0, 2}},
+    {Provenance::measured, "", "", "", 20.1f, 0.0f, 0.0f, {runners_up + 0, 2}},
     // rows=64 waves=8
-    {Provenance::measured, "", 20.1f, {runners_up + 2, 2}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 2, 2}},
     // rows=512 waves=1
-    {Provenance::measured, "", 20.1f, {runners_up + 4, 2}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 4, 2}},
     // rows=512 waves=8
-    {Provenance::measured, "", 20.1f, {runners_up + 6, 2}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {runners_up + 6, 2}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    2, 1,  // rows=64
+    1, 1,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.2f, 38.19f, 42.21f, {runners_up + 8, 2}},
+    // rows=64 waves=8
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 10, 2}},
+    // rows=512 waves=1
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 12, 2}},
+    // rows=512 waves=8
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 14, 2}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F0
@@ -67,25 +99,51 @@ constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
     {&scale_rows_sm_90_7227db39861912c3, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+    {&scale_rows_sm_90_05b7f0feb675c5ad, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=8"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::measured, "", 20.0f, {}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::measured, "", 20.0f, {}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::measured, "", 20.0f, {}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::measured, "", 20.0f, {}},
+    {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
+};
+constexpr Cost costs_0[] = {
+    {64, 1, 16, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
+    {128, 1, 16, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
+    // rows=512 waves=1
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
+    // rows=512 waves=8
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {}},
+};
+constexpr Cost costs_1[] = {
+    {64, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
+    {128, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, costs_0}, {index_1, evidence_1, costs_1}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F2
@@ -100,23 +158,40 @@ constexpr Entry entries[] = {
     {&scale_rows_sm_90_79a8c1e79e4af129, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F3
@@ -131,23 +206,40 @@ constexpr Entry entries[] = {
     {&scale_rows_sm_90_e3c1ff207a604c62, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F5
@@ -159,27 +251,45 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_f75f49d9711adeec, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
+    {&scale_rows_sm_90_26e61271d160a8e6, {32, 1}, "BLOCK_M=32 UNROLL=1", "num_warps=4"},
     {&scale_rows_sm_90_2505657389aed5d7, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+    {&scale_rows_sm_90_e37282ebb67792d0, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 1,  // rows=64
-    0, 0,  // rows=512
+    2, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 1,  // rows=64
+    2, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F6
@@ -191,27 +301,45 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_sm_90_24f91bb405872fa1, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=8"},
+    {&scale_rows_sm_90_7611f2ad5f207389, {32, 1}, "BLOCK_M=32 UNROLL=1", "num_warps=4"},
     {&scale_rows_sm_90_7192a0dd9e4e0cd3, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
+    {&scale_rows_sm_90_97f924336320a415, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 1,  // rows=64
-    0, 0,  // rows=512
+    2, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", 0.0f, {}},
+    {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=512 waves=8", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 1,  // rows=64
+    2, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F8
@@ -226,23 +354,40 @@ constexpr Entry entries[] = {
     {&scale_rows_sm_90_03480891f9f02239, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F9
@@ -257,23 +402,40 @@ constexpr Entry entries[] = {
     {&scale_rows_sm_90_c61cbf85287ea606, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", 0.0f, {}},
+    {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", 10.0f, {}},
+    {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", "", "", 10.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", "rows 64 width 32", "2026-11-21", 20.0f, 19.0f, 21.0f, {}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F11
@@ -295,15 +457,20 @@ constexpr const Lut* luts[] = {
 
 constexpr Image* images[] = {
     &scale_rows_sm_90_03480891f9f02239,
-    &scale_rows_sm_90_24f91bb405872fa1,
+    &scale_rows_sm_90_05b7f0feb675c5ad,
+    &scale_rows_sm_90_0ff3b7509c862eb3,
     &scale_rows_sm_90_2505657389aed5d7,
+    &scale_rows_sm_90_26e61271d160a8e6,
     &scale_rows_sm_90_311a8cf5ac03149a,
     &scale_rows_sm_90_7192a0dd9e4e0cd3,
     &scale_rows_sm_90_7227db39861912c3,
+    &scale_rows_sm_90_7611f2ad5f207389,
+    &scale_rows_sm_90_76ce49d4f9eab329,
     &scale_rows_sm_90_79a8c1e79e4af129,
+    &scale_rows_sm_90_97f924336320a415,
     &scale_rows_sm_90_c61cbf85287ea606,
+    &scale_rows_sm_90_e37282ebb67792d0,
     &scale_rows_sm_90_e3c1ff207a604c62,
-    &scale_rows_sm_90_f75f49d9711adeec,
 };
 
 }  // namespace

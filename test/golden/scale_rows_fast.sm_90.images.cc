@@ -11,15 +11,15 @@ aotriton_v2_toy_scale_rows_fast_sm_90_images:
 .popsection
 )");
 
-extern "C" const unsigned char aotriton_v2_toy_scale_rows_fast_sm_90_images[224];
+extern "C" const unsigned char aotriton_v2_toy_scale_rows_fast_sm_90_images[112];
 
 namespace aotriton::v2::inline abi1::toy {
 
 // T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
-// BLOCK_M=128 num_warps=4: 64 registers, 0 spilled
-static constexpr DescriptorLayout scale_rows_fast_sm_90_ab1abdf74f7fe710_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
-constinit Image scale_rows_fast_sm_90_ab1abdf74f7fe710{
-    .name = "scale_rows_fast_sm_90_ab1abdf74f7fe710",
+// BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
+static constexpr DescriptorLayout scale_rows_fast_sm_90_71a39629847404f9_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
+constinit Image scale_rows_fast_sm_90_71a39629847404f9{
+    .name = "scale_rows_fast_sm_90_71a39629847404f9",
     .entry = "scale_rows_fast",
     .data = aotriton_v2_toy_scale_rows_fast_sm_90_images + 0,
     .size = 100,
@@ -28,24 +28,7 @@ constinit Image scale_rows_fast_sm_90_ab1abdf74f7fe710{
     .global_scratch = 0,
     .threads = 128,
     .descriptor_count = 1,
-    .descriptors = scale_rows_fast_sm_90_ab1abdf74f7fe710_descriptors,
-    .handles = {},
-};
-
-// T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor
-// BLOCK_M=32 num_warps=4: 64 registers, 0 spilled
-static constexpr DescriptorLayout scale_rows_fast_sm_90_f7f8a1fae94cc372_descriptors[] = {{4, 3, {1, 1, 64, 32} }};
-constinit Image scale_rows_fast_sm_90_f7f8a1fae94cc372{
-    .name = "scale_rows_fast_sm_90_f7f8a1fae94cc372",
-    .entry = "scale_rows_fast",
-    .data = aotriton_v2_toy_scale_rows_fast_sm_90_images + 112,
-    .size = 101,
-    .unpacked_size = 101,
-    .shared = 4096,
-    .global_scratch = 0,
-    .threads = 128,
-    .descriptor_count = 1,
-    .descriptors = scale_rows_fast_sm_90_f7f8a1fae94cc372_descriptors,
+    .descriptors = scale_rows_fast_sm_90_71a39629847404f9_descriptors,
     .handles = {},
 };
 

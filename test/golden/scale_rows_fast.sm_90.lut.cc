@@ -4,8 +4,7 @@
 namespace aotriton::v2::inline abi1::toy {
 
 // Defined in scale_rows_fast.sm_90.images.cc.
-extern Image scale_rows_fast_sm_90_ab1abdf74f7fe710;
-extern Image scale_rows_fast_sm_90_f7f8a1fae94cc372;
+extern Image scale_rows_fast_sm_90_71a39629847404f9;
 
 namespace {
 
@@ -16,27 +15,49 @@ constexpr int32_t waves[] = {1, 8};
 constexpr std::span<const int32_t> bins[] = {rows, waves};
 
 constexpr Entry entries[] = {
-    {&scale_rows_fast_sm_90_f7f8a1fae94cc372, {32, 1}, "BLOCK_M=32 UNROLL=1", "num_warps=4"},
-    {&scale_rows_fast_sm_90_ab1abdf74f7fe710, {128, 1}, "BLOCK_M=128 UNROLL=1", "num_warps=4"},
+    {&scale_rows_fast_sm_90_71a39629847404f9, {64, 1}, "BLOCK_M=64 UNROLL=1", "num_warps=4"},
 };
 
-constexpr uint8_t index[] = {
+// NVIDIA H100 80GB HBM3
+constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
-    1, 0,  // rows=512
+    0, 0,  // rows=512
 };
-
-constexpr Evidence evidence[] = {
+constexpr Evidence evidence_0[] = {
     // rows=64 waves=1
-    {Provenance::measured, "", 15.0f, {}},
+    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
-    {Provenance::borrowed, "the image of another bin: here another backend is faster", 0.0f, {}},
+    {Provenance::measured, "", "", "", 25.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=1
-    {Provenance::measured, "", 16.0f, {}},
+    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=512 waves=8
-    {Provenance::borrowed, "the image of another bin: here another backend is faster", 0.0f, {}},
+    {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr Cost costs_0[] = {
+    {64, 1, 16, 1, 2, 0.03f, "product=NVIDIA_H20", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, index, entries, evidence};
+// NVIDIA H20
+constexpr uint8_t index_1[] = {
+    0, 0,  // rows=64
+    0, 0,  // rows=512
+};
+constexpr Evidence evidence_1[] = {
+    // rows=64 waves=1
+    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=64 waves=8
+    {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 50.0f, 47.5f, 52.5f, {}},
+    // rows=512 waves=1
+    {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
+    // rows=512 waves=8
+    {Provenance::borrowed, "the image of another bin: here another backend is faster", "", "", 0.0f, 0.0f, 0.0f, {}},
+};
+constexpr Cost costs_1[] = {
+    {64, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
+};
+
+constexpr Decisions decisions[] = {{index_0, evidence_0, costs_0}, {index_1, evidence_1, costs_1}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, decisions};
 static_assert(lut.valid());
 
 }  // namespace F0
@@ -46,8 +67,7 @@ constexpr const Lut* luts[] = {
 };
 
 constexpr Image* images[] = {
-    &scale_rows_fast_sm_90_ab1abdf74f7fe710,
-    &scale_rows_fast_sm_90_f7f8a1fae94cc372,
+    &scale_rows_fast_sm_90_71a39629847404f9,
 };
 
 }  // namespace

@@ -142,7 +142,8 @@ def test_the_problems_reach_every_backend() -> None:
     def backends(op: str, problem: Problem) -> tuple[str, list[str]]:
         names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "causal")
         sizes = {name: getattr(problem, name) for name in names}
-        lead = pyaotriton.explain(op, arch=pyaotriton.arch(), multiprocessors=pyaotriton.multiprocessors(), **sizes)[-1]
+        place = {"arch": pyaotriton.arch(), "product": pyaotriton.product()}
+        lead = pyaotriton.explain(op, multiprocessors=pyaotriton.multiprocessors(), **place, **sizes)[-1]
         return lead["backend"], [backend["name"] for backend in lead["backends"]]
 
     for op in ("attn_fwd", "attn_bwd"):

@@ -261,11 +261,11 @@ def test_what_explain_says_is_what_runs() -> None:
     done = in_fresh_process(LOG, AOTRITON_LOG="info")
     assert done.returncode == 0, done.stderr
     shape = {"batch": 2, "heads_q": 8, "heads_k": 4, "seqlen": 700, "head_dim": 128, "causal": True}
-    arch, multiprocessors = pyaotriton.arch(), pyaotriton.multiprocessors()
+    place = {name: getattr(pyaotriton, name)() for name in ("arch", "product", "multiprocessors")}
     images = [
         choice["image"]
         for op in ("attn_fwd", "attn_bwd")
-        for choice in pyaotriton.explain(op, arch=arch, dtype="bf16", multiprocessors=multiprocessors, **shape)
+        for choice in pyaotriton.explain(op, dtype="bf16", **place, **shape)
     ]
     assert len(images) == 4
     for image in images:

@@ -7,17 +7,25 @@ and those that one program alone would take. Enough resident programs hide the s
 
 How many are resident follows from the registers and the local memory of the image. One thing outranks the estimate: a
 tile that was published as good on this GPU wins unless the model finds it more than half as slow again.
+
+Of a cell the model knows how full the GPU is, of a call how many programs there are: then rounds that are not full
+count, and the longest program of a causal call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import exp, log
+from statistics import mean
 from typing import NamedTuple
 
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
-from aotriton.rules.kernel import Functional
+from aotriton.rules.flash.forward import ATTN_FWD
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.compute_unit import (
     CACHE_BYTES,
+    CYCLES,
     LATENCY,
     MATRIX_FLOPS,
     MEMORY_BYTES,
@@ -52,59 +60,169 @@ WORK = {
 UNCOUNTED = Work(4, 14, 4, 4)  # of a kernel that is not in the table
 
 # BLOCK_M x BLOCK_N by head dim, as published in tuned settings of Triton attention kernels on MI300X, long sequences.
-# Those kernels are not these, but they were measured.
+# Those kernels are not these, but they were measured. Of head dim 32, and dq of 256: the tile of this description that
+# wins most of the rows from 2048 on in AOTriton's own table for gfx942 (commit 30ae967; winners without times).
 PUBLISHED = {
+    ("attn_fwd", 32): (128, 64),
     ("attn_fwd", 64): (128, 64),
     ("attn_fwd", 128): (128, 64),
     ("attn_fwd", 256): (64, 32),
     ("attn_bwd_dk_dv", 64): (64, 32),
     ("attn_bwd_dk_dv", 128): (64, 32),
+    ("attn_bwd_dq", 32): (64, 64),
     ("attn_bwd_dq", 64): (64, 64),
     ("attn_bwd_dq", 128): (64, 16),
+    ("attn_bwd_dq", 256): (64, 16),
 }
 PRIOR = 0.65  # share of its estimated time that a published tile is charged
 
 SHORT = 64  # cells whose tiled sequence is not longer share one winner, the others of a functional another
 
 
-def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
-    """Cycles that a compute unit needs for its share of the problem that stands for ``cell``. Good to compare with."""
-    kernel, config, work = functional.kernel, candidate.config, WORK.get(functional.kernel.name, UNCOUNTED)
-    keys = keys_of(functional, cell)
-    length = {"BLOCK_M": keys["max_seqlen_q"], "BLOCK_N": keys.get("max_seqlen_k", 0)}
-    tiled, streamed = ("BLOCK_M", "BLOCK_N") if tiled_side(kernel) == "q" else ("BLOCK_N", "BLOCK_M")
+# TFLOP/s of the forward pass on an MI300X by sequence length, as published: bf16, causal, head dim 128, batch 16,
+# 16 heads. PyTorch's attention there is AOTriton's Triton kernel, whose tile for these is PUBLISHED's.
+PUBLISHED_THROUGHPUT = {1024: 164, 2048: 214, 4096: 257, 8192: 290, 16384: 307}
+
+
+class Program(NamedTuple):
+    """Cycles of one program of an image; ``passes`` of its loop take more."""
+
+    moved: float  # at most a share of the memory: to read and write what is not in the loop
+    busiest: float  # part of the unit, in one pass
+    alone: float  # one pass, where nothing hides behind another program
+
+    def around(self, resident: float) -> float:
+        """Before the loop and after it, of so many programs at once."""
+        return max(resident * self.moved, self.moved + LATENCY)
+
+    def one_pass(self, resident: float) -> float:
+        """Of the loops of so many programs at once."""
+        return max(resident * self.busiest, self.alone)
+
+
+def _sides(functional: Functional) -> tuple[str, str, str, str]:
+    """The side whose rows the grid walks and its block, the other one that the loop streams and its block."""
+    of_queries = tiled_side(functional.kernel) == "q"
+    return ("q", "BLOCK_M", "k", "BLOCK_N") if of_queries else ("k", "BLOCK_N", "q", "BLOCK_M")
+
+
+def _program(functional: Functional, candidate: Candidate) -> Program:
+    config, work = candidate.config, WORK.get(functional.kernel.name, UNCOUNTED)
+    _, tiled, _, streamed = _sides(functional)
     rows, columns = config[tiled], config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
     warps = config["num_warps"]
-
-    share = keys.get("waves", MOST_WAVES) * -(-length[tiled] // rows) / -(-length[tiled] // REFERENCE_TILE)
-    resident = min(resident_programs(candidate, functional.target.shared_limit), max(1, share))
-
     moved = work.tiles * rows * row_bytes / MEMORY_BYTES
-    cycles = max(resident * moved, moved + LATENCY)
-    if columns:
-        scores = rows * columns
-        computed = work.products * scores * row_bytes / MATRIX_FLOPS + work.operations * scores / VECTOR_LANES
-        shared = (2 + warps * work.reads) * columns * row_bytes / SHARED_BYTES
-        cached = 2 * columns * row_bytes / CACHE_BYTES
-        busiest = max(computed / SIMDS, shared, cached)
-        alone = computed / min(warps, SIMDS) + shared + cached + LATENCY
-        passes = -(-length[streamed] // columns)
-        cycles += max(resident * busiest, alone) * (passes / 2 if functional.get("CAUSAL", False) else passes)
+    if not columns:
+        return Program(moved, 0, 0)
+    scores = rows * columns
+    computed = work.products * scores * row_bytes / MATRIX_FLOPS + work.operations * scores / VECTOR_LANES
+    shared = (2 + warps * work.reads) * columns * row_bytes / SHARED_BYTES
+    cached = 2 * columns * row_bytes / CACHE_BYTES
+    busiest = max(computed / SIMDS, shared, cached)
+    return Program(moved, busiest, computed / min(warps, SIMDS) + shared + cached + LATENCY)
+
+
+def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
+    """Cycles that a compute unit needs for its share of the problem that stands for ``cell``. Good to compare with."""
+    config, program = candidate.config, _program(functional, candidate)
+    keys = keys_of(functional, cell)
+    of, tiled, along, streamed = _sides(functional)
+    rows, length = config[tiled], keys[f"max_seqlen_{of}"]
+    share = keys.get("waves", MOST_WAVES) * -(-length // rows) / -(-length // REFERENCE_TILE)
+    resident = min(resident_programs(candidate, functional.target.shared_limit), max(1, share))
+    cycles = program.around(resident)
+    if streamed in config:
+        passes = -(-keys[f"max_seqlen_{along}"] // config[streamed])
+        cycles += program.one_pass(resident) * (passes / 2 if functional.get("CAUSAL", False) else passes)
     return cycles * max(1, share) / resident
+
+
+def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+    """Microseconds that a call of these sizes takes: the estimate, with PRIOR on the loop of a published tile, times
+    the ``level`` of its kernel.
+    """
+    return _unscaled(functional, sizes, candidate) * level(functional.kernel)
+
+
+def source(functional: Functional) -> str:
+    """What ``call_time`` rests on."""
+    tiles = functional.addressing != "general" and (functional.kernel.name, functional["BLOCK_DMODEL"]) in PUBLISHED
+    scaled = level(functional.kernel) != 1
+    return (
+        f"static model of the compiled image{' and published tiles' if tiles else ''}"
+        f"{', scaled to published MI300X throughput' if scaled else ''}"
+    )
+
+
+@cache
+def level(kernel: KernelDescription) -> float:
+    """What calls take by PUBLISHED_THROUGHPUT over what the model says, in geometric mean, where it is of the kernel.
+
+    1 of others: backward passes are published of other designs only, which say nothing of these kernels.
+    """
+    if kernel != ATTN_FWD:
+        return 1.0
+    one = kernel.functional("gfx942", T="bf16", BLOCK_DMODEL=128, CAUSAL=True, ADDRESSING="offset32")
+    rows, columns = PUBLISHED[kernel.name, 128]
+    candidate = Candidate({"BLOCK_M": rows, "BLOCK_N": columns, "num_warps": 4}, 344, 2 * columns * 128 * ELEMENT)
+
+    def ratio(length: int) -> float:
+        sizes = {"batch": 16, "heads_q": 16, "heads_k": 16, "seqlen_q": length, "seqlen_k": length}
+        flops = 4 * 16 * 16 * length * length * 128 / 2
+        return flops / PUBLISHED_THROUGHPUT[length] / 1e6 / _unscaled(one, sizes, candidate)
+
+    return exp(mean(log(ratio(length)) for length in PUBLISHED_THROUGHPUT))
+
+
+def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+    config, program = candidate.config, _program(functional, candidate)
+    of, tiled, along, streamed = _sides(functional)
+    rows = config[tiled]
+    tiles = -(-sizes[f"seqlen_{of}"] // rows)
+    programs = sizes["batch"] * sizes[f"heads_{of}"] * tiles
+    fitting = resident_programs(candidate, functional.target.shared_limit)
+    share = -(-programs // functional.target.multiprocessors)  # of the busiest compute unit
+    passes = [0]
+    if streamed in config:
+        step, length = config[streamed], sizes[f"seqlen_{along}"]
+        repeat = -(-sizes["heads_q"] // sizes["heads_k"]) if of == "k" else 1
+        if not functional.get("CAUSAL", False):
+            passes = [-(-length // step) * repeat]
+        elif of == "q":
+            passes = [-(-min((tile + 1) * rows, length) // step) for tile in range(tiles)]
+        else:
+            passes = [-(-max(length - tile * rows, 0) // step) * repeat for tile in range(tiles)]
+    published = functional.addressing != "general" and _is_published(functional, candidate)
+
+    def one_round(resident: int, passes: float) -> float:
+        return program.around(resident) + passes * program.one_pass(resident) * (PRIOR if published else 1)
+
+    full, rest = divmod(share, fitting)
+    if len(passes) == 1:  # all programs are equal
+        cycles = full * one_round(fitting, passes[0]) + (one_round(rest, passes[0]) if rest else 0)
+    else:
+        resident = min(fitting, share)
+        rounds = programs / functional.target.multiprocessors / resident
+        cycles = max(rounds * one_round(resident, mean(passes)), one_round(resident, max(passes)))
+    return cycles / CYCLES
+
+
+def _is_published(functional: Functional, candidate: Candidate) -> bool:
+    tile = candidate.config["BLOCK_M"], candidate.config.get("BLOCK_N")
+    return tile == PUBLISHED.get((functional.kernel.name, int(functional["BLOCK_DMODEL"])))
 
 
 def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, best first, for cells that share one winner."""
-    published = PUBLISHED.get((functional.kernel.name, int(functional["BLOCK_DMODEL"])))
-    if is_short(functional, cells[0]) or functional.addressing == "general":
-        published = None  # it was measured on long sequences of aligned tensors
+    # Tiles were published for long sequences of aligned tensors.
+    long = not is_short(functional, cells[0]) and functional.addressing != "general"
     fastest = {cell: min(estimate(functional, cell, candidate) for candidate in candidates) for cell in cells}
 
     def slowness(candidate: Candidate) -> float:
         """Estimated time over that of the fastest, averaged over the cells."""
-        mean = sum(estimate(functional, cell, candidate) / fastest[cell] for cell in cells) / len(cells)
-        return mean * (PRIOR if (candidate.config["BLOCK_M"], candidate.config.get("BLOCK_N")) == published else 1)
+        of_cells = sum(estimate(functional, cell, candidate) / fastest[cell] for cell in cells) / len(cells)
+        return of_cells * (PRIOR if long and _is_published(functional, candidate) else 1)
 
     return sorted(candidates, key=lambda c: (slowness(c), sorted(c.config.items())))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from random import Random
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
 from aotriton.rules.kernel import Functional
 from aotriton.tune.compute_unit import Candidate
-from aotriton.tune.family import Data
+from aotriton.tune.family import Data, Inputs
 from aotriton.tune.flash import estimate
 from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 
@@ -25,6 +27,10 @@ SHORT_QUERY_BINS = (
     {"max_seqlen_q": 64, "max_seqlen_k": 2048, "waves": 1},
     {"max_seqlen_q": 64, "max_seqlen_k": 8192, "waves": 1},
 )
+
+
+LONGEST = 16384  # of what is drawn; a call beyond has as much to do for each of its rows
+MOST_FLOPS, MOST_BYTES = 3e12, 2e9  # of what is drawn: the forward's, some 6 ms of an H200, and its four tensors'
 
 
 class FlashTuning:
@@ -95,11 +101,45 @@ class FlashTuning:
             truth=torch.float32,
         )
 
+    def draw(self, functional: Functional, random: Random) -> Shape:
+        """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
+        to 8, and batches of 1 to 64; of head dims that are padded, too.
+        """
+        padded = int(functional["BLOCK_DMODEL"])
+        smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
+        while True:
+            seqlen_q = seqlen_k = _log_uniform(random, 16, LONGEST)
+            if not functional.get("CAUSAL", False) and random.random() < 0.4:
+                seqlen_k = _log_uniform(random, 16, LONGEST)
+            group = random.choice((1, 1, 2, 4, 8))
+            heads_k, batch = _log_uniform(random, 1, 64 // group), _log_uniform(random, 1, 64)
+            head_dim = padded if random.random() < 0.6 else random.randrange(smaller + 8, padded + 1, 8)
+            pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
+            if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
+                return shape_of(batch=batch, heads_q=heads_k * group, heads_k=heads_k, seqlen_q=seqlen_q,
+                                seqlen_k=seqlen_k, head_dim=head_dim)  # fmt: skip
+
+    def inputs(self, functional: Functional, shape: Shape) -> Inputs:
+        from aotriton.tune.flash.call import inputs
+
+        backward = any(one.name == "DO" for one in functional.kernel.arguments)
+        return inputs(dict(shape), str(functional["T"]), bool(functional.get("CAUSAL", False)), backward)
+
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return estimate.groups(functional)
 
     def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
         return estimate.rank(functional, cells, candidates)
+
+    def call_time(self, functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+        return estimate.call_time(functional, sizes, candidate)
+
+    def model_source(self, functional: Functional) -> str:
+        return estimate.source(functional)
+
+
+def _log_uniform(random: Random, least: int, most: int) -> int:
+    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))
 
 
 def _place(order: Sequence[int], value: int) -> int:

@@ -6,11 +6,12 @@ than one program alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aotriton.rules.kernel import Functional
 from aotriton.tune.compute_unit import (
     CACHE_BYTES,
+    CYCLES,
     LATENCY,
     MATRIX_FLOPS,
     MEMORY_BYTES,
@@ -25,15 +26,26 @@ ELEMENT = 2  # bytes of fp16 and bf16
 MATRIX_ROWS = 16  # of a matrix instruction; fewer rows of a tile are padded
 # Rows of d up to which cells share a winner, where the grid has tiles enough.
 GROUPS = (16, 128, 1024)
+STATIC = "static model of the compiled image"
 
 
 def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
     """Cycles that a compute unit needs for its share of the problem that stands for ``cell``. Good to compare with."""
-    keys, config = keys_of(functional, cell), candidate.config
+    keys = keys_of(functional, cell)
+    return _cycles(functional, {"batch": 1, "m": keys["m"], "n": keys["columns"], "k": keys["k"]}, candidate)
+
+
+def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+    """Microseconds that a call of these sizes takes, by the estimate."""
+    return _cycles(functional, sizes, candidate) / CYCLES
+
+
+def _cycles(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+    config = candidate.config
     rows, columns, step = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    tiles = -(-keys["m"] // rows) * -(-keys["columns"] // columns)
+    tiles = sizes["batch"] * -(-sizes["m"] // rows) * -(-sizes["n"] // columns)
     share = -(-tiles // functional.target.multiprocessors)  # of the busiest compute unit
-    resident = min(resident_programs(candidate, functional.target.shared_limit), share)
+    fitting = resident_programs(candidate, functional.target.shared_limit)
 
     warps = config["num_warps"]
     down = min(warps, max(1, rows // 64))  # warps below each other; each reads its rows of a and its columns of b
@@ -42,14 +54,19 @@ def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
     streamed = (rows + columns) * step * ELEMENT
     shared = (streamed + (rows * across + columns * down) * step * ELEMENT) / SHARED_BYTES
     # What a program reads comes from the cache but for its share of what must come from memory once.
-    needed = (keys["m"] + keys["columns"]) * step * ELEMENT / functional.target.multiprocessors / share
+    read_once = sizes["batch"] * (sizes["m"] + sizes["n"]) * step * ELEMENT
+    needed = read_once / functional.target.multiprocessors / share
     loaded = max(streamed / CACHE_BYTES, needed / MEMORY_BYTES)
     busiest = max(computed / SIMDS, shared, loaded)
     alone = max(computed / min(warps, SIMDS) + shared, LATENCY / 2)  # loads are one step ahead
-    passes = -(-keys["k"] // step)
+    passes = -(-sizes["k"] // step)
     written = rows * columns * ELEMENT / MEMORY_BYTES
-    one_round = max(resident * busiest, alone) * passes + LATENCY + resident * written
-    return one_round * -(-share // resident)
+
+    def one_round(resident: int) -> float:
+        return max(resident * busiest, alone) * passes + LATENCY + resident * written
+
+    full, rest = divmod(share, fitting)
+    return full * one_round(fitting) + (one_round(rest) if rest else 0)
 
 
 def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:

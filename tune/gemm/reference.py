@@ -28,6 +28,33 @@ Tile = tuple[int, slice, slice]  # batch, rows and columns of d
 SCALARS = {"alpha": 1.0, "activation": 0.0}
 
 
+def matrices(
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    layout: tuple[bool, bool],
+    aligned: bool,
+    dtype: torch.dtype,
+    device: str,
+) -> dict[str, torch.Tensor]:
+    """Normal a [batch, m, k] and b [batch, k, n]; ``layout``: which of them is stored by columns. Not ``aligned``: what
+    is stored has one element between its rows.
+    """
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(SEED)
+
+    def matrix(rows: int, columns: int, transposed: bool) -> torch.Tensor:
+        if transposed:
+            return matrix(columns, rows, False).transpose(1, 2)
+        shape = batch, rows, columns + (0 if aligned else 1)
+        stored = torch.empty(shape, dtype=dtype, device=device).normal_(generator=generator)
+        return stored[:, :, :columns]
+
+    return {"a": matrix(m, k, layout[0]), "b": matrix(k, n, layout[1])}
+
+
 @dataclass
 class Product:
     """One GEMM without bias and activation: a [batch, m, k], b [batch, k, n], d [batch, m, n], on ``device``.
@@ -52,16 +79,9 @@ class Product:
         import torch
 
         torch.set_float32_matmul_precision("highest")  # no TF32
-        generator = torch.Generator(device=self.device).manual_seed(SEED)
-
-        def matrix(rows: int, columns: int, transposed: bool) -> torch.Tensor:
-            if transposed:
-                return matrix(columns, rows, False).transpose(1, 2)
-            shape = self.batch, rows, columns + (0 if self.aligned else 1)
-            stored = torch.empty(shape, dtype=self.dtype, device=self.device).normal_(generator=generator)
-            return stored[:, :, :columns]
-
-        self.tensors = {"a": matrix(self.m, self.k, self.trans_a), "b": matrix(self.k, self.n, self.trans_b)}
+        self.tensors = matrices(
+            self.batch, self.m, self.n, self.k, (self.trans_a, self.trans_b), self.aligned, self.dtype, self.device
+        )
 
     @cached_property
     def truth(self) -> torch.Tensor:

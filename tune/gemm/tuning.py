@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from random import Random
 
 from aotriton.rules.gemm.operator import GEMM_REDUCE
 from aotriton.rules.kernel import Functional
 from aotriton.tune.compute_unit import Candidate
-from aotriton.tune.family import Data
+from aotriton.tune.family import Data, Inputs
 from aotriton.tune.gemm import estimate
 from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 
@@ -15,6 +17,9 @@ from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 K_RANK = (4096, 14336, 8192, 1024)
 # The general addressing serves odd strides and alignments; one measured bin is enough to borrow from.
 GENERAL_BIN = {"m": 1024, "columns": 1024, "k": 1024}
+
+
+MOST_FLOPS, MOST_BYTES = 3e12, 4e9  # of what is drawn: some 5 ms of an H200
 
 
 class GemmTuning:
@@ -71,8 +76,40 @@ class GemmTuning:
             multiprocessors=functional.target.multiprocessors,
         )
 
+    def draw(self, functional: Functional, random: Random) -> Shape:
+        """m from 1 to 16,384, n and k from 64 to 28,672, half of them multiples of 64, others of 8; some batches."""
+        while True:
+            multiple = random.choice((8, 64))
+            n, k = (multiple * _log_uniform(random, 64 // multiple, 28672 // multiple) for _ in range(2))
+            m = _log_uniform(random, 1, 16384)
+            m = m if m < 64 else multiple * -(-m // multiple)
+            batch = random.choice((1, 1, 1, 1, 2, 8))
+            if 2 * batch * m * n * k <= MOST_FLOPS and 2 * batch * (m * k + n * k + m * n) <= MOST_BYTES:
+                return shape_of(batch=batch, m=m, n=n, k=k)
+
+    def inputs(self, functional: Functional, shape: Shape) -> Inputs:
+        import torch
+
+        from aotriton.tune.gemm.reference import SCALARS, matrices
+
+        sizes, dtype = dict(shape), {"fp16": torch.float16, "bf16": torch.bfloat16}[str(functional["T"])]
+        layout = bool(functional["TRANS_A"]), bool(functional["TRANS_B"])
+        given = matrices(**sizes, layout=layout, aligned=functional.addressing != "general", dtype=dtype, device="cuda")
+        made = {"d": torch.empty(sizes["batch"], sizes["m"], sizes["n"], dtype=dtype, device="cuda")}
+        return Inputs({**given, **made}, SCALARS, made)
+
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return estimate.groups(functional)
 
     def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
         return estimate.rank(functional, cells, candidates)
+
+    def call_time(self, functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+        return estimate.call_time(functional, sizes, candidate)
+
+    def model_source(self, functional: Functional) -> str:
+        return estimate.STATIC
+
+
+def _log_uniform(random: Random, least: int, most: int) -> int:
+    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))

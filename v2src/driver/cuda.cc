@@ -19,6 +19,8 @@ struct {
   int (*init)(unsigned);
   int (*device_count)(int*);
   int (*device_attribute)(int*, int, int);
+  int (*device_name)(char*, int size, int);
+  int (*device_memory)(size_t*, int);
   int (*stream_context)(void*, void**);
   int (*current)(void**);
   int (*push)(void*);
@@ -66,13 +68,17 @@ int leave(void*) {
 
 int properties(DeviceProperties* properties) {
   int device, major, minor;
+  size_t memory = 0;
   int status = cuda.context_device(&device);
   if (!status) status = cuda.device_attribute(&major, kComputeCapabilityMajor, device);
   if (!status) status = cuda.device_attribute(&minor, kComputeCapabilityMinor, device);
   if (!status) status = cuda.device_attribute(&properties->multiprocessors, kMultiprocessorCount, device);
+  if (!status) status = cuda.device_name(properties->name, sizeof properties->name, device);
+  if (!status) status = cuda.device_memory(&memory, device);
   if (status) return status;
   snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
   properties->ordinal = device;
+  properties->memory = memory;
   return 0;
 }
 
@@ -169,6 +175,8 @@ const Driver* open_cuda(char* why, size_t size) noexcept {
   library.find(cuda.init, "cuInit");
   library.find(cuda.device_count, "cuDeviceGetCount");
   library.find(cuda.device_attribute, "cuDeviceGetAttribute");
+  library.find(cuda.device_name, "cuDeviceGetName");
+  library.find(cuda.device_memory, "cuDeviceTotalMem_v2");
   library.find(cuda.stream_context, "cuStreamGetCtx");
   library.find(cuda.current, "cuCtxGetCurrent");
   library.find(cuda.push, "cuCtxPushCurrent_v2");

@@ -37,8 +37,10 @@ struct Launch {
 
 struct DeviceProperties {
   char arch[64];
+  char name[256];  // of the product, as the driver spells it
   int multiprocessors;
   int ordinal;
+  uint64_t memory;  // bytes
 };
 
 // The context of a stream and the one that is current; null where there is none. An `id` is never used again for

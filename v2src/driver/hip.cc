@@ -27,6 +27,8 @@ struct {
   int (*init)(unsigned);
   int (*device_count)(int*);
   int (*properties)(HipProperties*, int);
+  int (*device_name)(char*, int size, int);
+  int (*device_memory)(size_t*, int);
   int (*stream_device)(void*, int*);
   int (*get_device)(int*);
   int (*set_device)(int);
@@ -62,14 +64,18 @@ int leave(void* previous) { return hip.set_device(device_of(previous)); }
 
 int properties(DeviceProperties* properties) {
   int device = 0;
+  size_t memory = 0;
   HipProperties found = {};
   int status = hip.get_device(&device);
   if (!status) status = hip.properties(&found, device);
+  if (!status) status = hip.device_name(properties->name, sizeof properties->name, device);
+  if (!status) status = hip.device_memory(&memory, device);
   found.arch[strcspn(found.arch, ":")] = '\0';  // "gfx942:sramecc+:xnack-"
   snprintf(properties->arch, sizeof properties->arch, "%.*s", static_cast<int>(sizeof properties->arch) - 1,
            found.arch);
   properties->multiprocessors = found.multiprocessors;
   properties->ordinal = device;
+  properties->memory = memory;
   return status;
 }
 
@@ -154,6 +160,8 @@ const Driver* open_hip(char* why, size_t size) noexcept {
   library.find(hip.init, "hipInit");
   library.find(hip.device_count, "hipGetDeviceCount");
   library.find(hip.properties, "hipGetDevicePropertiesR0600");
+  library.find(hip.device_name, "hipDeviceGetName");
+  library.find(hip.device_memory, "hipDeviceTotalMem");
   library.find(hip.stream_device, "hipStreamGetDevice");
   library.find(hip.get_device, "hipGetDevice");
   library.find(hip.set_device, "hipSetDevice");

@@ -61,7 +61,9 @@ int properties(DeviceProperties* properties) {
   const RecordedDevice& device = recording.devices.at(current.back());
   snprintf(properties->arch, sizeof properties->arch, "%s", device.arch.c_str());
   properties->multiprocessors = device.multiprocessors;
+  snprintf(properties->name, sizeof properties->name, "%s", device.name.c_str());
   properties->ordinal = device.ordinal;
+  properties->memory = device.memory;
   return call.status;
 }
 

@@ -57,6 +57,8 @@ struct RecordedDevice {
   int multiprocessors;
   uint64_t life = 1;  // a context at the same address with another life is another context
   int ordinal = 0;
+  std::string name = {};  // of its product
+  uint64_t memory = 0;
 };
 
 // What the stand-in pretends, and what it saw. Contexts are any pointers that are keys of `devices`.

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "place.h"
 #include "registry.h"
 
 namespace aotriton::v2::explain_main {
@@ -15,17 +16,19 @@ namespace aotriton::v2::explain_main {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: aotriton-explain --op OP --arch ARCH --dtype DTYPE [--SIZE N ...] [--SCALAR VALUE ...]\n"
+    "usage: aotriton-explain --op OP --device NAME|--arch ARCH --dtype DTYPE [--SIZE N ...] [--SCALAR VALUE ...]\n"
     "                        [--multiprocessors N] [--json]\n"
-    "       aotriton-explain --list [--op OP] [--arch ARCH] [--json]\n"
+    "       aotriton-explain --list [--op OP] [--device NAME] [--arch ARCH] [--json]\n"
     "\n"
     "Shows which kernels a call on contiguous tensors runs, and why; or what this build has. Needs no GPU.\n"
     "\n"
     "  --op OP               the operator\n"
-    "  --arch ARCH           GPU architecture, such as sm_90 or gfx942; several, with commas between them or each\n"
-    "                        with its own --arch, are shown one after the other\n"
+    "  --device NAME         part of the name of a product that --list shows, such as h200; may be given more than\n"
+    "                        once: what is asked about is shown one after the other\n"
+    "  --arch ARCH           GPU architecture, such as sm_90 or gfx942: its usual product, or with --multiprocessors\n"
+    "                        the one that is most like such a GPU; several have commas between them\n"
     "  --dtype fp16|bf16     element type of the tensors; float16 and bfloat16 are the same\n"
-    "  --multiprocessors N   of the GPU (default: those of the arch's usual product)\n"
+    "  --multiprocessors N   of the GPU (default: those of the product)\n"
     "  --list                the operators of this build with their backends, kernels, functionals and bins; of one\n"
     "                        with --op each functional\n"
     "  --json                print JSON\n"
@@ -121,7 +124,7 @@ Options::Options(int count, char** arguments) {
   if (request.op && !(info = find_operator(request.op)))
     misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
   for (int i = 1; i < count; ++i) take(arguments, count, &i);
-  if (archs.empty() && !list) misuse("--arch is missing");
+  if (places.empty() && !list) misuse("--device or --arch is missing");
   if (!request.dtype && !list) misuse("--dtype is missing");
   for (const std::string& name : names_) values_.push_back({name.c_str(), numbers_[values_.size()]});
   request.values = values_;
@@ -149,8 +152,8 @@ void Options::take(char** arguments, int count, int* place) {
     json |= option == "--json";
     return;
   }
-  const bool general =
-      option == "--op" || option == "--arch" || (!list && (option == "--dtype" || option == "--multiprocessors"));
+  const bool general = option == "--op" || option == "--arch" || option == "--device" ||
+                       (!list && (option == "--dtype" || option == "--multiprocessors"));
   if (!general && !flag && !scalar && !(of_call && is_size(*info, name)))
     misuse("unknown option " + option + " of " + (list ? "--list" : info->name));
   if (flag) {
@@ -161,6 +164,8 @@ void Options::take(char** arguments, int count, int* place) {
   if (!word.value || !*word.value) misuse(option + " needs a value");
   if (option == "--arch")
     add_archs(word.value);
+  else if (option == "--device")
+    add_device(word.value);
   else if (option == "--op")
     once(option);
   else if (option == "--dtype")
@@ -188,9 +193,30 @@ void Options::add_archs(const std::string& list_of_them) {
     const size_t end = std::min(list_of_them.find(',', from), list_of_them.size());
     const std::string arch = list_of_them.substr(from, end - from);
     if (arch.empty()) misuse("--arch has an empty name in '" + list_of_them + "'");
-    if (std::find(archs.begin(), archs.end(), arch) == archs.end()) archs.push_back(arch);
+    add_place({arch, ""});
     from = end + 1;
   }
+}
+
+void Options::add_device(const std::string& part_of_name) {
+  std::vector<Place> found;
+  std::string all, matching;
+  for (int arch = 0; arch < kArchCount; ++arch)
+    for (const ProductInfo& product : products(arch)) {
+      all += (all.empty() ? "" : ", ") + std::string(product.name);
+      if (!strcasestr(product.name, part_of_name.c_str())) continue;
+      const Place place = {kArchs[arch].arch, product.name};
+      if (!strcasecmp(product.name, part_of_name.c_str())) return add_place(place);
+      found.push_back(place);
+      matching += (matching.empty() ? "" : ", ") + place.product;
+    }
+  if (found.empty()) misuse("no product has '" + part_of_name + "' in its name: choose from " + all);
+  if (found.size() > 1) misuse("several products have '" + part_of_name + "' in their names: " + matching);
+  add_place(found[0]);
+}
+
+void Options::add_place(const Place& place) {
+  if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
 }
 
 }  // namespace aotriton::v2::explain_main

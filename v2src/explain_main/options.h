@@ -11,9 +11,15 @@ namespace aotriton::v2::explain_main {
 
 // The options of one run. Nothing may be copied: the request points into it.
 struct Options {
-  ExplainRequest request;              // without an arch
+  // A place that is asked about. Without a product: the usual one, or with --list all of them.
+  struct Place {
+    std::string arch, product;
+    bool operator==(const Place&) const = default;
+  };
+
+  ExplainRequest request;              // without a place
   const OperatorInfo* info = nullptr;  // null where --list is given without --op
-  std::vector<std::string> archs;
+  std::vector<Place> places;
   bool json = false, list = false;
 
   // Prints help or the version and exits where they are asked for; exits with status 2 where an option is wrong.
@@ -26,6 +32,8 @@ struct Options {
   void once(const std::string& option);
   void add(const std::string& option, const std::string& name, double value);
   void add_archs(const std::string& list_of_them);
+  void add_device(const std::string& part_of_name);
+  void add_place(const Place& place);
 
   std::set<std::string> given_;
   std::vector<std::string> names_;

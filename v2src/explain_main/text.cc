@@ -33,6 +33,13 @@ Measured all_measured_at(const Explanation& explanation) {
 // One long fact below a short line; its name is not said again on the lines that go on with it.
 void print_fact(const char* name, const std::string& fact) { printf("    %-12s %s\n", name, fact.c_str()); }
 
+// A predicted time, and how fast that is.
+std::string prediction(float time, double flops) {
+  std::string line = microseconds(time);
+  if (flops > 0) line += text(", %.0f TFLOP/s", flops / static_cast<double>(time) * 1e-6);
+  return line;
+}
+
 std::string backend_line(const KernelChoice& choice, int i) {
   const BackendTime& backend = choice.backends[i];
   const BackendState& state = choice.backend_states[i];
@@ -42,6 +49,9 @@ std::string backend_line(const KernelChoice& choice, int i) {
     line += text(", cannot serve this call: %s", state.refusal);
     if (*state.choice) line += text(", %s=%s", state.choice, state.choice_value);
     line += text(" (%s)", state.kernel);
+    if (backend.median_us > 0) line += "; others of its bin take " + microseconds(backend.median_us);
+  } else if (choice.backends_predicted_us[i] > 0) {
+    line += ", predicted " + microseconds(choice.backends_predicted_us[i]);
     if (backend.median_us > 0) line += "; others of its bin take " + microseconds(backend.median_us);
   } else if (backend.median_us > 0) {
     // Where the first backend was not measured, all were compared in the cell that its winners come from.
@@ -78,12 +88,30 @@ std::string problem_of(const KernelChoice& choice) {
                                                 : measured + "; this call has " + own;
 }
 
+// How sure it is, of which shape, and when that was measured.
+std::string median_of(const KernelChoice& choice) {
+  std::string line = microseconds(choice.bin_median_us);
+  if (choice.high_us > 0)
+    line += text(" (%.4g to %.4g)", static_cast<double>(choice.low_us), static_cast<double>(choice.high_us));
+  line += std::string(", of ") + (*choice.shape ? choice.shape : "the bin's representative problem");
+  return *choice.measured ? line + ", measured on " + choice.measured : line;
+}
+
 void print_kernel(const KernelChoice& choice, bool alone) {
-  std::string line =
-      text("%s (backend %s, %s): %s, ", choice.kernel, choice.backend, choice.arch, provenance_of(choice));
-  const Measured measured = measured_at(choice);
-  line += choice.median_us > 0 ? microseconds(choice.median_us) + " " + where(measured) : "no time";
+  std::string line = text("%s (backend %s, %s): ", choice.kernel, choice.backend, choice.arch);
+  const bool chosen_by_time = choice.predicted_us > 0;
+  if (chosen_by_time)
+    line += "predicted " + prediction(choice.predicted_us, alone ? choice.flops : 0);
+  else
+    line += std::string(provenance_of(choice)) + ", " +
+            (choice.median_us > 0 ? microseconds(choice.median_us) + " " + where(measured_at(choice)) : "no time");
   puts(line.c_str());
+  print_fact("product", (choice.exact_product ? "" : "a GPU like ") + std::string(choice.product));
+  if (chosen_by_time)
+    print_fact("predicted",
+               text("%s by its cost model, which is off by %.1f %% in the median%s%s",
+                    microseconds(choice.predicted_us).c_str(), static_cast<double>(100 * choice.predicted_error),
+                    *choice.model ? "; it is that of " : "", choice.model));
   print_fact("functional", text("%s (godel number %d)", choice.functional, choice.godel_number));
   for (int i = 0; i < choice.padding_count; ++i) {
     const Padding& padding = choice.paddings[i];
@@ -100,8 +128,12 @@ void print_kernel(const KernelChoice& choice, bool alone) {
   print_fact("psels", choice.psels);
   print_fact("copts", choice.copts);
   print_fact("provenance", std::string(provenance_of(choice)) + (*choice.source ? ", " : "") + choice.source);
-  if (choice.median_us > 0) {
-    print_fact("median", microseconds(choice.median_us) + ", of the bin's representative problem");
+  if (strcmp(choice.image, choice.bin_image)) {
+    print_fact("bin's image", choice.bin_image);
+    print_fact("", std::string(choice.bin_psels) + " " + choice.bin_copts);
+  }
+  if (choice.bin_median_us > 0) {
+    print_fact("median", median_of(choice));
     print_fact("measured at", problem_of(choice));
   } else {
     print_fact("median", "not measured");
@@ -122,13 +154,21 @@ void print_total(const char* op, const Explanation& explanation) {
   }
   const float total = chosen_state(first).total_us;
   std::string time = "no time";
-  if (total > 0) time = microseconds(total) + " together, " + where(all_measured_at(explanation));
-  printf("%s (backend %s, %s): %zu kernels, %s, %s\n", op, first.backend, first.arch, explanation.kernel_count,
-         provenances.c_str(), time.c_str());
+  if (first.predicted_total_us > 0)
+    time = "predicted " + prediction(first.predicted_total_us, first.flops) + " together";
+  else if (total > 0)
+    time = microseconds(total) + " together, " + where(all_measured_at(explanation));
+  if (first.predicted_total_us > 0)
+    provenances = time;
+  else
+    provenances += ", " + time;
+  printf("%s (backend %s, %s): %zu kernels, %s\n", op, first.backend, first.arch, explanation.kernel_count,
+         provenances.c_str());
   if (total > 0) {
-    print_fact("total", microseconds(total) +
-                            ", the kernels' medians added up, each of its own bin's representative problem, which need "
-                            "not be one size");
+    print_fact(first.predicted_total_us > 0 ? "measured" : "total",
+               microseconds(total) +
+                   ", the kernels' medians added up, each of its own bin's representative problem, which need "
+                   "not be one size");
   } else {
     std::string lacking;
     for (size_t i = 0; i < explanation.kernel_count; ++i)

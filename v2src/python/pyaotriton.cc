@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -140,18 +141,26 @@ py::dict as_dict(const KernelChoice& choice) {
     backends.append(py::dict("name"_a = choice.backends[i].name, "median_us"_a = choice.backends[i].median_us,
                              "total_us"_a = state.total_us, "needs_workspace"_a = state.needs_workspace != 0,
                              "refusal"_a = state.refusal, "refusing_kernel"_a = state.kernel,
-                             "refused_choice"_a = state.choice, "refused_value"_a = state.choice_value));
+                             "refused_choice"_a = state.choice, "refused_value"_a = state.choice_value,
+                             "predicted_us"_a = choice.backends_predicted_us[i]));
   }
-  return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "functional"_a = choice.functional,
+  return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "product"_a = choice.product,
+                  "exact_product"_a = choice.exact_product != 0, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "padding"_a = padding,
                   "image"_a = choice.image, "psels"_a = choice.psels, "copts"_a = choice.copts,
                   "provenance"_a = provenance_of(choice), "source"_a = choice.source, "median_us"_a = choice.median_us,
-                  "representative_is"_a = measured_name(measured_at(choice)), "runners_up"_a = runners_up,
-                  "backend"_a = choice.backend, "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends);
+                  "low_us"_a = choice.low_us, "high_us"_a = choice.high_us, "shape"_a = choice.shape,
+                  "measured"_a = choice.measured, "representative_is"_a = measured_name(measured_at(choice)),
+                  "runners_up"_a = runners_up, "backend"_a = choice.backend,
+                  "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends,
+                  "predicted_us"_a = choice.predicted_us, "predicted_total_us"_a = choice.predicted_total_us,
+                  "predicted_error"_a = choice.predicted_error, "model"_a = choice.model, "flops"_a = choice.flops,
+                  "bin_image"_a = choice.bin_image, "bin_psels"_a = choice.bin_psels, "bin_copts"_a = choice.bin_copts,
+                  "bin_median_us"_a = choice.bin_median_us);
 }
 
 py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int multiprocessors,
-                         const py::kwargs& kwargs) {
+                         const std::optional<std::string>& product, bool by_cell, const py::kwargs& kwargs) {
   std::vector<std::string> names;
   std::vector<Named> values;
   for (const auto& [key, value] : kwargs) names.push_back(py::cast<std::string>(key));
@@ -162,7 +171,9 @@ py::list explain_request(const std::string& op, const std::string& arch, const s
                                   .arch = arch.c_str(),
                                   .dtype = dtype.c_str(),
                                   .values = values,
-                                  .multiprocessors = multiprocessors};
+                                  .multiprocessors = multiprocessors,
+                                  .product = product ? product->c_str() : nullptr,
+                                  .by_cell = by_cell};
   raise_if(explain(request, &explanation));
   py::list choices;
   for (size_t i = 0; i < explanation.kernel_count; ++i) choices.append(as_dict(explanation.kernels[i]));
@@ -182,12 +193,16 @@ Device current_device(const char* who) {
 void bind_runtime(py::module_& m) {
   m.def(
       "explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"),
-      py::arg("multiprocessors") = 0,
+      py::arg("multiprocessors") = 0, py::arg("product") = py::none(), py::arg("by_cell") = false,
       "The kernels that a call of the operator `op` on contiguous tensors runs on `arch`, and why: one dict for each.\n"
+      "`product`: such as 'NVIDIA H200', by default the arch's usual one, or that which is most like a GPU with so "
+      "many\n"
+      "`multiprocessors`.\n"
       "Sizes and scalars by name; rows=16 is every size whose name begins with rows_, transposed_x=True has the "
       "operand\n"
-      "x lie by columns. dtype: 'bf16' or 'bfloat16' and so on. Medians are of the bin's representative problem, which "
-      "is\n"
+      "x lie by columns. dtype: 'bf16' or 'bfloat16' and so on. `by_cell`: what the call's bin alone would choose, "
+      "without\n"
+      "predicted times. Medians are of the bin's representative problem, which is\n"
       "'alike', or 'larger', 'smaller' or 'other' than the call. Needs no GPU.");
   m.def(
       "operators",
@@ -216,7 +231,10 @@ void bind_runtime(py::module_& m) {
       "arch", [] { return current_device("arch").arch().arch; },
       "Architecture of the current device, such as 'sm_90'.");
   m.def(
-      "multiprocessors", [] { return current_device("multiprocessors").facts.multiprocessors; },
+      "product", [] { return current_device("product").facts.place.product_info().name; },
+      "The product whose tables the current device gets, such as 'NVIDIA H200': its own, or the one that it is like.");
+  m.def(
+      "multiprocessors", [] { return current_device("multiprocessors").facts.place.multiprocessors; },
       "Number of multiprocessors of the current device.");
 }
 

@@ -82,8 +82,10 @@ inline int enter(void*) { return status(); }
 inline int leave(void*) { return status(); }
 inline int properties(DeviceProperties* properties) {
   snprintf(properties->arch, sizeof properties->arch, "%s", state.hip ? "gfx942" : "sm_90");
+  snprintf(properties->name, sizeof properties->name, "a GPU of no product");
   properties->multiprocessors = state.multiprocessors;
   properties->ordinal = 0;
+  properties->memory = 0;
   return status();
 }
 inline int primary_context(int, void** context) { return *context = kContext, status(); }

@@ -42,6 +42,11 @@ int hipGetDevicePropertiesR0600(void* properties, int device) {
   strcpy(static_cast<char*>(properties) + 1160, "gfx942:sramecc+:xnack-");
   return note("properties of %d;", device);
 }
+int hipDeviceGetName(char* name, int size, int device) {
+  snprintf(name, static_cast<size_t>(size), "AMD Instinct MI300X");
+  return note("name of %d;", device);
+}
+int hipDeviceTotalMem(size_t* bytes, int device) { return *bytes = size_t{192} << 30, note("memory of %d;", device); }
 int hipStreamGetDevice(void* stream, int* device) { return *device = 1, note("device of %p;", stream); }
 int hipGetDevice(int* device) { return *device = current, 0; }
 int hipSetDevice(int device) { return current = device, note("device %d;", device); }

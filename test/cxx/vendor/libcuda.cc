@@ -1,6 +1,6 @@
 // Stands in for libcuda.so.1: exports the entry points that driver/cuda.cc and bench/latency.cc use, with the
-// signatures of cuda.h, and writes down each call. Two contexts, of devices 0 and 1, which are an sm_90 with 132
-// multiprocessors.
+// signatures of cuda.h, and writes down each call. Two contexts, of devices 0 and 1, which are an H200: sm_90 with
+// 132 multiprocessors.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -40,6 +40,11 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 16 ? 132 : attribute == 75 ? 9 : attribute == 76 ? 0 : -1;
   return note("attribute %d of %d;", attribute, device);
 }
+int cuDeviceGetName(char* name, int size, int device) {
+  snprintf(name, static_cast<size_t>(size), "NVIDIA H200");
+  return note("name of %d;", device);
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { return *bytes = size_t{141} << 30, note("memory of %d;", device); }
 int cuStreamGetCtx(void* stream, void** context) {
   *context = reinterpret_cast<void*>(0x101);
   return note("context of %p;", stream);

@@ -75,6 +75,8 @@ int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   return *value = attribute == 16 ? 132 : attribute == 75 ? 9 : 0, 0;  // sm_90
 }
+int cuDeviceGetName(char* name, int size, int) { return snprintf(name, static_cast<size_t>(size), "an sm_90"), 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{80} << 30, 0; }
 
 int cuCtxCreate_v2(void** context, unsigned, int device) {
   const Lock lock(mutex);

@@ -86,9 +86,11 @@ TEST("the CUDA table calls libcuda.so.1 with the arguments in its order") {
   CHECK_EQ(cuda.properties(&properties), 0);
   CHECK_EQ(cuda.leave(contexts.current), 0);
   CHECK_EQ(properties.arch, std::string("sm_90"));
+  CHECK_EQ(properties.name, std::string("NVIDIA H200"));
+  CHECK_EQ(properties.memory, uint64_t{141} << 30);
   CHECK_EQ(properties.multiprocessors, 132);
   CHECK_EQ(properties.ordinal, 1);
-  CHECK_EQ(cuda_calls(), "push 0x101;attribute 75 of 1;attribute 76 of 1;attribute 16 of 1;pop;");
+  CHECK_EQ(cuda_calls(), "push 0x101;attribute 75 of 1;attribute 76 of 1;attribute 16 of 1;name of 1;memory of 1;pop;");
 
   CHECK_EQ(cuda.set_max_shared(pointer(0x300), 100000), 0);
   CHECK_EQ(cuda_calls(), "set 0x300 8 100000;");
@@ -138,9 +140,11 @@ TEST("the HIP table calls libamdhip64.so with the arguments in its order, and st
   CHECK_EQ(hip.properties(&properties), 0);
   CHECK_EQ(hip.leave(contexts.current), 0);
   CHECK_EQ(properties.arch, std::string("gfx942"));
+  CHECK_EQ(properties.name, std::string("AMD Instinct MI300X"));
+  CHECK_EQ(properties.memory, uint64_t{192} << 30);
   CHECK_EQ(properties.multiprocessors, 304);
   CHECK_EQ(properties.ordinal, 1);
-  CHECK_EQ(hip_calls(), "device 1;properties of 1;device 0;");
+  CHECK_EQ(hip_calls(), "device 1;properties of 1;name of 1;memory of 1;device 0;");
 
   CHECK_EQ(hip.set_max_shared(pointer(0x300), 65536), 0);
   CHECK(!hip.encode_tensor_map && !hip.replace_address);

@@ -37,6 +37,7 @@ from aotriton.rules.kernel import (
 )
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 from aotriton.rules.target import ADDRESSING
+from aotriton.rules.work import Work
 
 FAMILY = "toy"
 MOST_TIMES = 100
@@ -62,6 +63,16 @@ WAVES = TuningKey(
 FACTOR = Number("factor", "fp32", scalar("factor"))
 TIMES = Number("times", "i32", scalar("times"))
 SIZES = (Number("num_rows", "i32", size("rows")), Number("width", "i32", size("width")))
+# A program for each tile of rows, which walks the rows of w.
+ELEMENTS = size("batch") * size("heads") * size("rows") * size("width")
+WORK = Work(
+    rows=size("rows"),
+    row_tile=psel("BLOCK_M"),
+    outer=size("batch") * size("heads"),
+    depth=size("taps"),
+    depth_tile=constant(16),
+    traffic=(ELEMENTS * 4, size("taps") * size("width") * 2),
+)
 GUARD_TIMES = Guard(scalar("times") <= MOST_TIMES, f"times is more than {MOST_TIMES}")
 
 KERNEL = KernelDescription(
@@ -86,6 +97,7 @@ KERNEL = KernelDescription(
     tuning_keys=(ROWS, WAVES),
     grid=(tiles("rows", "BLOCK_M"), size("heads"), size("batch")),
     guards=(GUARD_TIMES,),
+    work=WORK,
 )
 
 FAST = replace(
@@ -116,6 +128,7 @@ WEIGH = KernelDescription(
     copts=by_vendor(cuda={"num_warps": (4,)}, hip={"num_warps": (4,)}),
     tuning_keys=(WAVES,),
     grid=(size("splits"), constant(1), constant(1)),
+    work=Work(rows=size("taps"), row_tile=constant(16)),
 )
 
 APPLY = KernelDescription(
@@ -143,6 +156,9 @@ APPLY = KernelDescription(
     tuning_keys=(ROWS,),
     grid=(ceil_divide(size("batch") * size("heads") * size("rows"), psel("BLOCK_M")), constant(1), constant(1)),
     guards=(GUARD_TIMES,),
+    work=Work(
+        rows=size("batch") * size("heads") * size("rows"), row_tile=psel("BLOCK_M"), traffic=(ELEMENTS * 8, constant(0))
+    ),
 )
 
 # No more splits than there are rows of w, multiprocessors and places in the tile that adds them up.

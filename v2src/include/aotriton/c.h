@@ -288,19 +288,34 @@ typedef struct aotriton_kernel_choice {
   aotriton_backend_state backend_states[4]; /* of the same backends */
   aotriton_padding paddings[4];
   int32_t padding_count;
-  int32_t reserved;
+  int32_t exact_product; /* 1 where the GPU is `product`, 0 where it is one that is like it */
+  const char* product;   /* whose tables these are, such as "NVIDIA H200" */
+  const char* shape;     /* that was measured, "batch 4 heads 16 ..."; empty where nothing was */
+  const char* measured;  /* on which day, "2026-11-21"; empty where that is not known */
+  float low_us, high_us; /* the median lies between them; 0 where that is not known */
+  float predicted_us;    /* of this very call on this image; 0 where there is no cost model, and its bin decided */
+  float predicted_error; /* of that: the median relative one, where the model was fitted */
+  const char* model;     /* whose model it is, if not this functional's on this product: "product=NVIDIA_H200 T=bf16" */
+  const char* bin_image; /* what won the bin: provenance and all that was measured are of it, where it is `image` */
+  const char* bin_psels;
+  const char* bin_copts;
+  float bin_median_us;            /* its median there; 0 where there is none */
+  float predicted_total_us;       /* of all kernels of the backend */
+  float backends_predicted_us[4]; /* of all kernels of each backend; 0 where it is not known, or the backend refuses */
+  double flops;                   /* of the call; 0 where nobody counts them */
 } aotriton_kernel_choice;
 
-/* What the call would run on `arch` with that many multiprocessors (0: the arch's usual product), in launch order;
- * needs no GPU. Null data pointers count as aligned. `kernels` is an array of *count elements whose first one's size is
- * set; *count becomes their number. */
-AOTRITON_API aotriton_error aotriton_explain_attn_fwd(const aotriton_attn_fwd_params* params, const char* arch,
+/* What the call would run on `device`, a product such as "NVIDIA H200", or an arch such as "sm_90", in launch order;
+ * needs no GPU. With `multiprocessors` that is 0 an arch stands for its usual product, else for the one that is most
+ * like a GPU with so many. Null data pointers count as aligned. `kernels` is an array of *count elements whose first
+ * one's size is set; *count becomes their number. */
+AOTRITON_API aotriton_error aotriton_explain_attn_fwd(const aotriton_attn_fwd_params* params, const char* device,
                                                       int32_t multiprocessors, aotriton_kernel_choice* kernels,
                                                       size_t* count);
-AOTRITON_API aotriton_error aotriton_explain_attn_bwd(const aotriton_attn_bwd_params* params, const char* arch,
+AOTRITON_API aotriton_error aotriton_explain_attn_bwd(const aotriton_attn_bwd_params* params, const char* device,
                                                       int32_t multiprocessors, aotriton_kernel_choice* kernels,
                                                       size_t* count);
-AOTRITON_API aotriton_error aotriton_explain_gemm(const aotriton_gemm_params* params, const char* arch,
+AOTRITON_API aotriton_error aotriton_explain_gemm(const aotriton_gemm_params* params, const char* device,
                                                   int32_t multiprocessors, aotriton_kernel_choice* kernels,
                                                   size_t* count);
 

@@ -12,32 +12,32 @@
 //   prepare              the call, ready to be launched again and again with other pointers.
 //   supported            whether the call would run; last_error_message() says why not.
 //   preload              loads what the call needs.
-//   explain              what the call would run on `arch` with that many multiprocessors (0: the arch's usual
-//   product).
-//                        Needs no GPU.
+//   explain              what the call would run on `device`, a product such as NVIDIA H200 or an arch such as sm_90;
+//   see
+//                        c.h. Needs no GPU.
 // Where data is null, all but NAME and prepare take it for aligned.
-#define AOTRITON_OPERATOR(NAME)                                                                                     \
-  inline Error NAME(const NAME##_params& params, Stream stream) noexcept {                                          \
-    return static_cast<Error>(aotriton_##NAME(&params, stream.handle));                                             \
-  }                                                                                                                 \
-  inline Error NAME##_workspace_size(const NAME##_params& params, Stream stream, size_t* bytes) noexcept {          \
-    return static_cast<Error>(aotriton_##NAME##_workspace_size(&params, stream.handle, bytes));                     \
-  }                                                                                                                 \
-  inline Error prepare(const NAME##_params& params, Stream stream, PreparedCall* prepared) noexcept {               \
-    return static_cast<Error>(                                                                                      \
-        aotriton_##NAME##_prepare(&params, stream.handle, prepared ? prepared->reset() : nullptr));                 \
-  }                                                                                                                 \
-  inline bool supported(const NAME##_params& params, Stream stream) noexcept {                                      \
-    return aotriton_##NAME##_supported(&params, stream.handle) != 0;                                                \
-  }                                                                                                                 \
-  inline Error preload(const NAME##_params& params, Stream stream) noexcept {                                       \
-    return static_cast<Error>(aotriton_##NAME##_preload(&params, stream.handle));                                   \
-  }                                                                                                                 \
-  inline Error explain(const NAME##_params& params, const char* arch, int multiprocessors,                          \
-                       Explanation* explanation) noexcept {                                                         \
-    if (!explanation) return Error::null_pointer;                                                                   \
-    explanation->kernel_count = kMaxKernels;                                                                        \
-    explanation->kernels[0].size = sizeof(KernelChoice);                                                            \
-    return static_cast<Error>(                                                                                      \
-        aotriton_explain_##NAME(&params, arch, multiprocessors, explanation->kernels, &explanation->kernel_count)); \
+#define AOTRITON_OPERATOR(NAME)                                                                                       \
+  inline Error NAME(const NAME##_params& params, Stream stream) noexcept {                                            \
+    return static_cast<Error>(aotriton_##NAME(&params, stream.handle));                                               \
+  }                                                                                                                   \
+  inline Error NAME##_workspace_size(const NAME##_params& params, Stream stream, size_t* bytes) noexcept {            \
+    return static_cast<Error>(aotriton_##NAME##_workspace_size(&params, stream.handle, bytes));                       \
+  }                                                                                                                   \
+  inline Error prepare(const NAME##_params& params, Stream stream, PreparedCall* prepared) noexcept {                 \
+    return static_cast<Error>(                                                                                        \
+        aotriton_##NAME##_prepare(&params, stream.handle, prepared ? prepared->reset() : nullptr));                   \
+  }                                                                                                                   \
+  inline bool supported(const NAME##_params& params, Stream stream) noexcept {                                        \
+    return aotriton_##NAME##_supported(&params, stream.handle) != 0;                                                  \
+  }                                                                                                                   \
+  inline Error preload(const NAME##_params& params, Stream stream) noexcept {                                         \
+    return static_cast<Error>(aotriton_##NAME##_preload(&params, stream.handle));                                     \
+  }                                                                                                                   \
+  inline Error explain(const NAME##_params& params, const char* device, int multiprocessors,                          \
+                       Explanation* explanation) noexcept {                                                           \
+    if (!explanation) return Error::null_pointer;                                                                     \
+    explanation->kernel_count = kMaxKernels;                                                                          \
+    explanation->kernels[0].size = sizeof(KernelChoice);                                                              \
+    return static_cast<Error>(                                                                                        \
+        aotriton_explain_##NAME(&params, device, multiprocessors, explanation->kernels, &explanation->kernel_count)); \
   }

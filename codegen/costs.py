@@ -1,0 +1,110 @@
+"""Costs: from fitted models to what the runner knows of an image's speed, and to the images that are worth shipping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from aotriton.codegen.backends import spelled
+from aotriton.rules.database import Model, Product
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runner evaluates: v2src/cost.h. ``source`` names whose model it is, where it is not the image's own."""
+
+    row_tile: int
+    column_tile: int
+    depth_tile: int
+    programs: int
+    occupancy: int
+    error: float
+    source: str
+    coefficients: tuple[float, ...]
+
+
+class Models:
+    """The models of a database. A functional has those of the one that is measured for it, a product its own or those
+    of the nearest one that has any.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Model] = (),
+        configs: Mapping[str, str] | None = None,
+        products: Mapping[str, Sequence[Product]] | None = None,
+    ) -> None:
+        """``configs`` by name of image, ``products`` by arch."""
+        self._by_image: dict[tuple[str, str, str], Model] = {}
+        self._worth: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
+        having: dict[str, set[str]] = {}
+        for one in models:
+            if one.form != FORM or len(one.coefficients) != len(TERMS):
+                continue  # of other terms
+            self._by_image[one.product, one.functional, one.image] = one
+            having.setdefault(f"{one.arch} {one.kernel}", set()).add(one.product)
+            if one.saves >= WORTH_SHIPPING:
+                self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
+        self._having, self._configs = having, configs or {}
+        self._products = {one.name: one for of_arch in (products or {}).values() for one in of_arch}
+
+    def shipped(self, functional: Functional) -> list[ImageSpec]:
+        """The images of the functional that are worth shipping for any product, those first that save most.
+
+        None where nothing is known of it.
+        """
+        lender = functional.measured
+        found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
+        specs = {}
+        for model in sorted(found, key=lambda one: (-one.saves, one.product, one.image)):
+            config = self._configs.get(model.image)
+            if config and _name(lender, config) == model.image:  # else it is of another source of the kernel
+                specs[config] = ImageSpec.parse(functional, config)
+        return list(specs.values())
+
+    def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
+        """None where no product has a model of the image."""
+        functional, work = spec.functional, spec.functional.kernel.work
+        having = self._having.get(f"{functional.arch} {functional.kernel.name}")
+        if not having or work is None:
+            return None
+        lender = functional.measured
+        image = spec.name if lender == functional else _name(lender, spec.config)
+        for name in self._nearest(product, frozenset(having)):
+            if model := self._by_image.get((name, str(lender), image)):
+                environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
+                words = [f"product={spelled(name)}"] if name != product.name else []
+                words += [] if lender == functional else [str(lender)]
+                rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
+                source = " ".join([*words, model.source]).strip()
+                fitted = model.occupancy, model.error, source, model.coefficients
+                return Cost(rows, columns, depth, programs, *fitted)
+        return None
+
+    def _nearest(self, product: Product, having: frozenset[str]) -> list[str]:
+        def distance(name: str) -> tuple[object, ...]:
+            other = self._products.get(name)
+            if other is None:
+                return True, True, 0, 0, name
+            memory = abs((other.memory or 0) - (product.memory or 0))
+            return name != product.name, False, abs(other.multiprocessors - product.multiprocessors), memory, name
+
+        return sorted(having, key=distance)
+
+
+@cache
+def _name(functional: Functional, config: str) -> str:
+    """Empty where the kernel's description has no such config any more."""
+    try:
+        return ImageSpec.parse(functional, config).name
+    except ValueError:
+        return ""
+
+
+def _numbers(functional: Functional) -> dict[str, int]:
+    return {name: value for name, value in functional.as_dict().items() if isinstance(value, int)}

@@ -1,0 +1,209 @@
+"""What a cell without a winner of its own borrows: from the winners of a kernel on one arch to all of its cells.
+
+The nearest winner of the product itself serves, among the functionals that differ in nothing but choices that lend; if
+the product has none of them, the nearest one of the product that is most like it. The source names what differs, a
+product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from math import inf, log2
+
+from aotriton.rules.binning import bin_text
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Choice, Functional, KernelDescription, Value
+from aotriton.rules.rows import Product, Winner
+
+Cell = tuple[int, ...]
+_Kind = tuple[Value, ...]
+
+
+def siblings(functional: Functional) -> list[Functional]:
+    """The functionals that may borrow from each other, ``functional`` among them."""
+    own = _pinned(functional)
+    return [one for one in functional.kernel.functionals(functional.arch) if _pinned(one) == own]
+
+
+def differences(one: Functional, other: Functional) -> list[Choice]:
+    """The choices in which two functionals of a kernel differ."""
+    rows = zip(one.kernel.choices, one.values, other.values, strict=True)
+    return [choice for choice, mine, theirs in rows if mine != theirs]
+
+
+def filled(
+    kernel: KernelDescription,
+    arch: str,
+    product: str,
+    winners: Iterable[Winner],
+    products: Sequence[Product],
+    unfit: Collection[str] = (),
+) -> list[Winner]:
+    """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
+
+    ``winners`` are the kernel's on the arch, of all ``products``. A cell is left out where nobody has anything to lend.
+    No image of ``unfit``, by name, is borrowed, where the lender's runners-up have another one: one element type may
+    spill registers where another does not.
+    """
+    texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
+    by_product: dict[str, dict[tuple[str, str], Winner]] = {}
+    for winner in winners:
+        by_product.setdefault(winner.product, {})[winner.functional, winner.bin] = winner
+    order = [one for one in _nearest_first(arch, product, products) if one in by_product]
+    groups: dict[_Kind, list[Functional]] = {}
+    for functional in kernel.functionals(arch):
+        groups.setdefault(_pinned(functional), []).append(functional)
+    own = by_product.get(product, {})
+    found: dict[int, list[Winner]] = {}
+    for group in groups.values():
+        market = _Market(next((made for one in order if (made := _lenders(group, texts, by_product[one]))), []))
+        for functional in group:
+            borrower = _Borrower(functional, product, unfit)
+            rows = found[functional.godel_number] = []
+            for cell, text in texts.items():
+                if row := own.get((str(functional), text)):
+                    rows.append(row)
+                elif lender := market.nearest(borrower, cell):
+                    rows.append(borrower.borrow(text, lender))
+    return [row for number in sorted(found) for row in found[number]]
+
+
+@dataclass(frozen=True)
+class _Lender:
+    """A winner that others may borrow, with its configs, the fastest first."""
+
+    functional: Functional
+    cell: Cell
+    winner: Winner
+    configs: tuple[str, ...]
+
+
+class _Market:
+    """The lenders of a group of siblings, and which of them are the nearest to a cell."""
+
+    def __init__(self, lenders: Sequence[_Lender]) -> None:
+        self._pools: dict[_Kind | None, dict[Cell, list[_Lender]]] = {None: {}}
+        for lender in lenders:
+            for kind in (_kind(lender.functional), None):
+                self._pools.setdefault(kind, {}).setdefault(lender.cell, []).append(lender)
+        self._near: dict[tuple[_Kind | None, Cell], list[_Lender]] = {}
+
+    def nearest(self, borrower: _Borrower, cell: Cell) -> _Lender | None:
+        """One of the borrower's kind, if there is any: of the nearest cell, then the one that differs in least.
+
+        Of two cells at the same distance the larger one: running out of tiles costs less than running out of waves.
+        """
+        kind = borrower.kind if borrower.kind in self._pools else None
+        near = self._pools[kind].get(cell) or self._near.get((kind, cell))
+        if near is None:
+            near = self._near[kind, cell] = _closest(self._pools[kind], cell)
+        return min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+
+
+class _Borrower:
+    """A functional of a product, and what it makes of what is lent to it. All is worked out once: it has many cells."""
+
+    def __init__(self, functional: Functional, product: str, unfit: Collection[str]) -> None:
+        self.kind = _kind(functional)
+        self._functional, self._product, self._unfit = functional, product, unfit
+        self._differing: dict[int, tuple[int, str]] = {}
+        self._images: dict[tuple[str, ...], tuple[str, dict[str, int], dict[str, int]]] = {}
+
+    def strangeness(self, lender: _Lender) -> tuple[object, ...]:
+        """Orders lenders whose cells are equally far."""
+        number = lender.functional.godel_number
+        return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
+
+    def borrow(self, bin: str, lender: _Lender) -> Winner:
+        if lender.configs not in self._images:
+            spec = self._fitting(lender.configs)
+            self._images[lender.configs] = spec.name, *spec.canonical()
+        image, psels, copts = self._images[lender.configs]
+        theirs = lender.winner
+        product = "" if theirs.product == self._product else f"product={theirs.product.replace(' ', '_')} "
+        where = "in the same bin" if theirs.bin == bin else theirs.bin
+        return Winner(
+            arch=self._functional.arch,
+            product=self._product,
+            kernel=self._functional.kernel.name,
+            functional=str(self._functional),
+            bin=bin,
+            image=image,
+            psels=psels,
+            copts=copts,
+            provenance="borrowed",
+            source=f"{product}{self._differences(lender.functional)[1]}{where}",
+        )
+
+    def _differences(self, lender: Functional) -> tuple[int, str]:
+        """How many choices differ, and the lender's values of them."""
+        number = lender.godel_number
+        if number not in self._differing:
+            found = differences(lender, self._functional)
+            self._differing[number] = len(found), "".join(f"{choice.name}={lender[choice.name]} " for choice in found)
+        return self._differing[number]
+
+    def _fitting(self, configs: Sequence[str]) -> ImageSpec:
+        """The first config whose image is fit; where none is, the first, for the build to tell."""
+        specs: list[ImageSpec] = []
+        for config in configs:
+            with suppress(ValueError):  # a runner-up of another time
+                specs.append(ImageSpec.parse(self._functional, config))
+                if specs[-1].name not in self._unfit:
+                    return specs[-1]
+        return specs[0]
+
+
+def _pinned(functional: Functional) -> _Kind:
+    """The values of the choices across which nothing is borrowed."""
+    pairs = zip(functional.kernel.choices, functional.values, strict=True)
+    return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
+
+
+def _kind(functional: Functional) -> _Kind:
+    """The values of the choices that lend only where there is nothing nearer."""
+    pairs = zip(functional.kernel.choices, functional.values, strict=True)
+    return tuple(value for choice, value in pairs if choice.lends)
+
+
+def _nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:
+    """The product and the others of its arch, those first that are most like it; by name where that is not known."""
+    others = {one.name: one for one in products if one.arch == arch}
+    own = others.pop(product, None)
+
+    def distance(other: Product) -> tuple[float, float, str]:
+        if own is None:
+            return 0, 0, other.name
+        memory = inf if own.memory is None or other.memory is None else abs(own.memory - other.memory)
+        return abs(own.multiprocessors - other.multiprocessors), memory, other.name
+
+    return [product, *(one.name for one in sorted(others.values(), key=distance))]
+
+
+def _lenders(
+    group: Iterable[Functional], bins: Mapping[Cell, str], winners: Mapping[tuple[str, str], Winner]
+) -> list[_Lender]:
+    """What the winners have to lend to a group of siblings, but for those that today's description does not know."""
+    found = []
+    for functional in group:
+        for cell, bin in bins.items():
+            if winner := winners.get((str(functional), bin)):
+                with suppress(ValueError):
+                    config = ImageSpec.of(functional, winner.psels, winner.copts).config
+                    found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))
+    return found
+
+
+def _closest(pool: Mapping[Cell, Sequence[_Lender]], cell: Cell) -> list[_Lender]:
+    """The lenders of the cells that are the least octaves away."""
+    steps = {other: _octaves(cell, other) for other in pool}
+    least = min(steps.values(), default=0.0)
+    return [lender for other, lenders in pool.items() if steps[other] == least for lender in lenders]
+
+
+@cache  # the cells of a kernel are those of each of its functionals
+def _octaves(cell: Cell, other: Cell) -> float:
+    return round(sum(abs(log2(a) - log2(b)) for a, b in zip(cell, other, strict=True)), 6)

@@ -1,0 +1,143 @@
+"""What a kernel computes, in tiles: from a call and a tile to the terms of a sum that its time is predicted by.
+
+The sum is linear in coefficients that are fitted for each image; v2src/cost.cc works out the same terms. It follows the
+usual view of a GPU (S. Williams et al., "Roofline", CACM 2009, and the rounds of programs that NVIDIA's "Matrix
+Multiplication Background User's Guide" calls wave quantization): programs run in rounds, a round takes as long as its
+longest loop, and all of it at least as long as the products and the memory traffic do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+from aotriton.rules.expression import Environment, Expression, constant, evaluate
+
+# How many steps the loop of a program has that computes the i-th tile of rows, in the order of the C++ enumeration.
+#   whole      as many as cover the depth
+#   growing    as many as cover rows up to its own last: scores below the diagonal
+#   shrinking  as many as cover the depth from its own first row on: the same, seen from the keys
+#   split      as whole, but the tiles of a last round that would not fill the GPU are split along the depth
+FORMS = ("whole", "growing", "shrinking", "split")
+WHOLE, GROWING, SHRINKING, SPLIT = range(len(FORMS))
+
+MOST_SPLITS, FEWEST_STEPS = 16, 4  # of a split tile: its parts, and a part's steps
+
+FORM = "tiles"  # what a model of these terms is called
+# What a coefficient is multiplied by, in the order of the C++ code. A "round" fills the GPU once, with as many programs
+# on a multiprocessor as the grid counts on; a "packed" one with as many as fit.
+TERMS = (
+    "one",
+    "rounds",
+    "steps of the rounds",
+    "packed rounds",  # split: parts of tiles
+    "steps of the packed rounds",  # split: tiles that are split
+    "steps of all programs, by multiprocessor",
+    "programs, by multiprocessor",
+    "steps of the longest program",
+    "traffic, of the first kind",
+    "traffic, of the second kind",
+    "steps of the rounds, where access is slow",
+    "steps of all programs, by multiprocessor, where access is slow",
+    "walks after a program's first",
+    "walks after their first of all programs, by multiprocessor",
+)
+TRAFFIC_UNIT = 1e-7  # so that a coefficient of 1 is 10 TB/s in µs: coefficients are of one order of magnitude
+
+# How much longer calls take in the mean without an image, relatively, for it to be in a build.
+WORTH_SHIPPING = 5e-4
+
+ONE, NONE = constant(1), constant(0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """``outer`` independent pieces have tiles of ``rows`` and ``columns``; a tile's program walks ``depth`` in steps,
+    ``repeat`` times. The sides of a tile are expressions of psels, all else of the call.
+
+    ``form`` is a place among FORMS. ``traffic`` in bytes, of two kinds that are cached differently. ``slow`` is 1 where
+    the tensors lie so that access is slower. ``programs``: how many the grid counts on for each multiprocessor.
+    """
+
+    rows: Expression
+    row_tile: Expression
+    outer: Expression = ONE
+    columns: Expression = ONE
+    column_tile: Expression = ONE
+    depth: Expression = ONE
+    depth_tile: Expression = ONE
+    repeat: Expression = ONE
+    form: Expression = NONE
+    traffic: tuple[Expression, Expression] = (NONE, NONE)
+    slow: Expression = NONE
+    programs: Expression = ONE
+
+    @property
+    def of_call(self) -> tuple[Expression, ...]:
+        """What depends on the call, in the order of the C++ code."""
+        return (self.outer, self.rows, self.columns, self.depth, self.repeat, self.form, *self.traffic, self.slow)
+
+    @property
+    def of_tile(self) -> tuple[Expression, ...]:
+        """What depends on psels alone, in the order of the C++ code."""
+        return (self.row_tile, self.column_tile, self.depth_tile, self.programs)
+
+
+def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, ...]:
+    """The TERMS of a call: ``environment`` has its sizes and scalars, the candidate's psels and the GPU's
+    multiprocessors. ``occupancy`` programs of the image fit on one; with 1 there is nothing to pack.
+    """
+    outer, rows, columns, depth, repeat, form, near, far, slow = (evaluate(one, environment) for one in work.of_call)
+    row_tile, column_tile, depth_tile, programs = (evaluate(one, environment) for one in work.of_tile)
+    multiprocessors = environment.multiprocessors
+    row_tiles = ceil(rows / row_tile)
+    across = outer * ceil(columns / column_tile)
+    tiles = float(across * row_tiles)
+    steps = float(ceil(depth / depth_tile))
+    if form == GROWING:
+        below = min(row_tiles, floor(depth / row_tile))  # tiles that end above the last step
+        walked = row_tile / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps
+        walked += 0.5 * below if row_tile < depth_tile else 0.0  # a step that is begun
+        longest = float(ceil(min(row_tiles * row_tile, depth) / depth_tile))
+    elif form == SHRINKING:
+        reaching = min(row_tiles, ceil(depth / row_tile))
+        walked = (reaching * depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching
+        longest = steps
+    else:
+        walked, longest = row_tiles * steps, steps
+    longest *= repeat
+    total = across * repeat * walked
+    slots = multiprocessors * programs
+
+    def rounds(room: int) -> tuple[float, float]:
+        count = float(ceil(tiles / room))
+        return count, max(longest, total / room) if form in (GROWING, SHRINKING) else count * longest
+
+    count, walk = rounds(slots)
+    packed, packed_walk = rounds(multiprocessors * occupancy) if occupancy > 1 else (0.0, 0.0)
+    if form == SPLIT:
+        full = floor(tiles / slots)
+        left = tiles - full * slots
+        parts = float(min(floor(slots / max(left, 1)), MOST_SPLITS, max(floor(longest / FEWEST_STEPS), 1)))
+        if left and parts > 1:
+            walk = full * longest + ceil(longest / parts)
+            packed, packed_walk = left * parts / multiprocessors, left / multiprocessors
+        else:
+            packed, packed_walk = 0.0, 0.0
+    spread = total / multiprocessors
+    return (
+        1.0,
+        count,
+        walk,
+        packed,
+        packed_walk,
+        spread,
+        tiles / multiprocessors,
+        longest,
+        near * TRAFFIC_UNIT,
+        far * TRAFFIC_UNIT,
+        slow * walk,
+        slow * spread,
+        repeat - 1.0,
+        (repeat - 1.0) * tiles / multiprocessors,
+    )

@@ -1,0 +1,302 @@
+"""Claims about what a kernel computes: the terms of a call are what counting its tiles and steps one by one gives."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from math import ceil, prod
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, psel, scalar, size
+from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
+from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.operators import derived_sizes
+from aotriton.rules.work import (
+    FEWEST_STEPS,
+    FORMS,
+    GROWING,
+    MOST_SPLITS,
+    SHRINKING,
+    SPLIT,
+    TERMS,
+    TRAFFIC_UNIT,
+    WHOLE,
+    Work,
+    terms,
+)
+
+
+def work(*, traffic: tuple[int, int] = (0, 0), **numbers: int) -> Work:
+    made: dict[str, Any] = {name: constant(number) for name, number in numbers.items()}
+    return Work(**made, traffic=(constant(traffic[0]), constant(traffic[1])))
+
+
+def terms_of(multiprocessors: int, occupancy: int = 1, **numbers: Any) -> dict[str, float]:
+    found = terms(work(**numbers), Environment(multiprocessors=multiprocessors), occupancy)
+    return dict(zip(TERMS, found, strict=True))
+
+
+def several(found: dict[str, float], *names: str) -> tuple[float, ...]:
+    return tuple(found[name] for name in names)
+
+
+ROUNDS = ("rounds", "steps of the rounds")
+PACKS = ("packed rounds", "steps of the packed rounds")
+SPREAD = "steps of all programs, by multiprocessor"
+PROGRAMS = "programs, by multiprocessor"
+LONGEST = "steps of the longest program"
+
+numbers = st.integers(1, 300)
+sides = st.integers(1, 64)
+powers = st.sampled_from((1, 2, 4, 8, 16, 32, 64, 128))
+
+
+@st.composite
+def calls(draw: st.DrawFn, tiles: st.SearchStrategy[int] = sides) -> dict[str, int]:
+    """Sizes and tiles of a work in few enough pieces to be counted."""
+    return {
+        "rows": draw(numbers),
+        "row_tile": draw(tiles),
+        "outer": draw(st.integers(1, 9)),
+        "columns": draw(st.integers(1, 40)),
+        "column_tile": draw(st.integers(8, 32)),
+        "depth": draw(numbers),
+        "depth_tile": draw(tiles),
+        "repeat": draw(st.integers(1, 3)),
+    }
+
+
+def programs_of(form: int, call: dict[str, int]) -> list[int]:
+    """The steps of each program, one by one, all repeats together: by what FORMS says of the i-th tile of rows."""
+    found = []
+    for _ in range(call["outer"]):
+        for _ in range(0, call["columns"], call["column_tile"]):
+            for first in range(0, call["rows"], call["row_tile"]):
+                begin, end = 0, call["depth"]
+                if form == GROWING:
+                    end = min(first + call["row_tile"], end)
+                if form == SHRINKING:
+                    begin = first
+                found.append(call["repeat"] * len(range(begin, end, call["depth_tile"])))
+    return found
+
+
+def test_a_whole_form_by_hand() -> None:
+    """4 x 2 tiles of 3 pieces, each walked twice in 3 steps, on 5 multiprocessors that hold 2 programs: every term."""
+    found = terms_of(
+        5, 2, rows=100, row_tile=32, outer=3, columns=70, column_tile=64, depth=130, depth_tile=64, repeat=2,
+        traffic=(1000, 3000), slow=1,
+    )  # fmt: skip
+    assert found == {
+        "one": 1,
+        "rounds": 5,
+        "steps of the rounds": 30,
+        "packed rounds": 3,
+        "steps of the packed rounds": 18,
+        "steps of all programs, by multiprocessor": 28.8,
+        "programs, by multiprocessor": 4.8,
+        "steps of the longest program": 6,
+        "traffic, of the first kind": pytest.approx(1e-4),
+        "traffic, of the second kind": pytest.approx(3e-4),
+        "steps of the rounds, where access is slow": 30,
+        "steps of all programs, by multiprocessor, where access is slow": 28.8,
+        "walks after a program's first": 1,
+        "walks after their first of all programs, by multiprocessor": 4.8,
+    }
+
+
+def test_what_is_not_given_is_one_or_nothing() -> None:
+    """Rows alone are a program for each tile of one step, with no traffic, nothing slow and nothing walked again."""
+    found = terms_of(4, rows=100, row_tile=10)
+    assert several(found, "rounds", "steps of the rounds", LONGEST, PROGRAMS, SPREAD) == (3, 3, 1, 2.5, 2.5)
+    others = {"traffic", "walks", "steps of the rounds, where", "packed", "steps of the packed"}
+    assert [value for name, value in found.items() if any(name.startswith(one) for one in others)] == [0] * 7
+
+
+def test_occupancy_counts_packed_rounds_alone() -> None:
+    """An image of which one program fits has no packed rounds; one of which three fit has a third of the rounds, and
+    all else is the same.
+    """
+    given = {"rows": 130, "row_tile": 10, "depth": 40, "depth_tile": 8}
+    one, three = terms_of(2, 1, **given), terms_of(2, 3, **given)
+    assert several(one, *ROUNDS, *PACKS) == (7, 35, 0, 0)
+    assert several(three, *ROUNDS, *PACKS) == (7, 35, 3, 15)
+    assert {name for name in TERMS if one[name] != three[name]} == set(PACKS)
+
+
+def test_the_programs_that_the_grid_counts_on_make_a_round() -> None:
+    """With three programs to a multiprocessor a round is three times as wide, and work by multiprocessor the same."""
+    one, three = (terms_of(2, rows=130, row_tile=10, depth=40, depth_tile=8, programs=n) for n in (1, 3))
+    assert several(three, *ROUNDS) == (3, 15)
+    assert several(three, SPREAD, PROGRAMS) == several(one, SPREAD, PROGRAMS) == (32.5, 6.5)
+
+
+def test_slow_access_counts_steps_again() -> None:
+    """Where access is slow, the steps of rounds and of all programs are there twice; elsewhere once."""
+    slow = ("steps of the rounds, where access is slow", f"{SPREAD}, where access is slow")
+    given = {"rows": 130, "row_tile": 10, "depth": 40, "depth_tile": 8}
+    assert several(terms_of(2, **given, slow=1), *slow) == (35, 32.5)
+    assert several(terms_of(2, **given, slow=0), *slow) == (0, 0)
+
+
+def test_a_growing_form_by_hand() -> None:
+    """Tiles of 64 of 256 rows over a depth of 200 walk 2, 4, 6 and 7 steps of 32, in two pieces on 3 multiprocessors;
+    a round takes at least as long as the longest of them.
+    """
+    given = {"rows": 256, "row_tile": 64, "depth": 200, "depth_tile": 32, "outer": 2, "form": GROWING}
+    found = terms_of(3, 2, **given)
+    assert several(found, *ROUNDS, LONGEST) == (3, pytest.approx(38 / 3), 7)
+    assert several(found, *PACKS) == (2, 7)  # 38 / 6 is less than the longest
+    assert found[SPREAD] == pytest.approx(38 / 3)
+    assert terms_of(3, **given | {"repeat": 2})["steps of the rounds"] == pytest.approx(76 / 3)
+    assert terms_of(3, **given | {"rows": 64})[LONGEST] == 2  # no tile reaches the end
+    # Tiles of 32 in steps of 128: four walk 1 step, four 2 and so on, which is 40. Each adds half of one that it began.
+    fine = terms_of(1, rows=512, row_tile=32, depth=512, depth_tile=128, form=GROWING)
+    assert fine[SPREAD] == 34 + 16 / 2
+
+
+def test_a_shrinking_form_by_hand() -> None:
+    """Tiles of 64 of 256 rows over a depth of 160 begin at 0, 64 and 128, and the last one beyond the end: 5, 3 and 1
+    steps, of which 96, 32 and half a step for each are worked out.
+    """
+    given = {"rows": 256, "row_tile": 64, "depth": 160, "depth_tile": 32, "form": SHRINKING}
+    found = terms_of(2, 2, **given)
+    assert found[SPREAD] == (160 + 96 + 32) / 32 / 2 + 3 * 0.5 / 2
+    assert found[LONGEST] == 5
+    assert several(found, *ROUNDS) == (2, 5.25)
+    assert several(found, *PACKS) == (1, 5)
+    assert found[PROGRAMS] == 2  # what computes nothing is launched, too
+
+
+def test_a_split_form_by_hand() -> None:
+    """Of 10 tiles on 4 multiprocessors the last 2 are split in 2 parts; none is where a round is full or loops are
+    short, and none in more than MOST_SPLITS.
+    """
+    given = {"rows": 10, "row_tile": 1, "depth": 40, "depth_tile": 1, "form": SPLIT}
+    assert several(terms_of(4, 2, **given), *ROUNDS, *PACKS) == (3, 2 * 40 + 20, 2 * 2 / 4, 2 / 4)
+    assert several(terms_of(5, 2, **given), *ROUNDS, *PACKS) == (2, 80, 0, 0)
+    assert several(terms_of(4, 2, **given | {"depth": 7}), *ROUNDS, *PACKS) == (3, 21, 0, 0)
+    assert several(terms_of(3, 2, **given | {"rows": 5}), *ROUNDS, *PACKS) == (2, 80, 0, 0)  # 2 left for 3
+    alone = terms_of(100, **given | {"rows": 1, "depth": 1000})
+    assert several(alone, *ROUNDS, *PACKS) == (1, ceil(1000 / MOST_SPLITS), MOST_SPLITS / 100, 1 / 100)
+    short = terms_of(100, **given | {"rows": 1, "depth": 3 * FEWEST_STEPS + 1})
+    assert several(short, *ROUNDS, *PACKS) == (1, 5, 3 / 100, 1 / 100)
+
+
+@given(calls(), st.integers(1, 20), st.integers(1, 4), st.integers(1, 4))
+def test_a_whole_form_is_counted_exactly(call: dict[str, int], gpu: int, programs: int, occupancy: int) -> None:
+    """Rounds that are filled one by one, and the steps of their longest programs, are what the terms say, and so are
+    all programs and all their steps.
+    """
+    found = terms_of(gpu, occupancy, **call, programs=programs, form=WHOLE)
+    counted = programs_of(WHOLE, call)
+
+    def rounds(room: int) -> tuple[float, float]:
+        filled = [counted[begin : begin + room] for begin in range(0, len(counted), room)]
+        return len(filled), sum(map(max, filled))
+
+    assert several(found, *ROUNDS) == rounds(gpu * programs)
+    assert several(found, *PACKS) == (rounds(gpu * occupancy) if occupancy > 1 else (0, 0))
+    assert found[LONGEST] == max(counted)
+    assert found[SPREAD] == pytest.approx(sum(counted) / gpu, rel=1e-12)
+    assert found[PROGRAMS] == pytest.approx(len(counted) / gpu, rel=1e-12)
+
+
+@given(calls(), st.integers(1, 20))
+def test_a_split_form_is_counted_exactly(call: dict[str, int], gpu: int) -> None:
+    """Full rounds are whole; what is left takes one more, as long as the longest part of a tile, in as many parts as
+    there are programs for.
+    """
+    counted = programs_of(WHOLE, call)
+    left = len(counted) % gpu
+    parts = next(n for n in range(MOST_SPLITS, 0, -1) if n == 1 or (n * left <= gpu and n * FEWEST_STEPS <= counted[0]))
+    found = terms_of(gpu, 3, **call, form=SPLIT)
+    full = len(counted) // gpu * counted[0]
+    assert found["steps of the rounds"] == full + (-(-counted[0] // parts) if left else 0)
+    split = (left * parts / gpu, left / gpu) if left and parts > 1 else (0, 0)
+    assert several(found, *PACKS) == pytest.approx(split, rel=1e-12)
+    assert several(found, SPREAD, LONGEST) == several(terms_of(gpu, 3, **call), SPREAD, LONGEST)
+
+
+@given(calls(powers), st.integers(1, 20), st.sampled_from((GROWING, SHRINKING)))
+def test_a_triangle_is_counted_within_half_a_step(call: dict[str, int], gpu: int, form: int) -> None:
+    """Steps below or above the diagonal are off by half a step for each walk of a tile at most, with tiles of a power
+    of two; a growing form is exact where steps end with the tiles. The longest program is.
+    """
+    found = terms_of(gpu, **call, form=form)
+    counted = programs_of(form, call)
+    assert found[LONGEST] == max(counted)
+    assert found[PROGRAMS] == pytest.approx(len(counted) / gpu, rel=1e-12)
+    exact = form == GROWING and call["row_tile"] >= call["depth_tile"]
+    bound = 0 if exact else call["repeat"] * len(counted) / 2
+    assert abs(found[SPREAD] * gpu - sum(counted)) <= bound + 1e-9 * sum(counted)
+    assert found["steps of the rounds"] == max(found[LONGEST], found[SPREAD])
+
+
+@given(calls(), st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(range(len(FORMS))))
+def test_traffic_and_walks_are_of_every_form(call: dict[str, int], near: int, far: int, form: int) -> None:
+    """Bytes are counted in one unit, apart by their kind, and walks after the first one by program."""
+    found = terms_of(7, **call, traffic=(near, far), form=form)
+    bytes_of = several(found, "traffic, of the first kind", "traffic, of the second kind")
+    assert bytes_of == pytest.approx((near * TRAFFIC_UNIT, far * TRAFFIC_UNIT))
+    again = several(
+        found, "walks after a program's first", "walks after their first of all programs, by multiprocessor"
+    )
+    assert again == pytest.approx((call["repeat"] - 1, (call["repeat"] - 1) * found[PROGRAMS]))
+
+
+def test_a_work_is_worked_out_in_its_call() -> None:
+    """Sizes, scalars, psels and multiprocessors reach the terms, from the places of Work that name them."""
+    made = Work(
+        rows=size("rows"),
+        row_tile=psel("BLOCK"),
+        depth=scalar("times"),
+        programs=multiprocessors(),
+        form=constant(WHOLE),
+    )
+    environment = Environment({"rows": 90}, {"times": 5}, {"BLOCK": 10}, multiprocessors=2)
+    found = dict(zip(TERMS, terms(made, environment, 1), strict=True))
+    assert several(found, "rounds", LONGEST, PROGRAMS) == (3, 5, 4.5)
+
+
+def test_the_orders_are_complete() -> None:
+    """What depends on the call and what depends on the tile is all that a Work has, each once."""
+    names = [field.name for field in fields(Work) if field.name != "traffic"]
+    made = Work(**{name: psel(name) for name in names}, traffic=(psel("near"), psel("far")))
+    of_tile = ("row_tile", "column_tile", "depth_tile", "programs")
+    assert tuple(one.name for one in made.of_tile) == of_tile
+    assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far"} - set(of_tile))
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 16384), st.sampled_from((1, 2, 3)))
+def test_the_split_form_is_what_the_kernel_does(m: int, n: int, k: int, batch: int) -> None:
+    """As many tiles are split, in as many parts, as the sizes of gemm's split backend say for the same call."""
+    assert GEMM_HOPPER_SPLIT.work
+    psels = {name: values[0] for name, values in GEMM_HOPPER_SPLIT.psel_values("cuda").items()}
+    environment = Environment({"batch": batch, "m": m, "n": n, "k": k}, psels=psels, multiprocessors=132)
+    derived = derived_sizes(HOPPER_SPLIT, environment)
+    found = dict(zip(TERMS, terms(GEMM_HOPPER_SPLIT.work, environment, 1), strict=True))
+    assert found["steps of the packed rounds"] == pytest.approx(derived["split_tiles"] / 132)
+    assert found["packed rounds"] == pytest.approx(derived["split_tiles"] * derived["splits"] / 132)
+
+
+KERNELS = [one for name in IN_TREE for one in family(name).kernels if one.work and one is not GEMM_HOPPER_SPLIT]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda one: one.name)
+def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> None:
+    """The programs of a kernel of the tree are the tiles of its work; those of a persistent one are a round of them."""
+    names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k")
+    sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500), strict=True))
+    psels = {name: values[-1] for name, values in kernel.psel_values("cuda").items()}
+    numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
+    environment = Environment(sizes, {"causal": 0, "swapped": 0}, numbers | psels, multiprocessors=30)
+    assert kernel.work
+    tiles = round(30 * dict(zip(TERMS, terms(kernel.work, environment, 1), strict=True))[PROGRAMS])
+    slots = 30 * evaluate(kernel.work.programs, environment)
+    launched = prod(evaluate(one, environment) for one in kernel.grid)
+    assert launched == tiles or (kernel.gluon and launched == slots < tiles)

@@ -1,0 +1,40 @@
+"""A call of attention on the current GPU: what an operator is given, and memory for its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+from aotriton.tune.family import Inputs
+
+
+def inputs(sizes: Mapping[str, int], dtype: str, causal: bool, backward: bool, seed: int = 0) -> Inputs:
+    """Normal q, k, v [batch, heads, seqlen, head_dim], and for the backward dout as well.
+
+    The backward's out and logsumexp are PyTorch's own, of its flash attention: what they hold does not change the time.
+    """
+    import torch
+
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    batch, width = sizes["batch"], sizes["head_dim"]
+    of_q = batch, sizes["heads_q"], sizes["seqlen_q"], width
+    of_k = batch, sizes["heads_k"], sizes["seqlen_k"], width
+
+    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=kind, device="cuda").normal_(generator=generator)
+
+    q, k, v = normal(of_q), normal(of_k), normal(of_k)
+    scale = 1 / sqrt(width)
+    scalars = {"sm_scale": scale, "causal": float(causal)}
+    given = {"q": q, "k": k, "v": v}
+    if not backward:
+        made = {"out": torch.empty_like(q), "logsumexp": torch.empty(of_q[:3], device="cuda")}
+        return Inputs({**given, **made}, scalars, made)
+    group = of_q[1] // of_k[1]
+    out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention(
+        q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), 0.0, causal, False, scale=scale
+    )[:2]
+    given |= {"out": out.contiguous(), "logsumexp": logsumexp.float().contiguous(), "dout": normal(of_q)}
+    made = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
+    return Inputs({**given, **made}, scalars, made)

@@ -1,0 +1,61 @@
+// What a call costs on an image: the terms of rules/work.py, and the sum of them with the image's own coefficients.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "expression.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr int kTerms = 14;
+
+// What a call has to compute, by a kernel. In the order of Work.of_call.
+struct WorkInfo {
+  Expression outer, rows, columns, depth, repeat, form, near, far, slow;
+};
+
+// The same in numbers, and the GPU that computes it.
+struct WorkOfCall {
+  double outer, rows, columns, depth, repeat, near, far, slow;
+  int form;
+  double multiprocessors;
+};
+
+// What is known of an image's speed on a product: its tile, and the fitted coefficients of the terms, in microseconds.
+struct Cost {
+  int32_t row_tile;  // 0: nothing is known
+  int32_t column_tile;
+  int32_t depth_tile;
+  int32_t programs;    // that the grid counts on for each multiprocessor
+  int32_t occupancy;   // programs that fit on one
+  float error;         // of the fit: the median relative one
+  const char* source;  // whose model it is, where that is another functional's or product's
+  float coefficients[kTerms];
+
+  bool known() const noexcept { return row_tile > 0; }
+};
+
+// `value(expression, &number)` evaluates; false where it says so: a number does not fit in 63 bits.
+template <class Value>
+bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
+  const auto number = [&](Expression expression, auto* place) {
+    int64_t found;
+    if (!value(expression, &found)) return false;
+    *place = static_cast<std::remove_pointer_t<decltype(place)>>(found);
+    return true;
+  };
+  return number(work.outer, &of_call->outer) && number(work.rows, &of_call->rows) &&
+         number(work.columns, &of_call->columns) && number(work.depth, &of_call->depth) &&
+         number(work.repeat, &of_call->repeat) && number(work.form, &of_call->form) &&
+         number(work.near, &of_call->near) && number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
+}
+
+// Predicted microseconds.
+float cost_of(const Cost& cost, const WorkOfCall& work) noexcept;
+
+// The terms themselves, for tests.
+void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) noexcept;
+
+}  // namespace aotriton::v2::inline abi1
