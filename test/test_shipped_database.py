@@ -203,7 +203,7 @@ def test_every_model_is_of_todays_terms_and_image(content: Content) -> None:
 
 
 def test_models_are_of_the_timings_that_are_there(content: Content) -> None:
-    """A model counts no more samples than name its image, on its product, unless it says that it is of a static model."""
+    """A model counts no more samples than name its image, on its product; one of a static model says so."""
     timed = Counter(
         (one.product, image) for _, one in content.samples for timing in one.timings for image in timing.images
     )
