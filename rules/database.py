@@ -378,11 +378,12 @@ class TuningDatabase:
                 )
 
     def merge(self, path: str | os.PathLike[str]) -> int:
-        """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. How many measurements.
+        """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. How many
+        measurements, and timings of launch sequences.
 
         Sessions are told apart by their uuid, so that merging twice changes nothing. A cell that has a winner here
-        keeps it; to let the new measurements have their say, decide anew. TuningDatabaseError where that file is none,
-        or where both know one image by different checksums.
+        keeps it, and models stay; to let what is new have its say, decide and fit anew. TuningDatabaseError where that
+        file is none, or where both know one image by different checksums.
         """
         with TuningDatabase(path, readonly=True) as other:
             name = other.path.absolute().as_uri()
@@ -393,10 +394,11 @@ class TuningDatabase:
             try:
                 with self._transaction():
                     self._check_same_binaries(Path(path))
-                    before = self._value("SELECT count(*) FROM measurement")
+                    count = "SELECT (SELECT count(*) FROM measurement) + (SELECT count(*) FROM timing)"
+                    before = self._value(count)
                     for statement in _statements(MERGE):
                         self._db.execute(statement)
-                    return int(str(self._value("SELECT count(*) FROM measurement"))) - int(str(before))
+                    return int(str(self._value(count))) - int(str(before))
             finally:
                 self._db.execute("DETACH other")
 

@@ -288,7 +288,7 @@ def _merge(run: Run) -> int:
         of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
                    for one in kernel.functionals(arch)]  # fmt: skip
         compiled = settle(database, of_both, ImageStore(), run.options.jobs) if taken else 0
-    print(f"{taken} measurements were new, {compiled} images of borrowed winners were compiled")
+    print(f"{taken} timings were new, {compiled} images of borrowed winners were compiled; --fit fits cost models anew")
     return 0
 
 

@@ -189,6 +189,7 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   }
   line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts, provenance_of(choice));
   if (*choice.source) line.add(" (%s)", choice.source);
+  if (choice.predicted_us > 0) line.add(", predicted %.4g us", static_cast<double>(choice.predicted_us));
   if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
   line.add(choice.exact_product ? ", on %s" : ", on a GPU like %s", choice.product);
   if (choice.backend_count < 2) return;
