@@ -314,7 +314,7 @@ def test_two_databases_become_one(project: Project) -> None:
     for taken in (True, False):
         done = project.tune("--database", str(one), "--merge", str(two))
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("0 measurements") != taken, done.stdout
+        assert done.stdout.startswith("0 timings") != taken, done.stdout
         assert measured() == {"rows=64", "rows=512"}
     done = project.tune("--database", str(one), "--merge", str(project.folder / "none.sqlite3"))
     assert done.returncode == 1
