@@ -33,6 +33,7 @@ from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.rules.operators import Operator
+from aotriton.tune.problems import log_uniform
 from aotriton.tune.sequences import Draw, LaunchSequence, Sequences
 from aotriton.tune.worker import Request
 
@@ -54,10 +55,10 @@ def problems(operator: str, count: int, seed: int) -> list[dict[str, Any]]:
     draw, found = random.Random(f"regret {operator} {seed}"), []
     while len(found) < count:
         causal = draw.random() < 0.5
-        seqlen_q = seqlen_k = _log(draw, 16, 16384)
+        seqlen_q = seqlen_k = log_uniform(draw, 16, 16384)
         if not causal and draw.random() < 1 / 3:
-            seqlen_k = _log(draw, 16, 16384)
-        group, heads_k = draw.choice((1, 2, 4, 8)), _log(draw, 1, 32)
+            seqlen_k = log_uniform(draw, 16, 16384)
+        group, heads_k = draw.choice((1, 2, 4, 8)), log_uniform(draw, 1, 32)
         head_dim = draw.choice((64, 128)) if draw.random() < 0.5 else draw.choice(HEAD_DIMS)
         one = 4 * group * heads_k * seqlen_q * seqlen_k * head_dim * (0.5 if causal else 1)
         batch = round(math.exp(draw.uniform(*map(math.log, WORK))) / one)
@@ -67,10 +68,6 @@ def problems(operator: str, count: int, seed: int) -> list[dict[str, Any]]:
             sizes |= {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim}
             found.append({"dtype": draw.choice(("fp16", "bf16")), "causal": causal, "sizes": sizes})
     return found
-
-
-def _log(draw: random.Random, least: int, most: int) -> int:
-    return min(most, int(math.exp(draw.uniform(math.log(least), math.log(most + 1)))))
 
 
 class Shipped:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from aotriton.codegen.backends import spelled
+from aotriton.rules.borrow import nearest_first
 from aotriton.rules.database import Model, Product
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
@@ -51,7 +52,7 @@ class Models:
             if one.saves >= WORTH_SHIPPING:
                 self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
         self._having, self._configs = having, configs or {}
-        self._products = {one.name: one for of_arch in (products or {}).values() for one in of_arch}
+        self._products = [one for of_arch in (products or {}).values() for one in of_arch]
 
     def shipped(self, functional: Functional) -> list[ImageSpec]:
         """The images of the functional that are worth shipping for any product, those first that save most.
@@ -75,7 +76,8 @@ class Models:
             return None
         lender = functional.measured
         image = spec.name if lender == functional else _name(lender, spec.config)
-        for name in self._nearest(product, frozenset(having)):
+        # Behind those that the build has tables for, those that others measured.
+        for name in (*nearest_first(functional.arch, product.name, self._products), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
                 environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
                 words = [f"product={spelled(name)}"] if name != product.name else []
@@ -85,16 +87,6 @@ class Models:
                 fitted = model.occupancy, model.error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
         return None
-
-    def _nearest(self, product: Product, having: frozenset[str]) -> list[str]:
-        def distance(name: str) -> tuple[object, ...]:
-            other = self._products.get(name)
-            if other is None:
-                return True, True, 0, 0, name
-            memory = abs((other.memory or 0) - (product.memory or 0))
-            return name != product.name, False, abs(other.multiprocessors - product.multiprocessors), memory, name
-
-        return sorted(having, key=distance)
 
 
 @cache

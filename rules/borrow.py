@@ -52,7 +52,7 @@ def filled(
     by_product: dict[str, dict[tuple[str, str], Winner]] = {}
     for winner in winners:
         by_product.setdefault(winner.product, {})[winner.functional, winner.bin] = winner
-    order = [one for one in _nearest_first(arch, product, products) if one in by_product]
+    order = [one for one in nearest_first(arch, product, products) if one in by_product]
     groups: dict[_Kind, list[Functional]] = {}
     for functional in kernel.functionals(arch):
         groups.setdefault(_pinned(functional), []).append(functional)
@@ -169,7 +169,7 @@ def _kind(functional: Functional) -> _Kind:
     return tuple(value for choice, value in pairs if choice.lends)
 
 
-def _nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:
+def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:
     """The product and the others of its arch, those first that are most like it; by name where that is not known."""
     others = {one.name: one for one in products if one.arch == arch}
     own = others.pop(product, None)

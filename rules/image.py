@@ -130,21 +130,7 @@ class ImageSpec:
     @cached_property
     def name(self) -> str:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
-        kernel, request = self.functional.kernel, self.compiler_request()
-        psels, copts = self.canonical()
-        at_default = {name for name, _ in self.psels if name not in psels}
-        at_default |= {c.name for c, v in zip(kernel.choices, self.functional.values, strict=True) if v == c.default}
-        for part in ("signature", "constexprs"):
-            request[part] = {name: value for name, value in request[part].items() if name not in at_default}
-        request["options"] = {**copts, "enable_fp_fusion": True}
-        made_of = {
-            "kernel": kernel.name,
-            "source": source_digest(source_module(kernel)),
-            "triton": TRITON_VERSION,
-            **request,
-        }
-        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-        return f"{kernel.name}_{self.functional.arch}_{digest[:16]}"
+        return _name(self, source_digest(source_module(self.functional.kernel)), TRITON_VERSION)
 
     def compiler_request(self) -> dict[str, Any]:
         """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
@@ -192,6 +178,20 @@ class ImageSpec:
             "attrs": {name: pairs for name, pairs in attrs.items() if pairs},
             "options": {**dict(self.copts), "enable_fp_fusion": True},
         }
+
+
+@cache  # two products, and functionals that borrow, ask for the same images
+def _name(spec: ImageSpec, source: str, triton: str) -> str:
+    kernel, request = spec.functional.kernel, spec.compiler_request()
+    psels, copts = spec.canonical()
+    at_default = {name for name, _ in spec.psels if name not in psels}
+    at_default |= {c.name for c, v in zip(kernel.choices, spec.functional.values, strict=True) if v == c.default}
+    for part in ("signature", "constexprs"):
+        request[part] = {name: value for name, value in request[part].items() if name not in at_default}
+    request["options"] = {**copts, "enable_fp_fusion": True}
+    made_of = {"kernel": kernel.name, "source": source, "triton": triton, **request}
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+    return f"{kernel.name}_{spec.functional.arch}_{digest[:16]}"
 
 
 def _without_defaults(values: Sequence[tuple[str, int]], parameters: Sequence[Parameter]) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp, log
+from random import Random
 
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import kernel as description
@@ -17,6 +19,11 @@ Shape = tuple[tuple[str, int], ...]  # the sizes of the tensors by name
 
 def shape_of(**sizes: int) -> Shape:
     return tuple(sizes.items())
+
+
+def log_uniform(random: Random, least: int, most: int) -> int:
+    """A size from ``least`` to ``most``, as likely in each octave."""
+    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from aotriton.tune.problems import Shape
 from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
 from aotriton.tune.sequences import Draw, LaunchSequence
-from aotriton.tune.session import begin_session
+from aotriton.tune.session import begin_session, launch_request
 from aotriton.tune.settle import FACTS
-from aotriton.tune.worker import Device, GpuWorker, Request, WorkerError
+from aotriton.tune.worker import Device, GpuWorker, WorkerError
 
 WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby
 WORTH_TIMING = 1e-4  # saved by an image: a fifth of what it takes to ship
@@ -198,12 +198,8 @@ def _sequences(
     found: Iterable[tuple[str, tuple[ImageSpec, ...]]], images: Mapping[str, object]
 ) -> Iterator[LaunchSequence]:
     for backend, specs in found:
-        compiled = [images[spec.name] for spec in specs]
-        requests = [
-            Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
-            for spec, image in zip(specs, compiled, strict=True)
-            if isinstance(image, CompiledImage)
-        ]
+        compiled = [(spec, images[spec.name]) for spec in specs]
+        requests = [launch_request(spec, image) for spec, image in compiled if isinstance(image, CompiledImage)]
         if len(requests) == len(specs):
             yield LaunchSequence(backend, tuple(requests))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,7 +11,7 @@ from aotriton.codegen.program import launch_program
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
-from aotriton.rules.kernel import Functional, Operand, parse_functional
+from aotriton.rules.kernel import Functional, KernelDescription, Operand, Tensor, parse_functional
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.family import tuning
@@ -113,7 +113,7 @@ class Sequences:
         stream = self._torch.cuda.current_stream().cuda_stream
         calls = []
         for kernel, request in zip(backend.kernels, sequence.requests, strict=True):
-            operands = {name: tensors[name] for name in _operands(kernel.arguments) if name in tensors}
+            operands = {name: tensors[name] for name in _operands(kernel) if name in tensors}
             calls.append((self._candidate(request), operands))
 
         def launch() -> None:
@@ -173,8 +173,8 @@ class Sequences:
         raise HostBehind(f"the host did not keep ahead of the GPU in {tried} rounds")
 
 
-def _operands(arguments: Sequence[Any]) -> list[str]:
-    return list(dict.fromkeys(one.operand.name for one in arguments if hasattr(one, "operand")))
+def _operands(kernel: KernelDescription) -> list[str]:
+    return [one.operand.name for one in kernel.arguments if isinstance(one, Tensor)]
 
 
 def _name(draw: Draw, number: int) -> str:

@@ -291,7 +291,7 @@ class _GpuThread(threading.Thread):
             elif name in pruned:
                 self._record(task, name, "pruned", detail=pruned[name])
             else:
-                waiting.append(_request(task.specs[name], image))
+                waiting.append(launch_request(task.specs[name], image))
         return waiting
 
     def _known_good(self, task: Task) -> list[Canary]:
@@ -299,7 +299,7 @@ class _GpuThread(threading.Thread):
         good = [o.image for o in reversed(self._outcomes()) if o.status == "ok" and o.image in task.specs]
         images = [(name, task.compiled[name]) for name in dict.fromkeys(good)]
         return [
-            Canary(task.problem, _request(task.specs[name], image))
+            Canary(task.problem, launch_request(task.specs[name], image))
             for name, image in images[:CANARIES]
             if isinstance(image, CompiledImage)
         ]
@@ -332,7 +332,7 @@ class _GpuThread(threading.Thread):
         while not self._stop_event.is_set() and {o.image for o in self._counting()}.issuperset(task.specs):
             names = race_is_due([o for o in self._counting() if o.image in task.specs])
             images = {name: task.compiled[name] for name in names}
-            requests = [_request(task.specs[n], i) for n, i in images.items() if isinstance(i, CompiledImage)]
+            requests = [launch_request(task.specs[n], i) for n, i in images.items() if isinstance(i, CompiledImage)]
             if len(requests) < 2:
                 return
             self._progress.candidate(f"race of {len(requests)}", None)
@@ -426,5 +426,5 @@ class _GpuThread(threading.Thread):
         self._database.record(self._measurement(*about, **more))
 
 
-def _request(spec: ImageSpec, image: CompiledImage) -> Request:
+def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
     return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))

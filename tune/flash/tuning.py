@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
 from random import Random
 
 from aotriton.rules.expression import Environment, evaluate
@@ -12,7 +11,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import Data, Inputs
 from aotriton.tune.flash import estimate
-from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
 
 FULL = waves("q").representatives[-1]  # kernels without the waves key are measured on a full GPU
 
@@ -108,11 +107,11 @@ class FlashTuning:
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
         while True:
-            seqlen_q = seqlen_k = _log_uniform(random, 16, LONGEST)
+            seqlen_q = seqlen_k = log_uniform(random, 16, LONGEST)
             if not functional.get("CAUSAL", False) and random.random() < 0.4:
-                seqlen_k = _log_uniform(random, 16, LONGEST)
+                seqlen_k = log_uniform(random, 16, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
-            heads_k, batch = _log_uniform(random, 1, 64 // group), _log_uniform(random, 1, 64)
+            heads_k, batch = log_uniform(random, 1, 64 // group), log_uniform(random, 1, 64)
             head_dim = padded if random.random() < 0.6 else random.randrange(smaller + 8, padded + 1, 8)
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
             if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
@@ -136,10 +135,6 @@ class FlashTuning:
 
     def model_source(self, functional: Functional) -> str:
         return estimate.source(functional)
-
-
-def _log_uniform(random: Random, least: int, most: int) -> int:
-    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))
 
 
 def _place(order: Sequence[int], value: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
 from random import Random
 
 from aotriton.rules.gemm.operator import GEMM_REDUCE
@@ -11,7 +10,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import Data, Inputs
 from aotriton.tune.gemm import estimate
-from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
 
 # Most valuable first, so that a run cut by its time budget is useful: sums as long as a layer is wide, then the rest.
 K_RANK = (4096, 14336, 8192, 1024)
@@ -80,8 +79,8 @@ class GemmTuning:
         """m from 1 to 16,384, n and k from 64 to 28,672, half of them multiples of 64, others of 8; some batches."""
         while True:
             multiple = random.choice((8, 64))
-            n, k = (multiple * _log_uniform(random, 64 // multiple, 28672 // multiple) for _ in range(2))
-            m = _log_uniform(random, 1, 16384)
+            n, k = (multiple * log_uniform(random, 64 // multiple, 28672 // multiple) for _ in range(2))
+            m = log_uniform(random, 1, 16384)
             m = m if m < 64 else multiple * -(-m // multiple)
             batch = random.choice((1, 1, 1, 1, 2, 8))
             if 2 * batch * m * n * k <= MOST_FLOPS and 2 * batch * (m * k + n * k + m * n) <= MOST_BYTES:
@@ -109,7 +108,3 @@ class GemmTuning:
 
     def model_source(self, functional: Functional) -> str:
         return estimate.STATIC
-
-
-def _log_uniform(random: Random, least: int, most: int) -> int:
-    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))
