@@ -54,22 +54,6 @@ const char* text_of(const char* name, const Dispatch& dispatch, const Call& call
   return "";
 }
 
-// A kernel that rounds a choice up to more than the lead does would compute the call, but is for others: no cell of
-// this functional compares it.
-Unserved pads_more(const BackendInfo& backend, const Call& call, const Dispatch& dispatch) {
-  const KernelInfo& lead = dispatch.info->lead();
-  for (const KernelInfo* kernel : backend.kernels)
-    for (const ChoiceInfo& choice : kernel->choices)
-      for (const ChoiceInfo& of_lead : lead.choices) {
-        int64_t own, leads;
-        if (choice.round_up && !strcmp(choice.name, of_lead.name) &&
-            rounded(*kernel, choice, call, dispatch.place, &own) &&
-            rounded(lead, of_lead, call, dispatch.place, &leads) && own != leads)
-          return {"it has no image for this choice", kernel, &choice};
-      }
-  return {nullptr, nullptr, nullptr};
-}
-
 }  // namespace
 
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
@@ -130,8 +114,7 @@ void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, K
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {
     Selection selections[kMaxKernels];
-    Unserved unserved = examine(backends[i], call, dispatch.place, selections, dispatch.by);
-    if (!unserved.why) unserved = pads_more(backends[i], call, dispatch);
+    const Unserved unserved = examine(backends[i], call, dispatch.place, selections, dispatch.by);
     BackendState& state = choice->backend_states[i];
     state = {"", "", "", "", 0, !backends[i].workspace.empty()};
     if (!unserved.why) {

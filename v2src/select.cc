@@ -37,16 +37,26 @@ class Survey {
 
   // An expression of the call alone, without psels and addressing. Kernels share the code of what is alike.
   bool value(Expression expression, int64_t* value) noexcept {
-    Value& place_of = values_[(reinterpret_cast<uintptr_t>(expression.data()) / sizeof(Instruction)) % kValues];
-    if (place_of.code != expression.data()) {
+    Value& known = values_[(reinterpret_cast<uintptr_t>(expression.data()) / sizeof(Instruction)) % kValues];
+    if (known.code != expression.data()) {
       const Environment environment = {&call, nullptr, place.multiprocessors, 0};
-      if (!evaluate(expression, environment, &place_of.value)) {
-        place_of.code = nullptr;
-        return false;
-      }
-      place_of.code = expression.data();
+      known.code = nullptr;
+      if (!evaluate(expression, environment, &known.number)) return false;
+      known.code = expression.data();
     }
-    *value = place_of.value;
+    *value = known.number;
+    return true;
+  }
+
+  // Whether a choice that the call's value is rounded up for has the value that the lead's has. A kernel that rounds
+  // further would compute the call, but is for others.
+  bool rounded_as_lead(const ChoiceInfo& choice, int64_t rounded) noexcept {
+    for (const ChoiceInfo& of_lead : call.info->lead().choices) {
+      int64_t wanted;
+      if (!of_lead.round_up || strcmp(of_lead.name, choice.name) || !value(of_lead.value, &wanted)) continue;
+      for (const int64_t leads : of_lead.values)
+        if (wanted <= leads) return leads == rounded;
+    }
     return true;
   }
 
@@ -58,7 +68,7 @@ class Survey {
   static_assert(2 * kMaxOperands <= 64);
   struct Value {
     const Instruction* code = nullptr;
-    int64_t value;
+    int64_t number;
   };
 
   bool reached_fast(const Use& use) const noexcept {
@@ -125,6 +135,8 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
   for (const ChoiceInfo& choice : kernel.choices) {
     const int place_of_value = digit(choice, environment);
     if (place_of_value < 0) return false;
+    if (choice.round_up && !survey.rounded_as_lead(choice, choice.values[static_cast<size_t>(place_of_value)]))
+      return false;
     number = number * static_cast<int>(choice.values.size()) + place_of_value;
   }
   const auto index = static_cast<size_t>(number);
@@ -172,12 +184,14 @@ Error explain_refusal(const KernelInfo& kernel, const Call& call, const Place& p
 }
 
 // What keeps a kernel from a call that select() gave no entry.
-Unserved why_not(const KernelInfo& kernel, const Call& call, const Place& place) {
-  if (!table_of(kernel, place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
-  const Environment environment = environment_of(kernel, call, place);
+Unserved why_not(const KernelInfo& kernel, Survey& survey) {
+  if (!table_of(kernel, survey.place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
+  const Environment environment = environment_of(kernel, survey.call, survey.place);
   if (const char* why = refusal(kernel, environment)) return {why, &kernel, nullptr};
   for (const ChoiceInfo& choice : kernel.choices) {
-    if (digit(choice, environment) >= 0) continue;
+    const int found = digit(choice, environment);
+    if (found >= 0 && (!choice.round_up || survey.rounded_as_lead(choice, choice.values[static_cast<size_t>(found)])))
+      continue;
     const bool reach = choice.value.size() == 1 && choice.value[0].code == Code::addressing;
     return {reach ? "it cannot address the tensors as they lie" : "it has no image for this choice", &kernel, &choice};
   }
@@ -303,7 +317,7 @@ Unserved examine(const BackendInfo& backend, const Call& call, const Place& plac
                  By by) noexcept {
   Survey survey(call, place);
   for (size_t i = 0; i < backend.kernels.size(); ++i)
-    if (!select(*backend.kernels[i], survey, by, &selections[i])) return why_not(*backend.kernels[i], call, place);
+    if (!select(*backend.kernels[i], survey, by, &selections[i])) return why_not(*backend.kernels[i], survey);
   return {nullptr, nullptr, nullptr};
 }
 
