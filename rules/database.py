@@ -262,6 +262,20 @@ class TuningDatabase:
                 )
             return int(str(self._value("SELECT id FROM image WHERE name = ?", [name])))
 
+    def rename_images(self, names: Mapping[str, str]) -> None:
+        """Gives images new names wherever they stand, all or none: the bits that were measured are those of another
+        source now. ``names`` maps those that are known to those that are not.
+        """
+        with self._transaction():
+            for old, new in names.items():
+                self._db.execute("UPDATE image SET name = ? WHERE name = ?", [new, old])
+                for table in ("winner", "model"):
+                    self._db.execute(f"UPDATE {table} SET image = ? WHERE image = ?", [new, old])
+            for number, images in self._db.execute("SELECT id, images FROM sequence").fetchall():
+                renamed = json.dumps([names.get(name, name) for name in json.loads(images)])
+                if renamed != images:
+                    self._db.execute("UPDATE sequence SET images = ? WHERE id = ?", [renamed, number])
+
     def session_options(self) -> list[str]:
         """The options of each session, the one that began first at the front: as ``Outcome.session`` counts them."""
         with self._errors():

@@ -26,6 +26,7 @@ from aotriton.rules.family import Family, add, families, family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.target import TARGETS, target
+from aotriton.tune.carry import carry
 from aotriton.tune.cores import launch_cores
 from aotriton.tune.family import tuning
 from aotriton.tune.incident import TuningError
@@ -90,6 +91,11 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
         help="time launch sequences on so many random shapes of each functional, and fit cost models",
     )
     mode.add_argument("--fit", action="store_true", help="fit cost models anew from what is timed; needs no GPU")
+    mode.add_argument(
+        "--carry",
+        action="store_true",
+        help="after a kernel's source has changed: what its images of unchanged bits took stands; needs no GPU",
+    )
     mode.add_argument("--predict", action="store_true", help="winners and models by a static model; needs no GPU")
     return made
 
@@ -167,6 +173,8 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _merge(run)
         if options.fit:
             return _fit(run)
+        if options.carry:
+            return _carry(run)
         if options.compile_only:
             return _compile_only(run)
         if options.predict:
@@ -307,6 +315,14 @@ def _fit_and_compile(run: Run, database: TuningDatabase, arch: str) -> None:
     for (operator, product), error in errors.items():
         print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
     print(f"{compiled} images that ship for other types or layouts were compiled")
+
+
+def _carry(run: Run) -> int:
+    arch = run.arch_without_gpu(TARGETS[0].arch)
+    with TuningDatabase(run.options.database) as database:
+        same, other = carry(database, run.family.operators, run.kernels, arch, ImageStore(), run.options.jobs)
+    print(f"{same} images of a changed source have the same bits and keep their timings, {other} wait to be measured")
+    return 0
 
 
 def _predict(run: Run) -> int:

@@ -59,10 +59,16 @@ def mask(s, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
-    """How many heads, of `blocks` tiles each, the programs work on together: see `tile_at`."""
+    """How many heads, of `blocks` tiles each, the programs work on together, and how many full groups come before the
+    last, which has all heads that are left: see `tile_at`.
+    """
+    group = heads
     if CAUSAL and GROUP_ROUNDS > 0:
-        heads = gl.minimum(gl.maximum(GROUP_ROUNDS * gl.num_programs(0) // blocks, 1), heads)
-    return heads
+        # Rounded up, but for a tenth. A few tiles more than even rounds are the group's shortest ones; a few less leave
+        # the programs with its longest ones nothing to make up for it.
+        group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + 9 * blocks // 10) // blocks, 1)
+        group = gl.minimum(group, heads)
+    return group, gl.maximum(heads // group, 1) - 1
 
 
 @gluon.jit
@@ -80,9 +86,8 @@ def tiles_for_program(tiles):
 def tile_count(heads, max_seqlen_q, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
     """Number of tiles that this program works on: see `tile_at`."""
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
-    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
-    groups = heads // group
-    return groups * tiles_for_program(group * blocks) + tiles_for_program((heads - groups * group) * blocks)
+    group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
+    return full * tiles_for_program(group * blocks) + tiles_for_program((heads - full * group) * blocks)
 
 
 @gluon.jit
@@ -92,17 +97,17 @@ def tile_at(
 ):  # fmt: skip
     """First row, head (of all heads of the batch) and number of key tiles of this program's tile i.
 
-    Tiles are dealt out in rounds, one to each program, head by head. Every second round goes through the programs
-    backwards, so that causal, where tiles differ, all programs have about the same to do. That is more exact with
-    GROUP_ROUNDS (0 or even): then heads form groups of about so many rounds, and the tiles of a group are sorted, the
-    longest first; but the group's keys and values should fit in the L2 cache.
+    Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, they are sorted, the longest first,
+    and every second round goes through the programs backwards, so that all programs have about the same to do; the last
+    tiles, which not every program gets, are the shortest. With GROUP_ROUNDS (0 or even) heads form groups of about so
+    many rounds, which are dealt out one after the other: a group's keys and values should fit in the L2 cache.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
-    group = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
-    if CAUSAL and GROUP_ROUNDS > 0:
+    if CAUSAL:
+        group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
         rounds = gl.maximum(tiles_for_program(group * blocks), 1)
-        g = gl.minimum(i // rounds, heads // group)
+        g = gl.minimum(i // rounds, full)
         round = i - g * rounds
     else:
         round = i
@@ -110,8 +115,8 @@ def tile_at(
     if round % 2 == 1:
         place = programs - 1 - place
     tile = round * programs + place
-    if CAUSAL and GROUP_ROUNDS > 0:
-        group_now = gl.minimum(heads - g * group, group)
+    if CAUSAL:
+        group_now = gl.where(g == full, heads - full * group, group)
         block = tile // group_now
         head = g * group + tile % group_now
     else:

@@ -1,0 +1,127 @@
+"""A kernel's source changes: what was measured of images whose bits did not goes to their new names, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
+from aotriton.rules.binning import bin_text
+from aotriton.rules.database import Measurement, SequenceTiming, TuningDatabase
+from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
+from aotriton.rules.flash.forward import OPERATOR
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.rows import Winner
+from aotriton.tune import carry as module
+from aotriton.tune.carry import carry
+
+FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
+COPTS = {"num_warps": 4, "num_stages": 2}
+PSELS = {name: {"BLOCK_M": m, "BLOCK_N": 64} for name, m in (("won", 128), ("timed", 64), ("swept", 32))}
+SPECS = {name: ImageSpec.of(FUNCTIONAL, psels, COPTS) for name, psels in PSELS.items()}
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[TuningDatabase]:
+    """Three images of an older source: one won its cell, one was timed on a random shape, one only took part."""
+    with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
+        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        session = opened.begin_session(multiprocessors=132, **conditions)
+        cell = bin_text(KERNEL.tuning_keys, (512, 512, 8))
+        problem = opened.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), cell, {"batch": 1})
+        for name, spec in SPECS.items():
+            image = opened.image_id(f"old_{name}", spec.config, sha256(name), 128, 0, 1024)
+            opened.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
+        opened.put_winners(
+            [
+                Winner(
+                    arch="sm_90", product="d", kernel=KERNEL.name, functional=str(FUNCTIONAL), bin=cell,
+                    image="old_won", psels=PSELS["won"], copts=COPTS, provenance="measured", source="test",
+                    median_us=10.0, runners_up=(),
+                )
+            ]
+        )  # fmt: skip
+        timings = [SequenceTiming("portable", (f"old_{name}",), 10.0, 0.1, 9) for name in ("timed", "won")]
+        opened.add_sample(session, "attn_fwd", str(FUNCTIONAL), {"batch": 1}, timings)
+        yield opened
+
+
+class Compiler:
+    """A stand-in that makes the given bits of each image, by its name."""
+
+    def __init__(self, bits: Mapping[str, str | None]) -> None:
+        self.bits, self.asked = bits, list[str]()
+
+    def __call__(
+        self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
+    ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
+        for spec in specs:
+            self.asked.append(spec.name)
+            bits = self.bits.get(spec.name)
+            if bits is None:
+                yield spec, CompileFailure(spec.name, "no")
+            else:
+                yield spec, CompiledImage(spec.name, {"sha256": bits}, store.path / spec.name)
+
+
+def carried(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: Mapping[str, str | None]
+) -> tuple[tuple[int, int], list[str]]:
+    compiler = Compiler({SPECS[name].name: made for name, made in bits.items()})
+    monkeypatch.setattr(module, "compile_images", compiler)
+    return carry(database, [OPERATOR], [KERNEL], "sm_90", ImageStore(tmp_path / "store"), 1), compiler.asked
+
+
+def names(database: TuningDatabase) -> dict[str, set[str]]:
+    """The images of each kind of row."""
+    (sample,) = database.samples("sm_90", "attn_fwd")
+    return {
+        "measured": {one.image for one in database.outcomes()},
+        "won": {one.image for one in database.winners()},
+        "timed": {image for timing in sample.timings for image in timing.images},
+    }
+
+
+def test_the_same_bits_keep_their_timings(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every table; an image that decides nothing is not compiled. A second run has nothing to do."""
+    won, timed = SPECS["won"].name, SPECS["timed"].name
+    bits = {name: sha256(name) for name in SPECS}
+    assert carried(database, tmp_path, monkeypatch, bits) == ((2, 0), [won, timed])
+    assert names(database) == {"measured": {won, timed, "old_swept"}, "won": {won}, "timed": {won, timed}}
+    assert carried(database, tmp_path, monkeypatch, bits) == ((0, 0), [])
+
+
+@pytest.mark.parametrize("bits", [sha256("other"), None])
+def test_other_bits_are_left_to_be_measured(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: str | None
+) -> None:
+    """As is what does not compile any more."""
+    before = names(database)
+    count, _ = carried(database, tmp_path, monkeypatch, {"won": bits, "timed": sha256("timed")})
+    assert count == (1, 1)
+    assert names(database) == {kind: {SPECS["timed"].name if one == "old_timed" else one for one in found}
+                               for kind, found in before.items()}  # fmt: skip
+
+
+def test_the_right_one_of_several_sources_is_found(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same config was measured of a source before that, too: bits tell which is today's."""
+    session = database.begin_session(
+        device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
+    )
+    image = database.image_id("older_won", SPECS["won"].config, sha256("another"), 128, 0, 1024)
+    problem = database.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), database.outcomes()[0].bin, {"batch": 1})
+    database.record(Measurement(problem, image, session, "race", "ok", 10.0, [10.0]))
+    count, _ = carried(database, tmp_path, monkeypatch, {"won": sha256("won"), "timed": None})
+    assert count == (1, 1)
+    assert {"older_won", SPECS["won"].name} <= names(database)["measured"]

@@ -1,0 +1,67 @@
+"""After a kernel's source has changed: images that the compiler makes of the new source as it did of the old one, bit
+for bit, keep what was measured of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import KernelDescription, parse_functional
+from aotriton.rules.operators import Operator
+
+
+def carry(
+    database: TuningDatabase,
+    operators: Iterable[Operator],
+    kernels: Sequence[KernelDescription],
+    arch: str,
+    store: ImageStore,
+    jobs: int | None,
+) -> tuple[int, int]:
+    """Compiles what decides today, the images that won, raced or were timed on random shapes, of the source as it is
+    now. How many of those that had another source have the same bits, and now go by their new names; how many have not,
+    and wait to be measured again.
+    """
+    checksums, known = database.checksums(), database.facts()
+    earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
+    specs: dict[str, ImageSpec] = {}
+    for kernel, functional, image in _deciding(database, operators, kernels, arch):
+        if image not in checksums:
+            continue
+        try:
+            spec = ImageSpec.parse(parse_functional(kernel, arch, functional), known[image][0])
+        except ValueError:
+            continue  # of a description of another time
+        if spec.name not in known:
+            specs[spec.name] = spec
+            earlier.setdefault(spec.name, {})[checksums[image]] = image
+    same = {}
+    for spec, result in compile_images(specs.values(), store, jobs):
+        if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
+            same[old] = spec.name
+    database.rename_images(same)
+    return len(same), len(specs) - len(same)
+
+
+def _deciding(
+    database: TuningDatabase, operators: Iterable[Operator], kernels: Sequence[KernelDescription], arch: str
+) -> Iterable[tuple[KernelDescription, str, str]]:
+    """Kernel, functional and name of each image, some of them more than once."""
+    for kernel in kernels:
+        yield from ((kernel, one.functional, one.image) for one in database.winners(arch, kernel.name))
+        for outcome in database.outcomes(arch, kernel.name):
+            if outcome.phase == "race":
+                yield kernel, outcome.functional, outcome.image
+    for operator in operators:
+        backends = {one.name: one for one in operator.backends}
+        for sample in database.samples(arch, operator.name):
+            functional = parse_functional(operator.lead, arch, sample.functional)
+            for timing in sample.timings:
+                of = backends[timing.backend].kernels if timing.backend in backends else ()
+                for kernel, image in zip(of, timing.images, strict=False):
+                    own = kernel.like(functional)
+                    if kernel in kernels and own:
+                        yield kernel, str(own), image
