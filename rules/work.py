@@ -3,7 +3,8 @@
 The sum is linear in coefficients that are fitted for each image; v2src/cost.cc works out the same terms. It follows the
 usual view of a GPU (S. Williams et al., "Roofline", CACM 2009, and the rounds of programs that NVIDIA's "Matrix
 Multiplication Background User's Guide" calls wave quantization): programs run in rounds, a round takes as long as its
-longest loop, and all of it at least as long as the products and the memory traffic do.
+longest loop, and all of it at least as long as the products and the memory traffic do. Where loops differ, programs
+begin as others end (R. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
 """
 
 from __future__ import annotations
@@ -111,7 +112,11 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
 
     def rounds(room: int) -> tuple[float, float]:
         count = float(ceil(tiles / room))
-        return count, max(longest, total / room) if form in (GROWING, SHRINKING) else count * longest
+        if form == GROWING:
+            return count, max(longest, total / room)
+        if form == SHRINKING:  # each piece begins with its longest program, so a late one may be as long as any
+            return count, max(longest, total / room + longest - total / max(tiles, 1.0))
+        return count, count * longest
 
     count, walk = rounds(slots)
     packed, packed_walk = rounds(multiprocessors * occupancy) if occupancy > 1 else (0.0, 0.0)

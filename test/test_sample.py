@@ -109,6 +109,13 @@ def test_what_saves_nothing_is_left_out() -> None:
     assert len(shortlist(FUNCTIONAL, found, {"another_image": 0.5})) == 3
 
 
+def test_a_new_winner_is_listed_beside_what_is_known() -> None:
+    """What no model knows and won a cell since, after the others; not what is merely near it."""
+    one, two, three = CONFIGS
+    found = outcomes([{one: 10, two: 11}, {two: 9, three: 9.1}])
+    assert configs(shortlist(FUNCTIONAL, found, {image(one).name: 0.5})) == [one, two]
+
+
 def test_no_more_than_so_many_are_listed() -> None:
     """MOST_IMAGES of a kernel in a functional."""
     many = [

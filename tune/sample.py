@@ -59,7 +59,8 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     """The images that are within WITHIN of the best one in most cells of the functional; each product counts alike.
 
     ``outcomes`` are of its kernel. Every cell's own best comes before those that are merely near it somewhere. Where
-    images are known to save something on random shapes, ``saves`` has how much: what saves nothing is left out.
+    images are known to save something on random shapes, ``saves`` has how much: what saves nothing is left out, and of
+    what was never timed there only cells' own best are added.
     """
     best, near = Counter[str](), Counter[str]()
     mine = [one for one in outcomes if one.functional == str(functional)]
@@ -74,8 +75,9 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     order = sorted(near, key=lambda config: (not best[config], -best[config], -near[config], config))
     specs = [ImageSpec.parse(functional, config) for config in order]
     if any(spec.name in saves for spec in specs):
-        worth = [spec for spec in specs if saves.get(spec.name, 0.0) >= WORTH_TIMING]
-        return sorted(worth, key=lambda spec: -saves[spec.name])[:MOST_IMAGES]
+        known = [spec for spec in specs if saves.get(spec.name, 0.0) >= WORTH_TIMING]
+        new = [spec for spec in specs if spec.name not in saves and best[spec.config]]
+        specs = sorted(known, key=lambda spec: -saves[spec.name]) + new
     return specs[:MOST_IMAGES]
 
 

@@ -42,7 +42,8 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
   const bool triangle = work.form == growing || work.form == shrinking;
   const double slots = work.multiprocessors * cost.programs;
   const double count = up(tiles / slots);
-  double walk = triangle ? std::max(longest, total / slots) : count * longest;
+  const double tail = work.form == shrinking ? longest - total / std::max(tiles, 1.0) : 0;
+  double walk = triangle ? std::max(longest, total / slots + tail) : count * longest;
   double packed = 0, packed_walk = 0;
   if (work.form == split) {
     const double full = down(tiles / slots), left = tiles - full * slots;
@@ -56,7 +57,7 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
   } else if (cost.occupancy > 1) {
     const double room = work.multiprocessors * cost.occupancy;
     packed = up(tiles / room);
-    packed_walk = triangle ? std::max(longest, total / room) : packed * longest;
+    packed_walk = triangle ? std::max(longest, total / room + tail) : packed * longest;
   }
   const double spread = total / work.multiprocessors;
   terms[0] = 1;

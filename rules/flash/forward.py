@@ -82,7 +82,7 @@ ATTN_FWD_HOPPER = KernelDescription(
             "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),
             "STAGES": (2, 3, 4, 5, 6),
-            "GROUP_ROUNDS": (0, 2, 4),
+            "GROUP_ROUNDS": (0, 2, 4, 8),
             "OUT_IN_Q": (0, 1),
             "Q_IN_REGISTERS": (0, 1),
             "EARLY_WAIT": (0, 1),

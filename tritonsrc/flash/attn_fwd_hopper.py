@@ -63,7 +63,7 @@ def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constex
     last, which has all heads that are left: see `tile_at`.
     """
     group = heads
-    if CAUSAL and GROUP_ROUNDS > 0:
+    if CAUSAL:
         # Rounded up, but for a tenth. A few tiles more than even rounds are the group's shortest ones; a few less leave
         # the programs with its longest ones nothing to make up for it.
         group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + 9 * blocks // 10) // blocks, 1)
@@ -99,8 +99,8 @@ def tile_at(
 
     Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, they are sorted, the longest first,
     and every second round goes through the programs backwards, so that all programs have about the same to do; the last
-    tiles, which not every program gets, are the shortest. With GROUP_ROUNDS (0 or even) heads form groups of about so
-    many rounds, which are dealt out one after the other: a group's keys and values should fit in the L2 cache.
+    tiles, which not every program gets, are the shortest. Heads form groups of about GROUP_ROUNDS rounds, an even number,
+    which are dealt out one after the other: a group's keys and values should fit in the L2 cache.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)

@@ -112,7 +112,7 @@ class FlashTuning:
                 seqlen_k = log_uniform(random, 16, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
             heads_k, batch = log_uniform(random, 1, 64 // group), log_uniform(random, 1, 64)
-            head_dim = padded if random.random() < 0.6 else random.randrange(smaller + 8, padded + 1, 8)
+            head_dim = padded if random.random() < 0.5 else random.randrange(smaller + 8, padded + 1, 8)
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
             if 4 * pairs * head_dim <= MOST_FLOPS and rows * head_dim * 2 <= MOST_BYTES:
                 return shape_of(batch=batch, heads_q=heads_k * group, heads_k=heads_k, seqlen_q=seqlen_q,
