@@ -1,6 +1,7 @@
 #include "select.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -37,21 +38,20 @@ class Survey {
         fast_(where.info().aligned),
         values_(call.info->steps, {&call, nullptr, place.multiprocessors, 0}) {
     std::fill_n(digits_, kMaxChoices, kUnknown);
-    for (size_t slot = 0; slot < call.info->slots(); ++slot) {
-      const auto bit = static_cast<uint16_t>(1 << slot);
-      const OperandInfo& operand = call.info->slot(slot);
-      const View& view = call[slot];
-      const bool absent = !view.sizes || (operand.optional && !view.data);
-      if (!absent && !near(operand, view)) continue;
-      reached_.all |= bit;
-      if (absent || strides_suit(operand, view)) reached_.strided |= bit;
-    }
+    if (fast_ != Addressing::offset32) return;
+    for (size_t slot = 0; slot < call.info->slots(); ++slot)
+      if (!near(slot)) unreached_.all |= static_cast<uint16_t>(1 << slot);
   }
 
   // How the kernel reaches its tensors: the arch's fast way where all of them allow it.
-  Addressing addressing(const KernelInfo& kernel) const noexcept {
-    const bool all = !(kernel.uses.all & ~reached_.all) && !(kernel.uses.strided & ~reached_.strided);
-    return all ? fast_ : Addressing::general;
+  Addressing addressing(const KernelInfo& kernel) noexcept {
+    const Uses& uses = kernel.uses;
+    for (unsigned left = uses.strided & ~seen_; left; left &= left - 1) {
+      const int slot = std::countr_zero(left);
+      if (!strides_suit(static_cast<size_t>(slot))) unreached_.strided |= static_cast<uint16_t>(1 << slot);
+    }
+    seen_ |= uses.strided;
+    return (uses.all & unreached_.all) | (uses.strided & unreached_.strided) ? Addressing::general : fast_;
   }
 
   // False where the number does not fit in 63 bits.
@@ -117,17 +117,25 @@ class Survey {
     return true;
   }
 
-  // Whether the tensor lies within what the fast way reaches from its data on.
-  bool near(const OperandInfo& operand, const View& view) const noexcept {
-    constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes that AMD buffer instructions reach
-    return fast_ != Addressing::offset32 || extent(operand, view) < kBufferLimit;
+  // Without a tensor nothing is in the way.
+  bool given(size_t slot) const noexcept {
+    return call[slot].sizes && (call[slot].data || !call.info->slot(slot).optional);
   }
 
-  // Whether the fast way can follow the strides.
-  bool strides_suit(const OperandInfo& operand, const View& view) const noexcept {
+  // Whether buffer instructions reach all of the tensor.
+  bool near(size_t slot) const noexcept {
+    constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes
+    return !given(slot) || extent(call.info->slot(slot), call[slot]) < kBufferLimit;
+  }
+
+  // Whether the fast way can follow the tensor's strides.
+  bool strides_suit(size_t slot) const noexcept {
     constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
     constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
     constexpr int64_t kAlignment = 16;                  // bytes, of both
+    if (!given(slot)) return true;
+    const OperandInfo& operand = call.info->slot(slot);
+    const View& view = call[slot];
     if (!aligned_to(view.data, kAlignment)) return false;
     const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
     const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
@@ -147,7 +155,8 @@ class Survey {
   }
 
   const Addressing fast_;
-  Uses reached_ = {};  // slots that the fast way reaches, and of which it can follow the strides, too
+  Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
+  uint16_t seen_ = 0;    // slots whose strides were looked at
   const Values values_;
   int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
 };
