@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program
+from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program, steps_of
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS
 
@@ -15,10 +15,11 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     program = operator_program(operator)
     expressions: dict[tuple[Code, ...], str] = {}
     rows = []
+    steps, roots = steps_of(program.shared)
     for code, psels in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
-            rows.append((expressions[code], code, _text(code, program, psels)))
+            rows.append((expressions[code], code, roots.get(code), _text(code, program, psels)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
         """The table of each arch, None where there is none."""
@@ -30,8 +31,17 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "program": program,
         "expressions": rows,
         "names": expressions,
+        "steps": steps,
         "tensors": (*program.operands, *program.workspace),
-        "kernels": [{"program": kernel, "tables": of_kernels[kernel.name]} for kernel in program.kernels],
+        "kernels": [
+            {
+                "program": kernel,
+                "tables": of_kernels[kernel.name],
+                "slots": sum(1 << slot for slot, _ in set(kernel.uses)),
+                "strided": sum(1 << slot for slot, strided in set(kernel.uses) if strided),
+            }
+            for kernel in program.kernels
+        ],
         "kernel_tables": [name for names in of_kernels.values() for name in names if name],
         "backend_tables": existing(operator.name, "backends", backend_tables),
     }
@@ -52,10 +62,7 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
     return [
         *(argument.value for argument in kernel.arguments if argument.value),
         *kernel.grid,
-        *(guard.condition for guard in kernel.guards),
-        *(choice.value for choice in kernel.choices),
-        *(key.value for key in kernel.keys),
-        *kernel.work,
+        *kernel.choosing,
     ]
 
 

@@ -6,6 +6,7 @@ data in C++ (``template/operator.cc.j2``) that the tuner hands to the binding fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,18 @@ from aotriton.rules.target import DTYPES
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
 DEPTH = 16  # of the C++ stack
-MAX_OPERANDS, MAX_SIZES, MAX_SCALARS, MAX_KERNELS, MAX_BACKENDS, MAX_PSELS, MAX_KEYS, MAX_RANK = (
+(
+    MAX_OPERANDS,
+    MAX_SIZES,
+    MAX_SCALARS,
+    MAX_KERNELS,
+    MAX_BACKENDS,
+    MAX_PSELS,
+    MAX_KEYS,
+    MAX_RANK,
+    MAX_STEPS,
+    MAX_CHOICES,
+) = (
     16,
     16,
     8,
@@ -25,9 +37,20 @@ MAX_OPERANDS, MAX_SIZES, MAX_SCALARS, MAX_KERNELS, MAX_BACKENDS, MAX_PSELS, MAX_
     12,
     4,
     4,
+    128,
+    32,
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation on the values of steps before it, ``operands`` by number, or what a call has."""
+
+    code: str
+    operands: tuple[int, ...]
+    value: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,16 @@ class KernelProgram:
     keys: tuple[KeyProgram, ...]
     psels: tuple[str, ...]
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
+
+    @property
+    def choosing(self) -> tuple[tuple[Code, ...], ...]:
+        """What choosing asks of a call; the rest is for the launch."""
+        return (
+            *(guard.condition for guard in self.guards),
+            *(choice.value for choice in self.choices),
+            *(key.value for key in self.keys),
+            *self.work,
+        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +156,34 @@ class OperatorProgram:
     flops: tuple[Code, ...]  # empty where nobody counts them
     exact_cells: bool
 
+    @property
+    def shared(self) -> tuple[tuple[Code, ...], ...]:
+        """The expressions that choosing asks for and that have the same value whichever kernel asks, each once."""
+        codes = dict.fromkeys(code for kernel in self.kernels for code in kernel.choosing)
+        return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
+
+    @property
+    def choices(self) -> tuple[ChoiceProgram, ...]:
+        """The choices of such an expression, each once."""
+        shared = set(self.shared)
+        choices = dict.fromkeys(choice for kernel in self.kernels for choice in kernel.choices)
+        return tuple(choice for choice in choices if choice.value in shared)
+
+
+def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[tuple[Code, ...], int]]:
+    """Steps that have the values of all these expressions, what they share but once, and the last step of each."""
+    numbers: dict[Step, int] = {}
+    roots: dict[tuple[Code, ...], int] = {}
+    for code in codes:
+        stack: list[int] = []
+        for name, value in code:
+            first = len(stack) - ({"negate": 1, "choose": 3}.get(name, 2) if name in OPERATIONS else 0)
+            operands = stack[first:]
+            del stack[first:]
+            stack.append(numbers.setdefault(Step(name, tuple(operands), value), len(numbers)))
+        roots[code] = stack[0]
+    return tuple(numbers), roots
+
 
 def operator_program(operator: Operator) -> OperatorProgram:
     """ValueError where a name in a description is not there, or something is more than the runner has room for."""
@@ -157,7 +218,7 @@ class _Numbering:
     def program(self) -> OperatorProgram:
         operator = self.operator
         types = [choice for choice in operator.lead.choices if choice.source.code == "dtype"]
-        return OperatorProgram(
+        made = OperatorProgram(
             name=operator.name,
             sizes=tuple(self.sizes),
             given_sizes=len(operator.sizes),
@@ -174,6 +235,14 @@ class _Numbering:
             flops=self._code(operator.flops, [], "flops", list(operator.sizes)) if operator.flops else (),
             exact_cells=operator.exact_cells,
         )
+        steps, _ = steps_of(made.shared)
+        for what, count, most in (
+            ("steps to choose", len(steps), MAX_STEPS),
+            ("choices that kernels share", len(made.choices), MAX_CHOICES),
+        ):
+            if count > most:
+                raise ValueError(f"{operator.name}: {count} {what}, and there is room for {most}")
+        return made
 
     def _operand(self, operand: Operand) -> OperandProgram:
         if len(operand.dims) > MAX_RANK:

@@ -23,6 +23,7 @@ if str(ROOT) not in sys.path:
 from aotriton.codegen import generate, pack  # noqa: E402
 from aotriton.codegen.costs import Models  # noqa: E402
 from aotriton.codegen.plan import Plan, TablePlan, plan  # noqa: E402
+from aotriton.codegen.program import MAX_STEPS, steps_of  # noqa: E402
 from aotriton.codegen.render import write_if_changed  # noqa: E402
 from aotriton.codegen.store import CompiledImage  # noqa: E402
 from aotriton.rules import family  # noqa: E402
@@ -295,6 +296,7 @@ constexpr int kMultiprocessors = {multiprocessors};
 
 struct Case {{
   Expression code;
+  std::span<const Step> steps;
   bool fits;
   int64_t value;
 }};
@@ -323,7 +325,16 @@ def write_expressions(out: Path) -> None:
         code = ", ".join(f"{{Code::{one}, {number or 0}}}" for one, number in expression.postfix())
         value = value_in_64_bits(expression, environment)
         codes.append(f"constexpr Instruction kCode{i}[] = {{{code}}};")
-        rows.append(f"    {{kCode{i}, {'true' if value is not None else 'false'}, {spelled(value or 0)}}},")
+        steps, _ = steps_of([tuple((one, int(number or 0)) for one, number in expression.postfix())])
+        if len(steps) <= MAX_STEPS:
+            spelled_steps = (
+                f"{{Code::{one.code}, {{{', '.join(map(str, one.operands))}}}, {one.value}}}" for one in steps
+            )
+            codes.append(f"constexpr Step kSteps{i}[] = {{{', '.join(spelled_steps)}}};")
+        of_steps = f"kSteps{i}" if len(steps) <= MAX_STEPS else "{}"
+        rows.append(
+            f"    {{{{kCode{i}}}, {of_steps}, {'true' if value is not None else 'false'}, {spelled(value or 0)}}},"
+        )
     text = EXPRESSIONS_H.format(
         sizes=", ".join(map(spelled, sizes)),
         scalars=", ".join(map(spelled, scalars)),

@@ -361,6 +361,14 @@ NAMES: dict[str, Wrong] = {
         numbered_operator(operands=(*OPERATOR.operands, Operand("o", ("batch", "heads", "rows", "width", "taps")))),
         "scale: o has more than 4 dimensions",
     ),
+    "too many steps": (
+        numbered(guards=tuple(Guard(e.size("rows") <= n + 200, f"it has more than {n} rows") for n in range(64))),
+        r"scale: 1\d\d steps to choose, and there is room for 128",
+    ),
+    "too many choices": (
+        numbered(choices=(*KERNEL.choices, *(Choice(f"c{n}", (0, 1), e.scalar("times")) for n in range(30)))),
+        "scale: 33 choices that kernels share, and there is room for 32",
+    ),
     "a constant beyond 32 bits": (
         numbered(guards=(Guard(e.size("rows") <= 2**31, "it has many rows"),)),
         "scale_rows: 2147483648 does not fit in 32 bits",

@@ -11,7 +11,7 @@ import pytest
 from toy.rules import OPERATOR
 
 from aotriton.codegen import program
-from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, launch_program, operator_program
+from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, launch_program, operator_program, steps_of
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.kernel import Number, Stride, Tensor
@@ -62,6 +62,7 @@ def test_every_kernel_is_numbered_and_fits(operator: Operator) -> None:
     for backend in whole.backends:
         assert 1 <= len(backend.kernels) <= program.MAX_KERNELS
         assert 0 <= backend.psels_of < len(backend.kernels)
+    assert len(whole.choices) <= program.MAX_CHOICES
     for kernel in whole.kernels:
         assert len(kernel.psels) <= program.MAX_PSELS
         assert len(kernel.keys) <= program.MAX_KEYS
@@ -131,6 +132,27 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
         for key, wanted_key in zip(made.keys, kernel.tuning_keys, strict=True):
             assert key.name == wanted_key.name
             assert reader.says(key.value, wanted_key.quantity)
+
+
+@EVERY_OPERATOR
+def test_steps_are_what_choosing_asks_for(operator: Operator) -> None:
+    """Unwound, they are the expressions of guards, choices, keys and work, all but those of one kernel's addressing."""
+    whole = operator_program(operator)
+    steps, roots = steps_of(whole.shared)
+    assert len(set(steps)) == len(steps) <= program.MAX_STEPS
+
+    def unwound(number: int) -> list[Code]:
+        step = steps[number]
+        assert all(operand < number for operand in step.operands)
+        return [*(code for operand in step.operands for code in unwound(operand)), (step.code, step.value)]
+
+    assert all(tuple(unwound(root)) == code for code, root in roots.items())
+    for kernel in whole.kernels:
+        asked = [*(one.condition for one in kernel.guards), *(one.value for one in (*kernel.choices, *kernel.keys))]
+        for code in (*asked, *kernel.work):
+            assert (code in roots) == ("addressing" not in dict(code))
+        for choice in kernel.choices:
+            assert (choice in whole.choices) == (choice.value in roots)
 
 
 @EVERY_OPERATOR

@@ -15,8 +15,7 @@ namespace {
 // Whether a call with this value of a choice may run an image with that one.
 bool fits(const ChoiceInfo& choice, size_t of_image, int64_t value) {
   const int64_t wanted = choice.values[of_image];
-  const bool any_strides = choice.value.size() == 1 && choice.value[0].code == Code::addressing &&
-                           wanted == static_cast<int64_t>(Addressing::general);
+  const bool any_strides = choice.of_addressing() && wanted == static_cast<int64_t>(Addressing::general);
   return any_strides || (choice.round_up ? value <= wanted : value == wanted);
 }
 
@@ -26,9 +25,9 @@ Error check_fit(const Candidate& candidate, const Call& call, const Device& devi
     return fail(Error::invalid_argument, "%s: is for %s, the device is %s", name, kArchs[candidate.arch].arch,
                 device.arch().arch);
   const KernelInfo& kernel = *candidate.kernel;
-  for (const Use& use : kernel.uses)
-    if (!call[use.slot].sizes && !call.info->slot(use.slot).optional)
-      return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(use.slot).name);
+  for (size_t slot = 0; slot < call.info->slots(); ++slot)
+    if (kernel.uses.all >> slot & 1 && !call[slot].sizes && !call.info->slot(slot).optional)
+      return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(slot).name);
   const Place& place = device.facts.place;
   const Environment environment = {&call, candidate.psels, place.multiprocessors,
                                    static_cast<int>(usable_addressing(kernel, call, place))};

@@ -11,18 +11,20 @@ enum Form { whole, growing, shrinking, split };  // as FORMS of rules/work.py
 constexpr double kMostSplits = 16, kFewestSteps = 4;
 constexpr double kTrafficUnit = 1e-7;
 
-// Both for numbers that are not negative. The library's own functions are calls where SSE4 is not asked for.
-double down(double value) { return static_cast<double>(static_cast<int64_t>(value)); }
+// The whole numbers next to a quotient, with the usual rounding: beyond 2^52 doubles have no digits behind the point.
+// Conversions to integers take three times as long, and the library's own functions are calls where SSE4 is not asked
+// for. What is within kNoise of a whole number is taken for that one: no other quotient by a whole number below 2^20
+// is, so that a product with a rounded reciprocal will do. From 2^32 on the next whole number may come out, which is as
+// good there.
+constexpr double kNoFractions = double(int64_t{3} << 51), kNoise = 1.0 / double(1 << 20);
 
-double up(double value) {
-  const double lower = down(value);
-  return lower < value ? lower + 1 : lower;
-}
+double down(double value) { return value - (0.5 - kNoise) + kNoFractions - kNoFractions; }
+double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFractions; }
 
-}  // namespace
-
-// Line by line as terms() of rules/work.py, where the reasons are.
-void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) noexcept {
+// Line by line as terms() of rules/work.py, where the reasons are. Inlined, terms never are in memory, and what is the
+// same for all images is worked out once.
+[[gnu::always_inline]] inline void write_terms(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) {
+  const double share = 1 / work.multiprocessors;  // of a multiprocessor
   const double row_tile = cost.row_tile, depth_tile = cost.depth_tile;
   const double row_tiles = up(work.rows / row_tile);
   const double across = work.outer * up(work.columns / cost.column_tile);
@@ -41,7 +43,7 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
   const double total = across * work.repeat * walked;
   const bool triangle = work.form == growing || work.form == shrinking;
   const double slots = work.multiprocessors * cost.programs;
-  const double count = up(tiles / slots);
+  const double count = up(tiles * (1 / slots));
   const double tail = work.form == shrinking ? longest - total / std::max(tiles, 1.0) : 0;
   double walk = triangle ? std::max(longest, total / slots + tail) : count * longest;
   double packed = 0, packed_walk = 0;
@@ -51,22 +53,22 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
         std::min({down(slots / std::max(left, 1.0)), kMostSplits, std::max(down(longest / kFewestSteps), 1.0)});
     if (left > 0 && parts > 1) {
       walk = full * longest + up(longest / parts);
-      packed = left * parts / work.multiprocessors;
-      packed_walk = left / work.multiprocessors;
+      packed = left * parts * share;
+      packed_walk = left * share;
     }
   } else if (cost.occupancy > 1) {
     const double room = work.multiprocessors * cost.occupancy;
-    packed = up(tiles / room);
+    packed = up(tiles * (1 / room));
     packed_walk = triangle ? std::max(longest, total / room + tail) : packed * longest;
   }
-  const double spread = total / work.multiprocessors;
+  const double spread = total * share;
   terms[0] = 1;
   terms[1] = count;
   terms[2] = walk;
   terms[3] = packed;
   terms[4] = packed_walk;
   terms[5] = spread;
-  terms[6] = tiles / work.multiprocessors;
+  terms[6] = tiles * share;
   terms[7] = longest;
   terms[8] = work.near * kTrafficUnit;
   terms[9] = work.far * kTrafficUnit;
@@ -76,14 +78,28 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
   terms[13] = (work.repeat - 1) * terms[6];
 }
 
-float cost_of(const Cost& cost, const WorkOfCall& work) noexcept {
-  double terms[kTerms], even = 0, odd = 0;
-  terms_of(cost, work, terms);
-  for (int i = 0; i < kTerms; i += 2) {  // two sums, which do not wait for each other
-    even += static_cast<double>(cost.coefficients[i]) * terms[i];
-    odd += static_cast<double>(cost.coefficients[i + 1]) * terms[i + 1];
+// The terms by the image's coefficients.
+[[gnu::always_inline]] inline float sum_of(const Cost& cost, const WorkOfCall& work) {
+  double terms[kTerms], sums[4] = {};  // which do not wait for each other; the first terms are known last
+  write_terms(cost, work, terms);
+  for (int i = kTerms; i-- > 0;) sums[i % 4] += static_cast<double>(cost.coefficients[i]) * terms[i];
+  return static_cast<float>((sums[0] + sums[3]) + (sums[1] + sums[2]));
+}
+
+}  // namespace
+
+void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) noexcept {
+  write_terms(cost, work, terms);
+}
+
+Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept {
+  Cheapest best = {0, 0};
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (!costs[i].known()) continue;
+    const float time = sum_of(costs[i], work);
+    if (best.predicted_us <= 0 || time < best.predicted_us) best = {i, time};
   }
-  return static_cast<float>(even + odd);
+  return best;
 }
 
 }  // namespace aotriton::v2::inline abi1

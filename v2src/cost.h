@@ -1,6 +1,7 @@
 // What a call costs on an image: the terms of rules/work.py, and the sum of them with the image's own coefficients.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -40,7 +41,7 @@ struct Cost {
 // `value(expression, &number)` evaluates; false where it says so: a number does not fit in 63 bits.
 template <class Value>
 bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
-  const auto number = [&](Expression expression, auto* place) {
+  const auto number = [&](const Expression& expression, auto* place) __attribute__((always_inline)) {
     int64_t found;
     if (!value(expression, &found)) return false;
     *place = static_cast<std::remove_pointer_t<decltype(place)>>(found);
@@ -52,8 +53,12 @@ bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
          number(work.near, &of_call->near) && number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
 }
 
-// Predicted microseconds.
-float cost_of(const Cost& cost, const WorkOfCall& work) noexcept;
+// The first one of the least predicted time among those that are known; a time of 0 where none is.
+struct Cheapest {
+  size_t entry;
+  float predicted_us;
+};
+Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept;
 
 // The terms themselves, for tests.
 void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) noexcept;

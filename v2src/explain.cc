@@ -130,7 +130,7 @@ void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, K
   }
   int64_t flops;
   const Environment environment = {&call, nullptr, dispatch.place.multiprocessors, 0};
-  if (!call.info->flops.empty() && evaluate(call.info->flops, environment, &flops))
+  if (!call.info->flops.code.empty() && evaluate(call.info->flops, environment, &flops))
     choice->flops = static_cast<double>(flops);
   const KernelInfo& chosen = *dispatch.kernels[kernel].kernel;
   for (const ChoiceInfo& one : chosen.choices) {

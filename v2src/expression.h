@@ -2,6 +2,8 @@
 // (rules/expression.py).
 #pragma once
 
+#include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -39,7 +41,23 @@ struct Instruction {
   Code code;
   int32_t value;
 };
-using Expression = std::span<const Instruction>;
+
+// The value of what is before it, by number, or of the call. `value` is an instruction's.
+struct Step {
+  Code code;
+  uint8_t operands[3];
+  int32_t value;
+};
+
+inline constexpr size_t kMaxSteps = 128;
+inline constexpr uint8_t kNoStep = 255;
+
+// `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a psel or
+// the kernel's addressing counts, or choosing does not ask for it.
+struct Expression {
+  std::span<const Instruction> code;
+  uint8_t step = kNoStep;
+};
 
 // What an expression may ask for; null and 0 where it does not.
 struct Environment {
@@ -50,6 +68,27 @@ struct Environment {
 };
 
 // False where a number does not fit in 63 bits, or a divisor is not positive.
-bool evaluate(Expression expression, const Environment& environment, int64_t* value) noexcept;
+bool evaluate(const Expression& expression, const Environment& environment, int64_t* value) noexcept;
+
+// The values of an operator's steps for a call.
+class Values {
+ public:
+  Values(std::span<const Step> steps, const Environment& environment) noexcept;
+
+  // As evaluate() of an expression that has the step; false for kNoStep.
+  bool get(uint8_t step, int64_t* value) const noexcept {
+    if (step >= sound_) [[unlikely]]
+      return get_sound(step, value);
+    *value = values_[step];
+    return true;
+  }
+
+ private:
+  bool get_sound(uint8_t step, int64_t* value) const noexcept;
+
+  size_t sound_;                 // steps, where all have a value; else 0
+  std::bitset<kMaxSteps> lost_;  // those without a value
+  int64_t values_[kMaxSteps];
+};
 
 }  // namespace aotriton::v2::inline abi1

@@ -36,19 +36,27 @@ struct Argument {
   Expression value;
 };
 
-// A tensor that a kernel takes. `strided`: it follows the strides, which must then suit the arch's addressing.
-struct Use {
-  uint8_t slot;
-  bool strided;
+// The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit
+// the arch's addressing.
+struct Uses {
+  uint16_t all, strided;
 };
+static_assert(kMaxOperands <= 16);
+
+inline constexpr size_t kMaxChoices = 32;
+inline constexpr uint8_t kNoNumber = 255;
 
 // A digit of the godel number: the place of `value` among `values`; the first that is not smaller where `round_up`.
+// `number`: its place among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
 struct ChoiceInfo {
   const char* name;
   Expression value;
   bool round_up;
   std::span<const int64_t> values;
   std::span<const char* const> texts;  // of the values
+  uint8_t number = kNoNumber;
+
+  bool of_addressing() const noexcept { return value.code.size() == 1 && value.code[0].code == Code::addressing; }
 };
 
 struct KeyInfo {
@@ -65,7 +73,7 @@ struct GuardInfo {
 struct KernelInfo {
   const char* name;
   std::span<const Argument> arguments;
-  std::span<const Use> uses;
+  Uses uses;
   Expression grid[3];
   std::span<const GuardInfo> guards;
   std::span<const ChoiceInfo> choices;
@@ -126,8 +134,9 @@ struct OperatorInfo {
   std::span<const BackendInfo> backends;         // the first one serves everything that the build covers
   std::span<const OperatorTable* const> tables;  // by arch; null: the first backend everywhere
   bool fills_when_empty;
-  Expression flops;  // floating-point operations of a call; empty where nobody counts them
-  bool exact_cells;  // a call with all keys at representatives is the problem that was measured for its cell
+  std::span<const Step> steps;  // what choosing asks of a call
+  Expression flops;             // floating-point operations of a call; empty where nobody counts them
+  bool exact_cells;             // a call with all keys at representatives is the problem that was measured for its cell
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

@@ -1,8 +1,11 @@
 #include "select.h"
 
+#include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "error.h"
 
@@ -15,129 +18,172 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
   return index < kernel.tables.size() ? kernel.tables[index] : nullptr;
 }
 
+// The place of a choice's value among those that there are images for; -1 where it is none of them.
+int place_of(const ChoiceInfo& choice, int64_t value) {
+  const std::span<const int64_t> values = choice.values;
+  size_t i = 0;
+  if (choice.round_up)
+    while (i < values.size() && values[i] < value) ++i;
+  else
+    while (i < values.size() && values[i] != value) ++i;
+  return i < values.size() ? static_cast<int>(i) : -1;
+}
+
 // What choosing works out about a call once, however many kernels and backends ask.
 class Survey {
  public:
-  Survey(const Call& call, const Place& place) noexcept : call(call), place(place) {}
+  Survey(const Call& call_to_serve, const Place& where) noexcept
+      : call(call_to_serve),
+        place(where),
+        fast_(where.info().aligned),
+        values_(call.info->steps, {&call, nullptr, place.multiprocessors, 0}) {
+    std::fill_n(digits_, kMaxChoices, kUnknown);
+    if (fast_ != Addressing::offset32) return;
+    for (size_t slot = 0; slot < call.info->slots(); ++slot)
+      if (!near(slot)) unreached_.all |= static_cast<uint16_t>(1 << slot);
+  }
 
   // How the kernel reaches its tensors: the arch's fast way where all of them allow it.
   Addressing addressing(const KernelInfo& kernel) noexcept {
-    const Addressing fast = place.info().aligned;
-    for (const Use& use : kernel.uses) {
-      const int number = 2 * use.slot + use.strided;
-      const uint64_t bit = uint64_t{1} << number;
-      if (!(known_ & bit)) {
-        known_ |= bit;
-        if (reached_fast(use)) fast_ |= bit;
-      }
-      if (!(fast_ & bit)) return Addressing::general;
+    const Uses& uses = kernel.uses;
+    for (unsigned left = uses.strided & ~seen_; left; left &= left - 1) {
+      const int slot = std::countr_zero(left);
+      if (!strides_suit(static_cast<size_t>(slot))) unreached_.strided |= static_cast<uint16_t>(1 << slot);
     }
-    return fast;
+    seen_ |= uses.strided;
+    return (uses.all & unreached_.all) | (uses.strided & unreached_.strided) ? Addressing::general : fast_;
   }
 
-  // An expression of the call alone, without psels and addressing. Kernels share the code of what is alike.
-  bool value(Expression expression, int64_t* value) noexcept {
-    Value& known = values_[(reinterpret_cast<uintptr_t>(expression.data()) / sizeof(Instruction)) % kValues];
-    if (known.code != expression.data()) {
-      const Environment environment = {&call, nullptr, place.multiprocessors, 0};
-      known.code = nullptr;
-      if (!evaluate(expression, environment, &known.number)) return false;
-      known.code = expression.data();
-    }
-    *value = known.number;
-    return true;
+  // False where the number does not fit in 63 bits.
+  bool value(const Expression& expression, int64_t* value) const noexcept {
+    return values_.get(expression.step, value) || own_value(expression, value);
   }
 
-  // Whether a choice that the call's value is rounded up for has the value that the lead's has. A kernel that rounds
-  // further would compute the call, but is for others.
-  bool rounded_as_lead(const ChoiceInfo& choice, int64_t rounded) noexcept {
-    for (const ChoiceInfo& of_lead : call.info->lead().choices) {
-      int64_t wanted;
-      if (!of_lead.round_up || strcmp(of_lead.name, choice.name) || !value(of_lead.value, &wanted)) continue;
-      for (const int64_t leads : of_lead.values)
-        if (wanted <= leads) return leads == rounded;
+  // Why the kernel cannot serve the call, or null.
+  const char* refusal(const KernelInfo& kernel) const noexcept {
+    for (const GuardInfo& guard : kernel.guards) {
+      int64_t holds;
+      if (!value(guard.condition, &holds) || !holds) return guard.why;
     }
-    return true;
+    return nullptr;
+  }
+
+  // The digit of a choice of the kernel; -1 where none serves the call.
+  int digit(const ChoiceInfo& choice, Addressing reached) noexcept {
+    if (choice.number == kNoNumber) return own_digit(choice, reached);
+    int16_t& digit = digits_[choice.number];
+    if (digit == kUnknown) digit = shared_digit(choice);
+    return digit;
   }
 
   const Call& call;
   const Place& place;
 
  private:
-  static constexpr size_t kValues = 64;
-  static_assert(2 * kMaxOperands <= 64);
-  struct Value {
-    const Instruction* code = nullptr;
-    int64_t number;
-  };
+  static constexpr int16_t kUnknown = -2;
 
-  bool reached_fast(const Use& use) const noexcept {
-    constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes that AMD buffer instructions reach
+  Environment environment(Addressing reached) const noexcept {
+    return {&call, nullptr, place.multiprocessors, static_cast<int>(reached)};
+  }
+
+  // Beside the way that almost all expressions take.
+  [[gnu::noinline]] bool own_value(const Expression& expression, int64_t* value) const noexcept {
+    return expression.step == kNoStep && evaluate(expression, environment(Addressing::general), value);
+  }
+
+  int own_digit(const ChoiceInfo& choice, Addressing reached) const noexcept {
+    if (choice.of_addressing()) return place_of(choice, static_cast<int64_t>(reached));
+    int64_t number;
+    return evaluate(choice.value, environment(reached), &number) ? place_of(choice, number) : -1;
+  }
+
+  // A kernel that rounds a value further up than the lead does would compute the call, but is for others.
+  int16_t shared_digit(const ChoiceInfo& choice) const noexcept {
+    int64_t number;
+    if (!value(choice.value, &number)) return -1;
+    const int found = place_of(choice, number);
+    if (found >= 0 && choice.round_up && !rounded_as_lead(choice, choice.values[static_cast<size_t>(found)])) return -1;
+    return static_cast<int16_t>(found);
+  }
+
+  bool rounded_as_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept {
+    for (const ChoiceInfo& of_lead : call.info->lead().choices) {
+      int64_t wanted;
+      if (!of_lead.round_up || strcmp(of_lead.name, choice.name)) continue;
+      if (!value(of_lead.value, &wanted)) continue;
+      const int found = place_of(of_lead, wanted);
+      if (found >= 0) return of_lead.values[static_cast<size_t>(found)] == rounded;
+    }
+    return true;
+  }
+
+  // Without a tensor nothing is in the way.
+  bool given(size_t slot) const noexcept {
+    return call[slot].sizes && (call[slot].data || !call.info->slot(slot).optional);
+  }
+
+  // Whether buffer instructions reach all of the tensor.
+  bool near(size_t slot) const noexcept {
+    constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes
+    return !given(slot) || extent(call.info->slot(slot), call[slot]) < kBufferLimit;
+  }
+
+  // Whether the fast way can follow the tensor's strides.
+  bool strides_suit(size_t slot) const noexcept {
     constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
     constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
     constexpr int64_t kAlignment = 16;                  // bytes, of both
-    const Addressing fast = place.info().aligned;
-    const OperandInfo& operand = call.info->slot(use.slot);
-    const View& view = call[use.slot];
-    if (!view.sizes || (operand.optional && !view.data)) return true;
-    const size_t rank = operand.dims.size(), contiguous = rank - 1 - transposed(operand, view);
-    if (use.strided) {
-      if (!aligned_to(view.data, kAlignment)) return false;
-      for (size_t i = 0; i < rank; ++i) {
-        const int64_t size = view.sizes[i], stride = view.strides[i];
-        if (size == 0 || size > kSizeLimit) return false;
-        const int64_t bytes = bytes_of(view.dtype);
-        // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
-        if (i == contiguous && operand.written && fast == Addressing::descriptor && size * bytes % kAlignment)
-          return false;
-        if (size == 1) continue;
-        if (i == contiguous ? stride != 1
-                            : stride <= 0 || stride >= kStrideLimit / bytes || stride * bytes % kAlignment)
-          return false;
-      }
+    if (!given(slot)) return true;
+    const OperandInfo& operand = call.info->slot(slot);
+    const View& view = call[slot];
+    if (!aligned_to(view.data, kAlignment)) return false;
+    const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
+    const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
+    const auto outside = [](int64_t number, int64_t most) {
+      return static_cast<uint64_t>(number - 1) >= static_cast<uint64_t>(most);
+    };
+    const int shift = view.dtype == DType::float32 ? 2 : 1;  // of bytes to elements
+    const int64_t limit = kStrideLimit >> shift, partial = (kAlignment >> shift) - 1;
+    for (size_t i = 0; i < rank; ++i) {
+      const int64_t size = view.sizes[i], stride = view.strides[i];
+      if (outside(size, kSizeLimit)) return false;
+      if (size == 1) continue;
+      if (i == contiguous ? stride != 1 : outside(stride, limit - 1) || (stride & partial)) return false;
     }
-    return fast != Addressing::offset32 || extent(operand, view) < kBufferLimit;
+    // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
+    return !(operand.written && fast_ == Addressing::descriptor && (view.sizes[contiguous] & partial));
   }
 
-  uint64_t known_ = 0, fast_ = 0;  // by slot, and by whether strides are followed
-  Value values_[kValues];
+  const Addressing fast_;
+  Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
+  uint16_t seen_ = 0;    // slots whose strides were looked at
+  const Values values_;
+  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
 };
-
-Environment environment_of(const KernelInfo& kernel, const Call& call, const Place& place) {
-  return {&call, nullptr, place.multiprocessors, static_cast<int>(usable_addressing(kernel, call, place))};
-}
 
 // The entry of the least predicted time; what won the cell where none is predicted.
 void choose_entry(const KernelInfo& kernel, Survey& survey, Selection* selection) {
   WorkOfCall work;
-  const auto value = [&](Expression expression, int64_t* number) { return survey.value(expression, number); };
+  const auto value = [&](const Expression& expression, int64_t* number) { return survey.value(expression, number); };
   if (!work_of(*kernel.work, value, &work)) return;
   work.multiprocessors = survey.place.multiprocessors;
-  const std::span<const Cost> costs = selection->decisions->costs;
-  for (size_t i = 0; i < costs.size(); ++i) {
-    if (!costs[i].known()) continue;
-    const float time = cost_of(costs[i], work);
-    if (selection->predicted_us > 0 && time >= selection->predicted_us) continue;
-    selection->predicted_us = time;
-    selection->chosen = i;
-  }
+  const Cheapest found = cheapest(selection->decisions->costs, work);
+  if (found.predicted_us == 0) return;
+  selection->chosen = found.entry;
+  selection->predicted_us = found.predicted_us;
 }
 
 // What the kernel runs for this call; false where it can not serve it, or is not in this build.
 bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selection) {
   const Place& place = survey.place;
   const KernelTable* table = table_of(kernel, place.arch);
-  if (!table) return false;
-  const Environment environment = {&survey.call, nullptr, place.multiprocessors,
-                                   static_cast<int>(survey.addressing(kernel))};
-  if (refusal(kernel, environment)) return false;
+  if (!table || survey.refusal(kernel)) return false;
+  const Addressing reached = survey.addressing(kernel);
   int number = 0;
   for (const ChoiceInfo& choice : kernel.choices) {
-    const int place_of_value = digit(choice, environment);
-    if (place_of_value < 0) return false;
-    if (choice.round_up && !survey.rounded_as_lead(choice, choice.values[static_cast<size_t>(place_of_value)]))
-      return false;
-    number = number * static_cast<int>(choice.values.size()) + place_of_value;
+    const int digit = survey.digit(choice, reached);
+    if (digit < 0) return false;
+    number = number * static_cast<int>(choice.values.size()) + digit;
   }
   const auto index = static_cast<size_t>(number);
   const Lut* lut = index < table->luts.size() ? table->luts[index] : nullptr;
@@ -154,6 +200,10 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
   selection->predicted_us = 0;
   if (by == By::time && kernel.work && !selection->decisions->costs.empty()) choose_entry(kernel, survey, selection);
   return true;
+}
+
+Environment environment_of(const KernelInfo& kernel, const Call& call, const Place& place) {
+  return {&call, nullptr, place.multiprocessors, static_cast<int>(usable_addressing(kernel, call, place))};
 }
 
 // What keeps a kernel of the first backend from the call.
@@ -186,14 +236,12 @@ Error explain_refusal(const KernelInfo& kernel, const Call& call, const Place& p
 // What keeps a kernel from a call that select() gave no entry.
 Unserved why_not(const KernelInfo& kernel, Survey& survey) {
   if (!table_of(kernel, survey.place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
-  const Environment environment = environment_of(kernel, survey.call, survey.place);
-  if (const char* why = refusal(kernel, environment)) return {why, &kernel, nullptr};
+  if (const char* why = survey.refusal(kernel)) return {why, &kernel, nullptr};
   for (const ChoiceInfo& choice : kernel.choices) {
-    const int found = digit(choice, environment);
-    if (found >= 0 && (!choice.round_up || survey.rounded_as_lead(choice, choice.values[static_cast<size_t>(found)])))
-      continue;
-    const bool reach = choice.value.size() == 1 && choice.value[0].code == Code::addressing;
-    return {reach ? "it cannot address the tensors as they lie" : "it has no image for this choice", &kernel, &choice};
+    if (survey.digit(choice, survey.addressing(kernel)) >= 0) continue;
+    const char* const why =
+        choice.of_addressing() ? "it cannot address the tensors as they lie" : "it has no image for this choice";
+    return {why, &kernel, &choice};
   }
   return {"this build has no image of it for this functional", &kernel, nullptr};
 }
@@ -223,31 +271,54 @@ void choose_by_cell(const Selection& lead, Backends among, Dispatch* dispatch) {
     dispatch->backend = fastest_without_workspace(backends, cell);
 }
 
-// What all kernels of a backend run; false where one of them can not serve the call. One is known already.
-bool select_all(const BackendInfo& backend, Survey& survey, By by, const Selection& known, Selection* selections) {
-  for (size_t i = 0; i < backend.kernels.size(); ++i) {
-    if (backend.kernels[i] == known.kernel)
-      selections[i] = known;
-    else if (!select(*backend.kernels[i], survey, by, &selections[i]))
-      return false;
-  }
+// What the kernels of the first backend run, which others may have, too.
+using OfFirst = std::span<const Selection>;
+
+// What a kernel of another backend runs; false where it can not serve the call.
+bool select(const KernelInfo& kernel, Survey& survey, By by, OfFirst of_first, Selection* selection) {
+  for (const Selection& one : of_first)
+    if (one.kernel == &kernel) {
+      *selection = one;
+      return true;
+    }
+  return select(kernel, survey, by, selection);
+}
+
+// What all kernels of a backend run; false where one of them can not serve the call.
+bool select_all(const BackendInfo& backend, Survey& survey, By by, OfFirst of_first, Selection* selections) {
+  for (size_t i = 0; i < backend.kernels.size(); ++i)
+    if (!select(*backend.kernels[i], survey, by, of_first, &selections[i])) return false;
   return true;
 }
 
+// What all kernels of a backend run, if that is predicted to take less than `limit`: the time it takes; else 0.
+float select_faster(const BackendInfo& backend, Survey& survey, OfFirst of_first, float limit, Selection* selections) {
+  float total = 0;
+  for (size_t i = 0; i < backend.kernels.size(); ++i) {
+    if (!select(*backend.kernels[i], survey, By::time, of_first, &selections[i])) return 0;
+    if (!backend.kernels[i]->work) continue;  // as predicted(), but the rest need not be known of what is too slow
+    if (selections[i].predicted_us <= 0) return 0;
+    total += selections[i].predicted_us;
+    if (total >= limit) return 0;
+  }
+  return total;
+}
+
 // The backend of the least predicted time, among those of which all kernels are predicted. The first one is.
-void choose_by_time(Survey& survey, const Selection& lead, Backends among, Dispatch* dispatch) {
+void choose_by_time(Survey& survey, Backends among, Dispatch* dispatch) {
   const std::span<const BackendInfo> backends = dispatch->info->backends;
   const bool any_workspace = among == Backends::all || !backends[0].workspace.empty();
+  const OfFirst of_first(dispatch->kernels, backends[0].kernels.size());
+  Selection buffers[2][kMaxKernels], *tried = buffers[0], *best = buffers[1];
   for (size_t i = 1; i < backends.size(); ++i) {
     if (!any_workspace && !backends[i].workspace.empty()) continue;
-    Selection selections[kMaxKernels];
-    if (!select_all(backends[i], survey, By::time, lead, selections)) continue;
-    const float time = predicted(backends[i], selections);
-    if (time <= 0 || time >= dispatch->predicted_us) continue;
+    const float time = select_faster(backends[i], survey, of_first, dispatch->predicted_us, tried);
+    if (time <= 0) continue;
     dispatch->predicted_us = time;
     dispatch->backend = i;
-    memcpy(dispatch->kernels, selections, sizeof selections);
+    std::swap(tried, best);
   }
+  if (dispatch->backend) std::copy_n(best, dispatch->chosen().kernels.size(), dispatch->kernels);
 }
 
 // Whether the call is the very problem that the backends were compared on in its cell.
@@ -281,8 +352,9 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
   dispatch->backend = 0;
   dispatch->times = nullptr;
   const BackendInfo& first = info.backends[0];
+  const size_t others = first.kernels.size() - 1;
   Survey survey(call, place);
-  Selection lead;
+  Selection& lead = dispatch->kernels[others];
   if (!select(info.lead(), survey, by, &lead)) return explain_refusal(info.lead(), call, place);
   choose_by_cell(lead, among, dispatch);
   if (by == By::time && was_measured(info, lead, *dispatch)) {
@@ -290,24 +362,21 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
     lead.chosen = lead.decisions->index[lead.cell];
     lead.predicted_us = 0;
   }
-  for (size_t i = 0; i < first.kernels.size(); ++i) {
-    if (first.kernels[i] == lead.kernel)
-      dispatch->kernels[i] = lead;
-    else if (!select(*first.kernels[i], survey, by, &dispatch->kernels[i]))
+  for (size_t i = 0; i < others; ++i)
+    if (!select(*first.kernels[i], survey, by, &dispatch->kernels[i]))
       return explain_refusal(*first.kernels[i], call, place);
-  }
   dispatch->by = by;
   dispatch->predicted_us = predicted(first, dispatch->kernels);
   if (dispatch->predicted_us > 0) {
     dispatch->backend = 0;
-    if (among != Backends::first) choose_by_time(survey, lead, among, dispatch);
+    if (among != Backends::first) choose_by_time(survey, among, dispatch);
     return Error::success;
   }
   // A backend that can not serve this very call leaves it to the first one.
   if (!dispatch->backend) return Error::success;
   Selection selections[kMaxKernels];
-  if (select_all(dispatch->chosen(), survey, by, lead, selections))
-    memcpy(dispatch->kernels, selections, sizeof selections);
+  if (select_all(dispatch->chosen(), survey, by, {dispatch->kernels, first.kernels.size()}, selections))
+    std::copy_n(selections, dispatch->chosen().kernels.size(), dispatch->kernels);
   else
     dispatch->backend = 0;
   return Error::success;
@@ -331,8 +400,7 @@ bool rounded(const KernelInfo& kernel, const ChoiceInfo& choice, const Call& cal
 }
 
 Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const Place& place) noexcept {
-  Survey survey(call, place);
-  return survey.addressing(kernel);
+  return Survey(call, place).addressing(kernel);
 }
 
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept {
@@ -345,10 +413,7 @@ const char* refusal(const KernelInfo& kernel, const Environment& environment) no
 
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {
   int64_t value;
-  if (!evaluate(choice.value, environment, &value)) return -1;
-  for (size_t i = 0; i < choice.values.size(); ++i)
-    if (choice.round_up ? value <= choice.values[i] : value == choice.values[i]) return static_cast<int>(i);
-  return -1;
+  return evaluate(choice.value, environment, &value) ? place_of(choice, value) : -1;
 }
 
 Error derive_sizes(Call& call, const Dispatch& dispatch) noexcept {

@@ -98,8 +98,23 @@ TEST("a cost is the sum of the terms by its coefficients") {
     cost.coefficients[i] = static_cast<float>(i + 1) / 8;
     wanted += one.terms[i] * (i + 1) / 8;
   }
-  CHECK(near(cost_of(cost, one.work), wanted));
-  CHECK(cost.known() && !Cost{}.known());
+  const Cost unknown = {};
+  CHECK(near(cheapest({&cost, 1}, one.work).predicted_us, wanted));
+  CHECK(cost.known() && !unknown.known());
+  CHECK_EQ(cheapest({&unknown, 1}, one.work).predicted_us, 0.0f);
+}
+
+TEST("the cheapest is the first of the least sum among those that are known") {
+  const WorkCase& one = kWorks[2];
+  const auto image = [&](float microseconds) {
+    Cost cost = one.cost;
+    cost.coefficients[0] = microseconds;
+    return cost;
+  };
+  const Cost costs[] = {Cost{}, image(3), image(2), image(2), image(4)};
+  const Cheapest found = cheapest(costs, one.work);
+  CHECK_EQ(found.entry, 2u);
+  CHECK_EQ(found.predicted_us, 2.0f);
 }
 
 TEST("a backend takes what its kernels do together; one without work counts nothing, one that is unknown hides all") {

@@ -32,7 +32,7 @@ struct Answer {
 Answer evaluated(std::initializer_list<Instruction> code) {
   const Given given;
   int64_t value = 0;
-  const bool fits = evaluate({code.begin(), code.size()}, given.environment, &value);
+  const bool fits = evaluate({{code.begin(), code.size()}}, given.environment, &value);
   return {fits, value};
 }
 
@@ -49,6 +49,33 @@ TEST("random expressions have the value that Python gives them, or are told not 
     fitting += fits;
   }
   CHECK(fitting > 1000 && std::size(kExpressions) - fitting > 100);
+}
+
+TEST("steps have the values of the expressions that they are made of, and none where those have none") {
+  const Given given;
+  size_t fitting = 0, lost = 0;
+  for (const Case& one : kExpressions) {
+    if (one.steps.empty()) continue;  // more than there is room for
+    const Values values(one.steps, given.environment);
+    const auto last = static_cast<uint8_t>(one.steps.size() - 1);
+    int64_t value = 0;
+    const bool fits = values.get(last, &value);
+    CHECK_EQ(fits, one.fits);
+    if (fits) CHECK_EQ(value, one.value);
+    ++(fits ? fitting : lost);
+  }
+  CHECK(fitting > 1000 && lost > 100);
+}
+
+TEST("what shares a step with a number that does not fit has its own value all the same") {
+  const Given given;
+  constexpr Step steps[] = {{Code::constant, {}, INT32_MAX}, {Code::multiply, {0, 0}, 0}, {Code::multiply, {1, 1}, 0},
+                            {Code::negate, {2}, 0},          {Code::at_most, {0, 1}, 0},  {Code::choose, {4, 0, 3}, 0}};
+  const Values values(steps, given.environment);
+  int64_t value = 0;
+  for (const uint8_t step : {2, 3, 5}) CHECK(!values.get(step, &value));
+  CHECK(values.get(1, &value) && value == int64_t{INT32_MAX} * INT32_MAX);
+  CHECK(values.get(4, &value) && value == 1);
 }
 
 TEST("a number that does not fit is told, wherever it arises") {
@@ -82,8 +109,8 @@ TEST("a choice whose number does not fit is of no value of it, and a guard then 
                                              {Code::constant, INT32_MAX},
                                              {Code::multiply, 0}};
   static constexpr int64_t values[] = {1, 2};
-  CHECK_EQ(digit({"", overflow, true, values, {}}, given.environment), -1);
-  static constexpr GuardInfo guards[] = {{overflow, "too much"}};
+  CHECK_EQ(digit({"", {overflow}, true, values, {}}, given.environment), -1);
+  static constexpr GuardInfo guards[] = {{{overflow}, "too much"}};
   KernelInfo kernel = *flash::attn_fwd_operator.backends[0].kernels[0];
   kernel.guards = guards;
   CHECK_EQ(refusal(kernel, given.environment), std::string("too much"));

@@ -13,30 +13,55 @@ extern const OperatorTable scale_sm_90_backends;
 
 namespace {
 
-constexpr Instruction e0[] = {{Code::scalar, 1}};  // times
-constexpr Instruction e1[] = {{Code::size, 4}};  // taps
-constexpr Instruction e2[] = {{Code::size, 2}};  // rows
-constexpr Instruction e3[] = {{Code::size, 3}};  // width
-constexpr Instruction e4[] = {{Code::size, 2}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // rows BLOCK_M ceil_divide
-constexpr Instruction e5[] = {{Code::size, 1}};  // heads
-constexpr Instruction e6[] = {{Code::size, 0}};  // batch
-constexpr Instruction e7[] = {{Code::scalar, 1}, {Code::constant, 100}, {Code::at_most, 0}};  // times 100 at_most
-constexpr Instruction e8[] = {{Code::dtype, 0}};  // dtype
-constexpr Instruction e9[] = {{Code::present, 2}};  // bias
-constexpr Instruction e10[] = {{Code::addressing, 0}};  // addressing
-constexpr Instruction e11[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
-constexpr Instruction e12[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
-constexpr Instruction e13[] = {{Code::constant, 1}};  // 1
-constexpr Instruction e14[] = {{Code::constant, 0}};  // 0
-constexpr Instruction e15[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
-constexpr Instruction e16[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
-constexpr Instruction e17[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
-constexpr Instruction e18[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
-constexpr Instruction e19[] = {{Code::size, 5}};  // splits
-constexpr Instruction e20[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
-constexpr Instruction e21[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
-constexpr Instruction e22[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
-constexpr Instruction e23[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Instruction e0_code[] = {{Code::scalar, 1}};  // times
+constexpr Expression e0 = {e0_code};
+constexpr Instruction e1_code[] = {{Code::size, 4}};  // taps
+constexpr Expression e1 = {e1_code, 16};
+constexpr Instruction e2_code[] = {{Code::size, 2}};  // rows
+constexpr Expression e2 = {e2_code, 6};
+constexpr Instruction e3_code[] = {{Code::size, 3}};  // width
+constexpr Expression e3 = {e3_code, 4};
+constexpr Instruction e4_code[] = {{Code::size, 2}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // rows BLOCK_M ceil_divide
+constexpr Expression e4 = {e4_code};
+constexpr Instruction e5_code[] = {{Code::size, 1}};  // heads
+constexpr Expression e5 = {e5_code};
+constexpr Instruction e6_code[] = {{Code::size, 0}};  // batch
+constexpr Expression e6 = {e6_code};
+constexpr Instruction e7_code[] = {{Code::scalar, 1}, {Code::constant, 100}, {Code::at_most, 0}};  // times 100 at_most
+constexpr Expression e7 = {e7_code, 2};
+constexpr Instruction e8_code[] = {{Code::dtype, 0}};  // dtype
+constexpr Expression e8 = {e8_code, 3};
+constexpr Instruction e9_code[] = {{Code::present, 2}};  // bias
+constexpr Expression e9 = {e9_code, 5};
+constexpr Instruction e10_code[] = {{Code::addressing, 0}};  // addressing
+constexpr Expression e10 = {e10_code};
+constexpr Instruction e11_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
+constexpr Expression e11 = {e11_code, 14};
+constexpr Instruction e12_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
+constexpr Expression e12 = {e12_code, 9};
+constexpr Instruction e13_code[] = {{Code::constant, 1}};  // 1
+constexpr Expression e13 = {e13_code, 15};
+constexpr Instruction e14_code[] = {{Code::constant, 0}};  // 0
+constexpr Expression e14 = {e14_code, 17};
+constexpr Instruction e15_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
+constexpr Expression e15 = {e15_code, 21};
+constexpr Instruction e16_code[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
+constexpr Expression e16 = {e16_code, 24};
+constexpr Instruction e17_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
+constexpr Expression e17 = {e17_code, 25};
+constexpr Instruction e18_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
+constexpr Expression e18 = {e18_code};
+constexpr Instruction e19_code[] = {{Code::size, 5}};  // splits
+constexpr Expression e19 = {e19_code};
+constexpr Instruction e20_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
+constexpr Expression e20 = {e20_code, 18};
+constexpr Instruction e21_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
+constexpr Expression e21 = {e21_code};
+constexpr Instruction e22_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
+constexpr Expression e22 = {e22_code, 27};
+constexpr Instruction e23_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Expression e23 = {e23_code};
+constexpr Step kSteps[] = {{Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {0, 1}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {7, 8}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {6, 10}, 0}, {Code::multiply, {9, 11}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {12, 13}, 0}, {Code::constant, {}, 1}, {Code::size, {}, 4}, {Code::constant, {}, 0}, {Code::multiply, {9, 6}, 0}, {Code::multiply, {18, 4}, 0}, {Code::constant, {}, 4}, {Code::multiply, {19, 20}, 0}, {Code::multiply, {16, 4}, 0}, {Code::constant, {}, 2}, {Code::multiply, {22, 23}, 0}, {Code::at_most, {0, 15}, 0}, {Code::constant, {}, 8}, {Code::multiply, {19, 26}, 0}};
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
 constexpr uint8_t x_dims[] = {0, 1, 2, 3};
@@ -83,7 +108,6 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e2},
     {Pass::i32, false, 0, 0, e3},
 };
-constexpr Use uses[] = {{0, true}, {1, true}, {2, false}, {3, true}};
 constexpr GuardInfo guards[] = {
     {e7, "times is more than 100"},
 };
@@ -96,9 +120,9 @@ constexpr const char* HAS_BIAS_texts[] = {"False", "True"};
 constexpr int64_t ADDRESSING_values[] = {0, 1, 2};
 constexpr const char* ADDRESSING_texts[] = {"general", "offset32", "descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts},
-    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts},
+    {"T", e8, false, T_values, T_texts, 0},
+    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
+    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
     {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
@@ -108,7 +132,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows
 
@@ -133,7 +157,6 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e2},
     {Pass::i32, false, 0, 0, e3},
 };
-constexpr Use uses[] = {{0, true}, {1, true}, {2, false}, {3, true}};
 constexpr GuardInfo guards[] = {
     {e17, "times is more than 1"},
 };
@@ -146,9 +169,9 @@ constexpr const char* HAS_BIAS_texts[] = {"False"};
 constexpr int64_t ADDRESSING_values[] = {2};
 constexpr const char* ADDRESSING_texts[] = {"descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts},
-    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts},
+    {"T", e8, false, T_values, T_texts, 0},
+    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 3},
+    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 4},
     {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
@@ -158,7 +181,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, uses, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows_fast
 
@@ -173,21 +196,20 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e18},
     {Pass::i32, false, 0, 0, e3},
 };
-constexpr Use uses[] = {{1, true}, {4, false}};
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
 constexpr int64_t BLOCK_DMODEL_values[] = {32, 64};
 constexpr const char* BLOCK_DMODEL_texts[] = {"32", "64"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts},
-    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts},
+    {"T", e8, false, T_values, T_texts, 0},
+    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
 };
 constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
 constexpr WorkInfo work{e13, e1, e13, e13, e13, e14, e14, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, uses, {e19, e13, e13}, {}, choices, keys, {}, &work, tables};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e19, e13, e13}, {}, choices, keys, {}, &work, tables};
 
 }  // namespace scale_rows_weigh
 
@@ -212,7 +234,6 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e3},
     {Pass::i64, false, 0, 0, e20},
 };
-constexpr Use uses[] = {{0, true}, {4, false}, {2, false}, {3, true}};
 constexpr GuardInfo guards[] = {
     {e7, "times is more than 100"},
 };
@@ -225,9 +246,9 @@ constexpr const char* HAS_BIAS_texts[] = {"False", "True"};
 constexpr int64_t ADDRESSING_values[] = {0, 1, 2};
 constexpr const char* ADDRESSING_texts[] = {"general", "offset32", "descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts},
-    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts},
+    {"T", e8, false, T_values, T_texts, 0},
+    {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
+    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
     {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
@@ -236,7 +257,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
 constexpr WorkInfo work{e13, e20, e13, e13, e13, e14, e22, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, uses, {e21, e13, e13}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e21, e13, e13}, guards, choices, keys, psels, &work, tables};
 
 }  // namespace scale_rows_apply
 
@@ -268,6 +289,7 @@ constinit const OperatorInfo scale_operator{
     .backends = kBackends,
     .tables = kTables,
     .fills_when_empty = false,
+    .steps = kSteps,
     .flops = {},
     .exact_cells = false,
     .check = nullptr,

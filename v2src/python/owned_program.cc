@@ -53,7 +53,7 @@ Expression OwnedProgram::code(const py::handle& steps) {
     const auto pair = py::cast<py::tuple>(step);
     made.push_back({named(kCodes, pair[0]), py::cast<int32_t>(pair[1])});
   }
-  return made;
+  return {made};
 }
 
 template <class T>
@@ -106,7 +106,9 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
                           .value = code(row["value"])});
   for (const py::handle pair : of_kernel["uses"]) {
     const auto use = py::cast<py::tuple>(pair);
-    uses_.push_back({place(use[0], operator_.slots()), py::cast<bool>(use[1])});
+    const auto bit = static_cast<uint16_t>(1 << place(use[0], operator_.slots()));
+    kernel_.uses.all |= bit;
+    if (py::cast<bool>(use[1])) kernel_.uses.strided |= bit;
   }
   for (const py::handle row : of_kernel["guards"]) guards_.push_back({code(row["condition"]), keep(row["why"])});
   for (const py::handle row : of_kernel["choices"]) {
@@ -126,7 +128,6 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
     throw py::value_error("a program of a kernel that is too large");
   kernel_.name = keep(of_kernel["name"]);
   kernel_.arguments = arguments_;
-  kernel_.uses = uses_;
   for (size_t axis = 0; axis < 3; ++axis) kernel_.grid[axis] = code(grid[axis]);
   kernel_.guards = guards_;
   kernel_.choices = choices_;

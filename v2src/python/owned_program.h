@@ -40,7 +40,6 @@ class OwnedProgram {
   std::vector<OperandInfo> operands_, workspace_;
   std::vector<ScalarInfo> scalars_;
   std::vector<Argument> arguments_;
-  std::vector<Use> uses_;
   std::vector<GuardInfo> guards_;
   std::vector<ChoiceInfo> choices_;
   std::vector<int> defaults_;
