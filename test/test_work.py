@@ -167,8 +167,9 @@ def test_a_shrinking_form_by_hand() -> None:
     found = terms_of(2, 2, **given)
     assert found[SPREAD] == (160 + 96 + 32) / 32 / 2 + 3 * 0.5 / 2
     assert found[LONGEST] == 5
-    assert several(found, *ROUNDS) == (2, 5.25)
-    assert several(found, *PACKS) == (1, 5)
+    mean = (160 + 96 + 32 + 3 * 16) / 32 / 4  # of the steps of a program
+    assert several(found, *ROUNDS) == (2, 2 * mean + 5 - mean)
+    assert several(found, *PACKS) == (1, mean + 5 - mean)
     assert found[PROGRAMS] == 2  # what computes nothing is launched, too
 
 
@@ -234,7 +235,23 @@ def test_a_triangle_is_counted_within_half_a_step(call: dict[str, int], gpu: int
     exact = form == GROWING and call["row_tile"] >= call["depth_tile"]
     bound = 0 if exact else call["repeat"] * len(counted) / 2
     assert abs(found[SPREAD] * gpu - sum(counted)) <= bound + 1e-9 * sum(counted)
-    assert found["steps of the rounds"] == max(found[LONGEST], found[SPREAD])
+    tail = found[LONGEST] - found[SPREAD] / found[PROGRAMS] if form == SHRINKING else 0
+    assert found["steps of the rounds"] == pytest.approx(max(found[LONGEST], found[SPREAD] + tail))
+
+
+@given(calls(powers), st.integers(1, 20))
+def test_a_shrinking_form_takes_as_long_as_programs_in_order(call: dict[str, int], gpu: int) -> None:
+    """Programs of one piece after the other, each where one ends first: within the longest of them, and no less than
+    the longest.
+    """
+    ends = [0.0] * gpu
+    counted = programs_of(SHRINKING, call)
+    for steps in counted:
+        ends[ends.index(min(ends))] += steps
+    found = terms_of(gpu, **call, form=SHRINKING)
+    walk = found["steps of the rounds"]
+    assert walk >= found[LONGEST]
+    assert abs(walk - max(ends)) <= found[LONGEST] + call["repeat"] * -(-len(counted) // gpu)
 
 
 @given(calls(), st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(range(len(FORMS))))

@@ -32,6 +32,7 @@ FEWEST = 2 * len(TERMS)  # timings of an image without which it has no model
 
 Facts = tuple[str, int, int]  # of an image: config, registers, bytes of shared memory
 Place = tuple[str, str]  # of an image: its kernel's functional and its name
+UNKNOWN: Facts = ("", 0, 0)
 
 
 def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
@@ -72,6 +73,7 @@ class _Group:
         self.observations: list[_Observation] = []
         self.specs: dict[Place, tuple[ImageSpec, int]] = {}
         self.calls: dict[str, list[str]] = {}  # by the lead's functional: what tells its calls apart
+        self.sizes: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # and scalars, of a call
         self.served: dict[str, dict[str, list[set[Place]]]] = {}  # and by backend: the images of each kernel
 
 
@@ -100,7 +102,7 @@ def fit(operator: Operator, arch: str, samples: Iterable[Sample], facts: Mapping
         if sample.product != product:
             raise ValueError(f"timings of {product} and of {sample.product} do not compare")
         _take(group, operator.lead, backends, arch, sample, facts, multiprocessors)
-    return _fitted(group, operator, arch, product)
+    return _fitted(group, operator, arch, product, multiprocessors)
 
 
 def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart], facts: Mapping[str, Facts],
@@ -113,6 +115,7 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
         scalars = scalars_of(one.functional)
         call = _call(scalars, one.shape)
         group.calls.setdefault(str(one.functional), []).append(call)
+        group.sizes[call] = one.shape, scalars
         served = _served(group, str(one.functional), one.backend)
         for kernel, times, images in zip(one.backend.kernels, one.times, served, strict=True):
             own = kernel.like(one.functional)
@@ -124,32 +127,39 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
                 row = _row(group, place, spec, facts[image], call, one.shape, scalars, multiprocessors)
                 group.observations.append(_Observation(((place, row),), time))
                 images.add(place)
-    return _fitted(group, operator, arch, product)
+    return _fitted(group, operator, arch, product, multiprocessors)
 
 
-def _fitted(group: _Group, operator: Operator, arch: str, product: str) -> list[Model]:
+def _fitted(group: _Group, operator: Operator, arch: str, product: str, multiprocessors: int) -> list[Model]:
     found = []
     for component in _components(group):
         found += _models(component, group, operator, arch, product)
-    worth = _worth(group, operator, found)
+    worth = _worth(group, operator, found, multiprocessors)
     found = [replace(one, saves=worth.get((one.functional, one.image), 0.0)) for one in found]
     return sorted(found, key=lambda model: (model.kernel, model.functional, model.image))
 
 
-def _worth(group: _Group, operator: Operator, models: Sequence[Model]) -> dict[Place, float]:
-    """What each image saves, in the functional of the lead where that is most."""
+def _worth(group: _Group, operator: Operator, models: Sequence[Model], multiprocessors: int) -> dict[Place, float]:
+    """What each image saves, in the functional of the lead where that is most.
+
+    It serves the calls on which any image of its kernel was timed: what was compared later is not worth less for it.
+    """
     import numpy as np
 
     coefficients = {(model.functional, model.image): np.array(model.coefficients) for model in models}
+    timed = {(functional, call) for (functional, _), call in group.seen}
     worth: dict[Place, float] = {}
     for functional, served in group.served.items():
         calls = group.calls[functional]
 
         def times(place: Place, calls: Sequence[str] = calls) -> np.ndarray:
-            rows = [
-                group.rows[place][i] if (i := group.seen.get((place, call))) is not None else None for call in calls
-            ]
-            return np.array([np.inf if row is None else np.dot(row, coefficients[place]) for row in rows])
+            spec, _ = group.specs[place]
+            found = np.full(len(calls), np.inf)
+            for i, call in enumerate(calls):
+                if (place[0], call) in timed:
+                    row = _row(group, place, spec, UNKNOWN, call, *group.sizes[call], multiprocessors)
+                    found[i] = np.dot(group.rows[place][row], coefficients[place])
+            return found
 
         predicted = {
             name: [{place: times(place) for place in sorted(images) if place in coefficients} for images in kernels]
@@ -170,6 +180,7 @@ def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend
     sizes = _sizes(sample)
     call = _call(scalars, sizes)
     group.calls.setdefault(sample.functional, []).append(call)
+    group.sizes[call] = sizes, scalars
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
@@ -205,7 +216,7 @@ def _served(group: _Group, functional: str, backend: Backend) -> list[set[Place]
 
 def _row(group: _Group, place: Place, spec: ImageSpec, facts: Facts, call: str, sizes: Mapping[str, int],
          scalars: Mapping[str, int], multiprocessors: int) -> int:  # fmt: skip
-    """The row of the image's terms for the call."""
+    """The row of the image's terms for the call; its ``facts`` count when it is new."""
     if place not in group.specs:
         group.specs[place] = spec, occupancy(spec, *facts[1:])
     key, work = (place, call), spec.functional.kernel.work
