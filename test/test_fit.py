@@ -307,7 +307,7 @@ def test_what_an_image_saves_is_of_its_predicted_times() -> None:
 
 
 def test_an_image_serves_calls_that_it_was_not_timed_on() -> None:
-    """One that came later, and is always faster, is what nothing runs without; the first one saves nothing beside it."""
+    """One that came later, and is always faster, is what nothing runs without; the first saves nothing beside it."""
     machine = forward()
     slow, fast, _ = star(machine, ATTN_FWD.backends[0])
     early, late = (images[0].name for _, images in (slow, fast))
