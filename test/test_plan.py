@@ -368,9 +368,10 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
         slow = spec(functional, 128, 8)
         opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
         opened.put_winners(rows)
-    products = products_in([path], ["gfx942", "sm_90"])
+    with TuningDatabase(path, readonly=True) as opened:
+        products = products_in([opened], ["gfx942", "sm_90"])
+        winners, timings, *_ = read(opened, [toy], products)
     assert products == {"gfx942": usual("gfx942")["gfx942"], "sm_90": [Product("d", "sm_90", 132)]}
-    winners, timings, *_ = read(path, [toy], products)
     assert [row for row in winners if row.provenance == "measured"] == rows
     others = {row.bin for row in winners if row.functional == str(functional)} - {cell}
     assert others == set(cells(functional)[1:])

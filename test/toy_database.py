@@ -42,7 +42,7 @@ def usual(*archs: str) -> dict[str, list[Product]]:
 def key(functional: Functional, cell: str, product: str = "") -> CellKey:
     """A cell of a product, by default the usual one."""
     on = spelled(product or functional.target.product)
-    return functional.arch, on, functional.kernel.name, f"{functional} {cell}"
+    return functional.arch, on, functional.kernel.name, str(functional), cell
 
 
 def cells(functional: Functional) -> list[str]:
@@ -105,9 +105,8 @@ def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dic
             if place == 1 or functional["HAS_BIAS"]:
                 row = winner(spec(functional, 64), cell, "imported", source='a "quoted" list\\of\nwinners?')
             winners.append(row)
-    winners[-1] = Winner(
-        **{**vars(winner(spec(sm_90[-1], 64), winners[-1].bin)), "image": "scale_rows_sm_90_0000000000000000"}
-    )
+    last = winner(spec(sm_90[-1], 64), winners[-1].bin)
+    winners[-1] = replace(last, image="scale_rows_sm_90_0000000000000000")
     for functional in gfx942:
         winners += [
             winner(spec(functional, 64, 2), cell, "predicted", source="static model") for cell in cells(functional)
