@@ -9,20 +9,15 @@ from typing import NamedTuple
 
 from aotriton.codegen.cxx import literal
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Winner
-from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.rows import Borrowed, Winner
 
-CellKey = tuple[str, str, str, str, str]  # arch, product as ``spelled``, kernel, functional and bin
-
-
-def spelled(product: str) -> str:
-    """The name in one word, as a borrowed winner's source has it."""
-    return product.replace(" ", "_")
+CellKey = tuple[str, str, str, str, str]  # arch, product, kernel, functional and bin
 
 
 def key_of(row: Winner) -> CellKey:
-    return row.arch, spelled(row.product), row.kernel, row.functional, row.bin
+    return row.arch, row.product, row.kernel, row.functional, row.bin
 
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
@@ -84,7 +79,7 @@ def choose(
     lent the first backend's winners.
     """
     chosen = {}
-    on = arch, spelled(product)
+    on = arch, product
     cells = [(cell, _bins(operator, cell)) for cell in operator.lead.cells()]
     for functional in functionals:
         served = [_served(backend, functional) for backend in operator.backends]
@@ -115,30 +110,6 @@ def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescri
     """The backend's kernels with their functionals for this one of the lead; None where it does not serve it."""
     found = [(kernel, kernel.like(functional)) for kernel in backend.kernels]
     return [(kernel, str(own)) for kernel, own in found] if all(own for _, own in found) else None
-
-
-def lender(kernel: KernelDescription, row: Winner) -> CellKey:
-    """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
-    product, functional, bin = _lender(kernel, row)
-    return row.arch, product, row.kernel, functional, bin
-
-
-def _lender(kernel: KernelDescription, row: Winner) -> tuple[str, str, str]:
-    product, functional = _lending(kernel, row.arch, row.product, row.functional, row.source)
-    return product, functional, _bin_lending(row.bin, row.source)
-
-
-@cache  # of the cells of a functional, few differ in their source
-def _lending(kernel: KernelDescription, arch: str, product: str, functional: str, source: str) -> tuple[str, str]:
-    differs = _words(source)
-    choices = parse_functional(kernel, arch, functional).as_dict()
-    choices |= {choice.name: choice.read(differs[choice.name]) for choice in kernel.choices if choice.name in differs}
-    return differs.get("product", spelled(product)), str(kernel.functional(arch, **choices))
-
-
-@cache
-def _bin_lending(bin: str, source: str) -> str:
-    return " ".join(f"{name}={_words(source).get(name, value)}" for name, value in _words(bin).items())
 
 
 @cache
@@ -173,15 +144,13 @@ def _time(
     total: float = 0.0
     places: list[tuple[str, str, str]] = []
     for kernel, functional in kernels or ():
-        (arch, product), bin = on, bins[kernel.name]
-        row = rows.get((arch, product, kernel.name, functional, bin))
-        if row and row.provenance == "borrowed":
-            product, functional, bin = _lender(kernel, row)
-            row = rows.get((arch, product, kernel.name, functional, bin))
+        row = rows.get((*on, kernel.name, functional, bins[kernel.name]))
+        if isinstance(row, Borrowed):
+            row = row.lender
         if not row or row.provenance != "measured":
             return None
         total += row.median_us
-        places.append((_choices(kernel, functional), bin, product))
+        places.append((_choices(kernel, row.functional), row.bin, row.product))
     return _Time(total, *zip(*places, strict=True)) if places else None
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from aotriton.codegen.backends import spelled
 from aotriton.codegen.cxx import literal, string
-from aotriton.rules.borrow import nearest_first
+from aotriton.rules.borrow import in_a_word, nearest_first
 from aotriton.rules.database import Model, Product
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
@@ -88,7 +87,7 @@ class Models:
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
                 environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
-                words = [f"product={spelled(name)}"] if name != product.name else []
+                words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aotriton.codegen import lut as luts
 from aotriton.codegen import operator_source, stamp
-from aotriton.codegen.backends import CellKey, OperatorPlan, spelled
+from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
@@ -202,7 +202,7 @@ def read(
                     winners += [row for row in own if row.product == product.name]
                 outcomes = database.outcomes(arch, kernel.name, product=product.name)
                 for (functional, bin), timed in latest_medians(outcomes).items():
-                    timings[arch, spelled(product.name), kernel.name, functional, bin] = {
+                    timings[arch, product.name, kernel.name, functional, bin] = {
                         outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
                         for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
                     }

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of, lender, spelled
+from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of
 from aotriton.codegen.costs import Models
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
@@ -19,6 +19,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.rows import Borrowed
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -164,7 +165,7 @@ def plan(
                 for product, reached_on in zip(products[arch], reached, strict=True):
                     found: list[_Present] = []
                     present.append(found)
-                    on, here = spelled(product.name), reached_on.get(number, ())
+                    on, here = product.name, reached_on.get(number, ())
                     for cell, bin in bins:
                         needed = everywhere or cell in here
                         if not needed and (not worth or kernel.name in exact):
@@ -298,7 +299,7 @@ def _cells(
     known: dict[Hashable, dict[str, tuple[float, Timing]]] = {}  # many cells borrow from few
     near = []
     for _, row, spec in (one for rows in present for one in rows):
-        timed_in = lender(spec.functional.kernel, row) if row.provenance == "borrowed" else key_of(row)
+        timed_in = key_of(row.lender if isinstance(row, Borrowed) and row.lender else row)
         like = timed_in, row.provenance, row.image, spec.config
         if like not in known:
             known[like] = one_near(row, spec, specs, ranked.get(timed_in, {}), worth)

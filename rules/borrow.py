@@ -16,11 +16,16 @@ from math import inf, log2
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Value
-from aotriton.rules.rows import Product, Winner
+from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
+
+
+def in_a_word(product: str) -> str:
+    """The product's name as sources have it."""
+    return product.replace(" ", "_")
 
 
 def siblings(functional: Functional) -> list[Functional]:
@@ -119,15 +124,15 @@ class _Borrower:
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
-    def borrow(self, bin: str, lender: _Lender) -> Winner:
+    def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         if lender.configs not in self._images:
             spec = self._fitting(lender.configs)
             self._images[lender.configs] = spec.name, *spec.canonical()
         image, psels, copts = self._images[lender.configs]
         theirs = lender.winner
-        product = "" if theirs.product == self._product else f"product={theirs.product.replace(' ', '_')} "
+        product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
-        return Winner(
+        return Borrowed(
             arch=self._functional.arch,
             product=self._product,
             kernel=self._functional.kernel.name,
@@ -138,6 +143,7 @@ class _Borrower:
             copts=copts,
             provenance="borrowed",
             source=f"{product}{self._differences(lender.functional)[1]}{where}",
+            lender=theirs,
         )
 
     def _differences(self, lender: Functional) -> tuple[int, str]:

@@ -95,6 +95,13 @@ class Winner:
             raise ValueError(f"provenance must be among {PROVENANCES}, not {self.provenance!r}")
 
 
+@dataclass(slots=True)
+class Borrowed(Winner):
+    """A winner that is not in the database but follows from another one, its ``lender``; the source says how."""
+
+    lender: Winner | None = None
+
+
 @dataclass(frozen=True)
 class Product:
     """A GPU as its driver names it. ``memory`` in bytes, None where it is not known."""
