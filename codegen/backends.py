@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
+from aotriton.codegen.cxx import literal
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import Winner
-from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.rows import Borrowed, Winner
 
-CellKey = tuple[str, str, str, str]  # arch, product as ``spelled``, kernel, and the cell as "<functional> <bin>"
-
-
-def spelled(product: str) -> str:
-    """The name in one word, as a borrowed winner's source has it."""
-    return product.replace(" ", "_")
+CellKey = tuple[str, str, str, str, str]  # arch, product, kernel, functional and bin
 
 
 def key_of(row: Winner) -> CellKey:
-    return row.arch, spelled(row.product), row.kernel, f"{row.functional} {row.bin}"
+    return row.arch, row.product, row.kernel, row.functional, row.bin
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
 class BackendCell:
     """The backend of one cell of an operator, by its place. ``medians_us``: of each backend, 0 where not comparable."""
 
     bin: tuple[int, ...]
     backend: int
     medians_us: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """As C++ spells it."""
+        return f"{{{self.backend}, {{{', '.join(map(literal, self.medians_us))}}}}}"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,15 @@ class OperatorPlan:
         found: dict[int, set[tuple[int, ...]]] = {}
         if not any(kernel in backend.kernels for backend in self.operator.backends[1:]):
             return found
-        for functional in self.operator.lead.functionals(self.arch):
+        lead = self.operator.lead
+        running = {place for place, backend in enumerate(self.operator.backends) if place and kernel in backend.kernels}
+        like = {cell: kernel.cell_like(_keys(lead, cell)) for cell in lead.cells()}
+        for functional in lead.functionals(self.arch):
             cells = self.cells.get(functional.godel_number, ())
             own = kernel.like(functional) if cells else None
-            for cell in cells:
-                of = [self.operator.backends[place] for place in self._chosen(cell) if place]
-                if own and any(kernel in backend.kernels for backend in of):
-                    keys = _keys(self.operator.lead, cell.bin)
-                    found.setdefault(own.godel_number, set()).add(kernel.cell_like(keys))
+            if own:
+                reached = {like[cell.bin] for cell in cells if running & self._chosen(cell)}
+                found.setdefault(own.godel_number, set()).update(reached)
         return found
 
     def _chosen(self, cell: BackendCell) -> set[int]:
@@ -77,15 +79,20 @@ def choose(
     lent the first backend's winners.
     """
     chosen = {}
+    on = arch, product
     cells = [(cell, _bins(operator, cell)) for cell in operator.lead.cells()]
     for functional in functionals:
         served = [_served(backend, functional) for backend in operator.backends]
+        if not any(served[1:]):
+            continue
         found = []
         for cell, bins in cells:
-            times = [_time(kernels, (arch, spelled(product)), bins, rows) for kernels in served]
-            medians = _comparable(times)
-            if (lender := _product_of(times[0])) not in ("", spelled(product)) and not any(medians[1:]):
-                medians = _comparable([_time(kernels, (arch, lender), bins, rows) for kernels in served])
+            medians: tuple[float, ...] = (0.0,) * len(served)
+            if first := _time(served[0], on, bins, rows):
+                medians = _comparable([first, *(_time(kernels, on, bins, rows) for kernels in served[1:])])
+                lender = arch, first.products[-1]
+                if lender != on and not any(medians[1:]):
+                    medians = _comparable([_time(kernels, lender, bins, rows) for kernels in served])
             best = min((median, place) for place, median in enumerate(medians) if median) if medians[0] else (0.0, 0)
             found.append(BackendCell(cell, best[1], medians))
         if any(any(cell.medians_us[1:]) for cell in found):
@@ -105,30 +112,6 @@ def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescri
     return [(kernel, str(own)) for kernel, own in found] if all(own for _, own in found) else None
 
 
-def lender(kernel: KernelDescription, row: Winner) -> CellKey:
-    """The cell that a borrowed winner was measured in; its source names what differs: ``T=bf16 in the same bin``."""
-    product, functional, bin = _lender(kernel, row)
-    return row.arch, product, row.kernel, f"{functional} {bin}"
-
-
-def _lender(kernel: KernelDescription, row: Winner) -> tuple[str, str, str]:
-    product = _words(row.source).get("product", spelled(row.product))
-    return product, _lending(kernel, row.arch, row.functional, row.source), _bin_lending(row.bin, row.source)
-
-
-@cache  # of the cells of a functional, few differ in their source
-def _lending(kernel: KernelDescription, arch: str, functional: str, source: str) -> str:
-    differs = _words(source)
-    choices = parse_functional(kernel, arch, functional).as_dict()
-    choices |= {choice.name: choice.read(differs[choice.name]) for choice in kernel.choices if choice.name in differs}
-    return str(kernel.functional(arch, **choices))
-
-
-@cache
-def _bin_lending(bin: str, source: str) -> str:
-    return " ".join(f"{name}={_words(source).get(name, value)}" for name, value in _words(bin).items())
-
-
 @cache
 def _words(text: str) -> Mapping[str, str]:
     """The names with values of a functional, a bin or a source."""
@@ -136,14 +119,19 @@ def _words(text: str) -> Mapping[str, str]:
 
 
 @cache
-def _choices(kernel: KernelDescription, functional: str) -> Mapping[str, str]:
-    """Every choice as it is spelled, those at their defaults too."""
+def _choices(kernel: KernelDescription, functional: str) -> str:
+    """The functional with every choice spelled, those at their defaults too."""
     defaults = {choice.name: str(choice.default) for choice in kernel.choices if choice.default is not None}
-    return {**defaults, **_words(functional)}
+    return " ".join(f"{name}={value}" for name, value in {**defaults, **_words(functional)}.items())
 
 
-# Microseconds, and the choices, bins and products that kernels were measured in.
-Time = tuple[float, list[Mapping[str, str]]]
+class _Time(NamedTuple):
+    """What kernels take together, and where each of them was measured."""
+
+    median_us: float
+    functionals: tuple[str, ...]
+    bins: tuple[str, ...]
+    products: tuple[str, ...]
 
 
 def _time(
@@ -151,40 +139,41 @@ def _time(
     on: tuple[str, str],
     bins: Mapping[str, str],
     rows: Mapping[CellKey, Winner],
-) -> Time | None:
+) -> _Time | None:
     """What the measured winners of all kernels take in a cell of an arch and product; None where one has none."""
     total: float = 0.0
-    places: list[Mapping[str, str]] = []
+    places: list[tuple[str, str, str]] = []
     for kernel, functional in kernels or ():
-        (arch, product), bin = on, bins[kernel.name]
-        row = rows.get((arch, product, kernel.name, f"{functional} {bin}"))
-        if row and row.provenance == "borrowed":
-            product, functional, bin = _lender(kernel, row)
-            row = rows.get((arch, product, kernel.name, f"{functional} {bin}"))
+        row = rows.get((*on, kernel.name, functional, bins[kernel.name]))
+        if isinstance(row, Borrowed):
+            row = row.lender
         if not row or row.provenance != "measured":
             return None
         total += row.median_us
-        places += [_choices(kernel, functional), _words(bin), {"product": product}]
-    return (total, places) if kernels else None
+        places.append((_choices(kernel, row.functional), row.bin, row.product))
+    return _Time(total, *zip(*places, strict=True)) if places else None
 
 
-def _product_of(time: Time | None) -> str:
-    """Where the last of the kernels was measured; empty where it was not."""
-    return time[1][-1]["product"] if time else ""
-
-
-def _comparable(times: Sequence[Time | None]) -> tuple[float, ...]:
+def _comparable(times: Sequence[_Time | None]) -> tuple[float, ...]:
     """The microseconds of those that may stand beside the first one's, 0 for others."""
-    return tuple(time[0] if time and _agree(time, times[0]) else 0.0 for time in times)
+    return tuple(time.median_us if time and _agree(time, times[0]) else 0.0 for time in times)
 
 
-def _agree(time: Time, first: Time | None) -> bool:
+def _agree(time: _Time, first: _Time | None) -> bool:
     """Whether both were measured in one cell: no two kernels name different values of a choice or key, or products."""
-    values: dict[str, str] = {}
-    places = [*time[1], *first[1]] if first else []
-    return bool(places) and all(
-        values.setdefault(name, value) == value for place in places for name, value in place.items()
+    return (
+        first is not None
+        and len({*time.products, *first.products}) == 1
+        and _consistent(time.bins + first.bins)
+        and _consistent(time.functionals + first.functionals)
     )
+
+
+@cache  # there are few bins, and what is compared is of few functionals
+def _consistent(texts: tuple[str, ...]) -> bool:
+    """Whether no two of the texts name different values of something."""
+    values: dict[str, str] = {}
+    return all(values.setdefault(name, value) == value for text in texts for name, value in _words(text).items())
 
 
 def _keys(lead: KernelDescription, cell: Sequence[int]) -> dict[str, int]:

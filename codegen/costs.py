@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from aotriton.codegen.backends import spelled
-from aotriton.rules.borrow import nearest_first
+from aotriton.codegen.cxx import literal, string
+from aotriton.rules.borrow import in_a_word, nearest_first
 from aotriton.rules.database import Model, Product
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
@@ -27,6 +27,12 @@ class Cost:
     error: float
     source: str
     coefficients: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """As C++ spells it."""
+        tile = f"{self.row_tile}, {self.column_tile}, {self.depth_tile}, {self.programs}, {self.occupancy}"
+        coefficients = ", ".join(map(literal, self.coefficients))
+        return f"{{{tile}, {literal(self.error)}, {string(self.source)}, {{{coefficients}}}}}"
 
 
 class Models:
@@ -52,7 +58,8 @@ class Models:
             if one.saves >= WORTH_SHIPPING:
                 self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
         self._having, self._configs = having, configs or {}
-        self._products = [one for of_arch in (products or {}).values() for one in of_arch]
+        known = [one for of_arch in (products or {}).values() for one in of_arch]
+        self._nearest = cache(lambda arch, product: nearest_first(arch, product, known))
 
     def shipped(self, functional: Functional) -> list[ImageSpec]:
         """The images of the functional that are worth shipping for any product, those first that save most.
@@ -77,10 +84,10 @@ class Models:
         lender = functional.measured
         image = spec.name if lender == functional else _name(lender, spec.config)
         # Behind those that the build has tables for, those that others measured.
-        for name in (*nearest_first(functional.arch, product.name, self._products), *sorted(having)):
+        for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
                 environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
-                words = [f"product={spelled(name)}"] if name != product.name else []
+                words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()

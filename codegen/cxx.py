@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from math import isfinite, isinf
+
+PLAIN = re.compile(r"[ !#->@-\[\]-~]*")  # printable ASCII without quotation marks, question marks and backslashes
 
 
 def comment(text: str) -> str:
@@ -17,11 +20,14 @@ def comment(text: str) -> str:
 @lru_cache(1 << 16)
 def string(text: str) -> str:
     """``text`` as a string literal; what is not printable ASCII is escaped in octal, of three digits at most."""
+    if PLAIN.fullmatch(text):
+        return f'"{text}"'
     plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("?"): "\\?"}
     spelled = (plain.get(b, chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in text.encode())
     return f'"{"".join(spelled)}"'
 
 
+@lru_cache(1 << 16, typed=True)  # of the microseconds in tables most are 0
 def literal(value: int | float | bool | None) -> str:
     """A number or truth value; None, an unknown time, is 0. ValueError for what is no number."""
     if isinstance(value, bool):

@@ -7,11 +7,12 @@ import gc
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
 from aotriton.codegen import operator_source, stamp
-from aotriton.codegen.backends import CellKey, OperatorPlan, spelled
+from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
@@ -157,20 +158,18 @@ def _product(word: str) -> Product:
         raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
 
 
-def products_in(databases: Iterable[Path], archs: Iterable[str]) -> dict[str, list[Product]]:
+def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> dict[str, list[Product]]:
     """The products of each arch that any of the databases knows, the usual one first and then by name; that one alone
     where they know none.
 
     TuningDatabaseError as it says.
     """
     known: dict[tuple[str, str], Product] = {}
-    for path in databases:
-        with TuningDatabase(path, readonly=True) as opened:
-            for one in opened.products():
-                other = known.get((one.arch, one.name), one)
-                memory = max(one.memory or 0, other.memory or 0) or None
-                most = max(one.multiprocessors, other.multiprocessors)
-                known[one.arch, one.name] = Product(one.name, one.arch, most, memory)
+    for one in (one for database in databases for one in database.products()):
+        other = known.get((one.arch, one.name), one)
+        memory = max(one.memory or 0, other.memory or 0) or None
+        most = max(one.multiprocessors, other.multiprocessors)
+        known[one.arch, one.name] = Product(one.name, one.arch, most, memory)
     found = {}
     for arch in archs:
         usual = _usual(target.target(arch))
@@ -180,7 +179,7 @@ def products_in(databases: Iterable[Path], archs: Iterable[str]) -> dict[str, li
 
 
 def read(
-    database: Path, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
+    database: TuningDatabase, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
 ) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
     """What these kernels have on the products of each arch: a winner for each cell, its own or a borrowed one; each
     cell's timings by config; the checksums of measured images, and what each image that was compiled spills.
@@ -189,37 +188,35 @@ def read(
     """
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
-    with TuningDatabase(database, readonly=True) as opened:
-        spills = opened.spills()
-        unfit = {name for name, count in spills.items() if count}
-        for arch, of_arch in products.items():
-            names = [one.name for one in of_arch]
-            lenders = [*of_arch, *(one for one in opened.products(arch) if one.name not in names)]
-            for kernel in kernels:
-                own = opened.winners(arch, kernel.name)
-                for product in lenders:
-                    if product in of_arch:
-                        winners += filled(kernel, arch, product.name, own, lenders, unfit)
-                    else:
-                        winners += [row for row in own if row.product == product.name]
-                    outcomes = opened.outcomes(arch, kernel.name, product=product.name)
-                    for (functional, cell), timed in latest_medians(outcomes).items():
-                        timings[arch, spelled(product.name), kernel.name, f"{functional} {cell}"] = {
-                            outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
-                            for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
-                        }
-        return winners, timings, opened.checksums(), spills
+    spills = database.spills()
+    unfit = {name for name, count in spills.items() if count}
+    for arch, of_arch in products.items():
+        names = [one.name for one in of_arch]
+        lenders = [*of_arch, *(one for one in database.products(arch) if one.name not in names)]
+        for kernel in kernels:
+            own = database.winners(arch, kernel.name)
+            for product in lenders:
+                if product in of_arch:
+                    winners += filled(kernel, arch, product.name, own, lenders, unfit)
+                else:
+                    winners += [row for row in own if row.product == product.name]
+                outcomes = database.outcomes(arch, kernel.name, product=product.name)
+                for (functional, bin), timed in latest_medians(outcomes).items():
+                    timings[arch, product.name, kernel.name, functional, bin] = {
+                        outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
+                        for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
+                    }
+    return winners, timings, database.checksums(), spills
 
 
-def models_in(databases: Iterable[Path], products: Mapping[str, Sequence[Product]]) -> Models:
+def models_in(databases: Iterable[TuningDatabase], products: Mapping[str, Sequence[Product]]) -> Models:
     """What the databases know of predicted times on these archs. TuningDatabaseError as it says."""
     models: list[Model] = []
     configs: dict[str, str] = {}
-    for path in databases:
-        with TuningDatabase(path, readonly=True) as opened:
-            for arch in products:
-                models += opened.models(arch)
-            configs |= {name: config for name, (config, _, _) in opened.facts().items()}
+    for database in databases:
+        for arch in products:
+            models += database.models(arch)
+        configs |= {name: config for name, (config, _, _) in database.facts().items()}
     return Models(models, configs, products)
 
 
@@ -257,32 +254,34 @@ def main(arguments: list[str] | None = None) -> int:
         families = outside if options.alone else all_families()
         # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
         asked = families if options.coverage != "none" else ()
-        databases = {
-            family.name: options.database if family.in_tree else family.folder / "rules" / options.database.name
-            for family in asked
-        }
+        kernels: dict[Path, list[KernelDescription]] = {}  # by the database that knows them
+        for family in asked:
+            path = options.database if family.in_tree else family.folder / "rules" / options.database.name
+            kernels.setdefault(path, []).extend(family.kernels)
         rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
         words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product)
         elsewhere = [family.folder for family in families if not family.in_tree]
-        digest = stamp.digest(words, elsewhere, sorted(set(databases.values())))
+        digest = stamp.digest(words, elsewhere, sorted(kernels))
         if summary := stamp.read(options.out, digest):
             print(f"{summary}, 0 files written")
             return 0
-        products = products_in(dict.fromkeys(databases.values()), archs)
-        for arch in archs:
-            products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
         winners: list[Winner] = []
         timings: dict[CellKey, dict[str, Timing]] = {}
         checksums: dict[str, str] = {}
         spills: dict[str, int] = {}
-        for family in asked:
-            found = read(databases[family.name], family.kernels, products)
-            winners += found[0]
-            timings |= found[1]
-            checksums |= found[2]
-            spills |= found[3]
+        with ExitStack() as stack:  # each is opened once: whether it is damaged is looked up in all of it
+            opened = {path: stack.enter_context(TuningDatabase(path, readonly=True)) for path in kernels}
+            products = products_in(opened.values(), archs)
+            for arch in archs:
+                products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
+            for path, database in opened.items():
+                found = read(database, kernels[path], products)
+                winners += found[0]
+                timings |= found[1]
+                checksums |= found[2]
+                spills |= found[3]
+            models = models_in(opened.values(), products)
         operators = [operator for family in families for operator in family.operators]
-        models = models_in(dict.fromkeys(databases.values()), products)
         planned = plan(operators, products, options.coverage, winners, timings, spills, models)
         made = without_measured(planned, set(rebuilt))
         for name in rebuilt:

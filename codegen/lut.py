@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 from aotriton.codegen.costs import Cost, Models
+from aotriton.codegen.cxx import comment, literal, string
 from aotriton.codegen.missing import where
 from aotriton.codegen.plan import Cell, FunctionalPlan
 from aotriton.rules.binning import TuningKey, bin_text
@@ -26,8 +28,13 @@ class Entry:
     psels_text: str
     copts_text: str
 
+    def __str__(self) -> str:
+        """As C++ spells it."""
+        psels = ", ".join(map(str, self.psels))
+        return f"{{&{self.image}, {{{psels}}}, {string(self.psels_text)}, {string(self.copts_text)}}}"
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
 class Evidence:
     """Why a cell has its entry. ``first`` and ``count`` are its slice of the functional's runners-up."""
 
@@ -42,6 +49,13 @@ class Evidence:
     first: int
     count: int
 
+    def __str__(self) -> str:
+        """As C++ spells it."""
+        runners_up = f"{{runners_up + {self.first}, {self.count}}}" if self.count else "{}"
+        times = f"{literal(self.median_us)}, {literal(self.low_us)}, {literal(self.high_us)}"
+        told = f"{string(self.source)}, {string(self.shape)}, {string(self.measured)}"
+        return f"{{Provenance::{self.provenance}, {told}, {times}, {runners_up}}}"
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -50,6 +64,11 @@ class Decisions:
     index: tuple[tuple[tuple[int, ...], str], ...]
     evidence: tuple[Evidence, ...]
     costs: tuple[Cost | None, ...] = ()  # of each entry; none where no predicted time decides
+
+    @property
+    def evidence_rows(self) -> str:
+        """The lines of the table: not in the template, because there are hundreds of thousands."""
+        return "\n".join(f"    // {comment(one.bin)}\n    {one}," for one in self.evidence)
 
     @property
     def entries(self) -> list[int]:
@@ -98,7 +117,7 @@ def _decisions(
     kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
 ) -> Decisions:
     """Those of one product; its images and runners-up are added to those of the others."""
-    keys, texts = kernel.tuning_keys, _bins(kernel)
+    texts, shared, width = _bins(kernel), _rows(kernel), len(kernel.tuning_keys[-1].representatives)
     places = {image: place for place, image in enumerate(entries)}
     index: list[int] = []
     evidence: list[Evidence] = []
@@ -110,11 +129,8 @@ def _decisions(
         told = cell.provenance, cell.source, cell.shape, cell.measured
         evidence.append(Evidence(texts[cell.bin], *told, *times, len(runners_up), len(cell.runners_up)))
         runners_up += cell.runners_up
-    width = len(keys[-1].representatives)
-    rows = tuple(
-        (tuple(index[start : start + width]), bin_text(keys[:-1], cells[start].bin[:-1]))
-        for start in range(0, len(index), width)
-    )
+    starts = range(0, len(index), width)
+    rows = tuple((tuple(index[start : start + width]), shared[cells[start].bin[:-1]]) for start in starts)
     return Decisions(rows, tuple(evidence))
 
 
@@ -122,6 +138,13 @@ def _decisions(
 def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
     """Every bin as it is spelled."""
     return {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
+
+
+@cache
+def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
+    """What the bins of each row of an index have in common, which is all but the last key, as it is spelled."""
+    keys = kernel.tuning_keys[:-1]
+    return {row: bin_text(keys, row) for row in product(*(key.representatives for key in keys))}
 
 
 def _entry(spec: ImageSpec) -> Entry:

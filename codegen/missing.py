@@ -26,7 +26,7 @@ class Missing:
     @property
     def complete(self) -> bool:
         """Whether no cell has one."""
-        return len(self.cells) == len(list(self.functional.kernel.cells()))
+        return len(self.cells) == self.functional.kernel.cell_count
 
     def __str__(self) -> str:
         if self.complete:

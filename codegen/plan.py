@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of, lender, spelled
+from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of
 from aotriton.codegen.costs import Models
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
@@ -19,6 +19,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.rows import Borrowed
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -34,7 +35,8 @@ UNTIMED = "no image of this build was measured in this bin"
 UNREACHED = "the image of another bin: here another backend is faster"
 
 
-@dataclass(frozen=True)
+# Timings and cells are many, and not frozen for the same reason as winners are not (rules/rows.py).
+@dataclass(slots=True)
 class Timing:
     """How long one config took in one cell, and the image that was timed, and on which day."""
 
@@ -46,7 +48,7 @@ class Timing:
 Ranked = Mapping[str, Timing]  # the configs that were timed in a cell, the fastest first
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Cell:
     """What serves one bin of a functional, and why."""
 
@@ -150,6 +152,7 @@ def plan(
         chosen += [one for of_product in of_arch for one in of_product]
         for kernel in kernels_of(operators):
             planned = []
+            name, everywhere = kernel.name, kernel.name in always
             reached = [_reached(kernel, of_product) for of_product in of_arch]
             bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
             for functional in covered(kernel, arch, coverage):
@@ -162,14 +165,14 @@ def plan(
                 for product, reached_on in zip(products[arch], reached, strict=True):
                     found: list[_Present] = []
                     present.append(found)
-                    on = spelled(product.name)
+                    on, here = product.name, reached_on.get(number, ())
                     for cell, bin in bins:
-                        needed = kernel.name in always or cell in reached_on.get(number, ())
+                        needed = everywhere or cell in here
                         if not needed and (not worth or kernel.name in exact):
                             continue
-                        row = rows.get((arch, on, kernel.name, f"{text} {bin}"))
+                        row = rows.get((arch, on, name, text, bin))
                         if row is None:
-                            if kernel.name in always or not worth:
+                            if everywhere or not worth:
                                 absent[cell] = None
                             continue
                         try:
@@ -239,6 +242,9 @@ def _filled(
     there = [cell.spec for cells in products for cell in cells] + list(worth)
     made = []
     for cells in products:
+        if len(cells) == kernel.cell_count:
+            made.append(tuple(cells))
+            continue
         by_bin = {cell.bin: cell for cell in cells}
         filler = cells[0].spec if cells else there[0]
         unreached = (filler, filler.name, "borrowed", UNREACHED, 0.0, ())
@@ -290,7 +296,14 @@ def _cells(
     and of few others where cells are ``exact``.
     """
     one_near = _near_exact if exact and worth else _near
-    near = [one_near(row, spec, specs, ranked, worth) for rows in present for _, row, spec in rows]
+    known: dict[Hashable, dict[str, tuple[float, Timing]]] = {}  # many cells borrow from few
+    near = []
+    for _, row, spec in (one for rows in present for one in rows):
+        timed_in = key_of(row.lender if isinstance(row, Borrowed) and row.lender else row)
+        like = timed_in, row.provenance, row.image, spec.config
+        if like not in known:
+            known[like] = one_near(row, spec, specs, ranked.get(timed_in, {}), worth)
+        near.append(known[like])
     if worth and not exact:
         chosen = [min(one, key=lambda config, one=one: one[config][0]) for one in near]  # type: ignore[misc]
     else:
@@ -333,18 +346,17 @@ def _near(
     row: Winner,
     own: ImageSpec,
     specs: _Specs,
-    ranked: Mapping[CellKey, Ranked],
+    times: Ranked,
     worth: Sequence[ImageSpec] = (),
     tolerance: float = TOLERANCE,
 ) -> dict[str, tuple[float, Timing]]:
     """Configs that may serve the cell, the winner's first, with their time over the best one's, and with their timing.
 
-    Timings that may stand beside the winner's are of this cell, or of the cell that it was borrowed from. Those of a
+    ``times`` may stand beside the winner's: they are of this cell, or of the cell that it was borrowed from. Those of a
     measured cell must be as up to date with the kernel's source as its winner is. Of images that are ``worth`` shipping
     all that were timed may serve, whatever they took; if none was, the winner if it is among them, else the first.
     """
     borrowed = row.provenance == "borrowed"
-    times = ranked.get(lender(own.functional.kernel, row) if borrowed else key_of(row), {})
     current = own.name == row.image if times else True
 
     def counts(config: str, timing: Timing) -> bool:
@@ -372,15 +384,15 @@ def _near(
 
 
 def _near_exact(
-    row: Winner, own: ImageSpec, specs: _Specs, ranked: Mapping[CellKey, Ranked], worth: Sequence[ImageSpec]
+    row: Winner, own: ImageSpec, specs: _Specs, times: Ranked, worth: Sequence[ImageSpec]
 ) -> dict[str, tuple[float, Timing]]:
     """As ``_near``, of a cell that decides about the problem that was measured for it; an own image that spills gives
     way to those that are ``worth`` shipping.
     """
-    near = _near(row, own, specs, ranked, tolerance=EXACT_TOLERANCE)
+    near = _near(row, own, specs, times, tolerance=EXACT_TOLERANCE)
     if worth and specs.fitting(own.config) is None:
         near.pop(own.config)
-        return near or _near(row, own, specs, ranked, worth)
+        return near or _near(row, own, specs, times, worth)
     return near
 
 

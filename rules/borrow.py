@@ -16,10 +16,16 @@ from math import inf, log2
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Value
-from aotriton.rules.rows import Product, Winner
+from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
+_Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
+
+
+def in_a_word(product: str) -> str:
+    """The product's name as sources have it."""
+    return product.replace(" ", "_")
 
 
 def siblings(functional: Functional) -> list[Functional]:
@@ -49,9 +55,9 @@ def filled(
     spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
-    by_product: dict[str, dict[tuple[str, str], Winner]] = {}
+    by_product: dict[str, _Winners] = {}
     for winner in winners:
-        by_product.setdefault(winner.product, {})[winner.functional, winner.bin] = winner
+        by_product.setdefault(winner.product, {}).setdefault(winner.functional, {})[winner.bin] = winner
     order = [one for one in nearest_first(arch, product, products) if one in by_product]
     groups: dict[_Kind, list[Functional]] = {}
     for functional in kernel.functionals(arch):
@@ -63,8 +69,9 @@ def filled(
         for functional in group:
             borrower = _Borrower(functional, product, unfit)
             rows = found[functional.godel_number] = []
+            mine = own.get(str(functional), {})
             for cell, text in texts.items():
-                if row := own.get((str(functional), text)):
+                if row := mine.get(text):
                     rows.append(row)
                 elif lender := market.nearest(borrower, cell):
                     rows.append(borrower.borrow(text, lender))
@@ -117,15 +124,15 @@ class _Borrower:
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
-    def borrow(self, bin: str, lender: _Lender) -> Winner:
+    def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         if lender.configs not in self._images:
             spec = self._fitting(lender.configs)
             self._images[lender.configs] = spec.name, *spec.canonical()
         image, psels, copts = self._images[lender.configs]
         theirs = lender.winner
-        product = "" if theirs.product == self._product else f"product={theirs.product.replace(' ', '_')} "
+        product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
-        return Winner(
+        return Borrowed(
             arch=self._functional.arch,
             product=self._product,
             kernel=self._functional.kernel.name,
@@ -136,6 +143,7 @@ class _Borrower:
             copts=copts,
             provenance="borrowed",
             source=f"{product}{self._differences(lender.functional)[1]}{where}",
+            lender=theirs,
         )
 
     def _differences(self, lender: Functional) -> tuple[int, str]:
@@ -183,14 +191,13 @@ def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[
     return [product, *(one.name for one in sorted(others.values(), key=distance))]
 
 
-def _lenders(
-    group: Iterable[Functional], bins: Mapping[Cell, str], winners: Mapping[tuple[str, str], Winner]
-) -> list[_Lender]:
+def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Winners) -> list[_Lender]:
     """What the winners have to lend to a group of siblings, but for those that today's description does not know."""
     found = []
     for functional in group:
-        for cell, bin in bins.items():
-            if winner := winners.get((str(functional), bin)):
+        theirs = winners.get(str(functional), {})
+        for cell, bin in bins.items() if theirs else ():
+            if winner := theirs.get(bin):
                 with suppress(ValueError):
                     config = ImageSpec.of(functional, winner.psels, winner.copts).config
                     found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))

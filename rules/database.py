@@ -330,18 +330,32 @@ class TuningDatabase:
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
-        where, values = _where({"p.arch": arch, "p.kernel": kernel, "p.id": problem, "d.product": product})
+        where, values = _where({"arch": arch, "kernel": kernel, "id": problem})
+        these = f"(SELECT id FROM problem {where})"
         with self._errors():
+            # What a measurement refers to is read apart: few problems, images and sessions have many measurements.
+            found = self._db.execute(f"SELECT id, arch, kernel, functional, bin, shape FROM problem {where}", values)
+            problems = dict(self._read("problem", rows.problem, found))
             found = self._db.execute(
-                f"WITH {AGE}"
-                " SELECT m.id, p.arch, d.product, p.kernel, p.functional, p.bin, p.shape, i.name, i.config, age.place,"
-                " m.phase, CASE WHEN i.spills > 0 THEN 'pruned' ELSE m.status END, m.median_us, s.started"
-                " FROM measurement m JOIN problem p ON p.id = m.problem JOIN image i ON i.id = m.image"
-                " JOIN age ON age.id = m.session JOIN session s ON s.id = m.session JOIN device d ON d.id = s.device"
-                f" {where} ORDER BY m.id",
+                "SELECT id, name, config, ifnull(spills, 0) > 0 FROM image"
+                f" WHERE id IN (SELECT image FROM measurement WHERE problem IN {these})",
                 values,
             )
-            return list(self._read("measurement", rows.outcome, found))
+            images = dict(self._read("image", rows.image, found))
+            on, product_values = _where({"d.product": product})
+            found = self._db.execute(
+                f"WITH {AGE} SELECT s.id, d.product, age.place, s.started"
+                f" FROM session s JOIN age ON age.id = s.id JOIN device d ON d.id = s.device {on}",
+                product_values,
+            )
+            sessions = dict(self._read("session", rows.session, found))
+            found = self._db.execute(
+                "SELECT id, problem, image, session, phase, status, median_us FROM measurement"
+                f" WHERE problem IN {these} AND session IN ({', '.join(map(str, sessions))}) ORDER BY id",
+                values,
+            )
+            outcome = rows.outcomes(problems, images, sessions)
+            return list(self._read("measurement", outcome, found))
 
     def samples_of(self, measurement: int) -> tuple[float, ...]:
         """The microseconds of one measurement by ``Outcome.id``, in the order taken; empty where it has none."""

@@ -104,7 +104,12 @@ def operator_of(kernel: KernelDescription) -> Operator:
 
 def source_module(kernel: KernelDescription) -> str:
     """The module with the kernel's device code."""
-    return f"{family(kernel.family).module('tritonsrc')}.{kernel.name}"
+    return f"{_device_code(kernel.family)}.{kernel.name}"
+
+
+@cache  # follows from the name, and is asked for each image
+def _device_code(name: str) -> str:
+    return family(name).module("tritonsrc")
 
 
 def _listed() -> list[str]:

@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.rules.family import source_module
-from aotriton.rules.kernel import Constexpr, Functional, Number, Parameter, Stride, Tensor, Value, block_of
-from aotriton.rules.target import DTYPE_BYTES
+from aotriton.rules.kernel import (
+    Constexpr,
+    Functional,
+    KernelDescription,
+    Number,
+    Parameter,
+    Stride,
+    Tensor,
+    Value,
+    block_of,
+)
+from aotriton.rules.target import DTYPE_BYTES, target
 
 TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipped; requirements.txt pins the same
 
@@ -90,34 +100,18 @@ class ImageSpec:
 
         ValueError where a name is off, or one without a default is missing.
         """
-        kernel, vendor = functional.kernel, functional.target.vendor
-        made = []
-        for given, parameters in (
-            (psels, kernel.psels),
-            (copts, tuple(parameter for parameter in kernel.copts if vendor in parameter.values)),
-        ):
-            names = {parameter.name for parameter in parameters}
-            required = {parameter.name for parameter in parameters if parameter.default is None}
-            if not required <= set(given) <= names:
-                known = [parameter.name for parameter in parameters]
-                raise ValueError(f"{kernel.name} {functional.arch}: expected {known}, got {list(given)}")
-            made.append(tuple((one.name, int(given.get(one.name, one.default or 0))) for one in parameters))
-        return cls(functional, made[0], made[1])
+        return cls(functional, *_whole(functional.kernel, functional.arch, (*psels.items(),), (*copts.items(),)))
 
     @classmethod
     def parse(cls, functional: Functional, config: str) -> ImageSpec:
         """The spec whose ``config`` is this; ValueError where the rules do not know its psels and copts."""
-        try:
-            values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
-        except ValueError:
-            raise ValueError(f"{functional.kernel.name}: {config!r} is not a config") from None
-        psels = {name: value for name, value in values.items() if name in functional.kernel.psel_names}
-        return cls.of(functional, psels, {name: value for name, value in values.items() if name not in psels})
+        psels, copts = _parsed(functional.kernel, config)
+        return cls(functional, *_whole(functional.kernel, functional.arch, psels, copts))
 
     def canonical(self) -> tuple[dict[str, int], dict[str, int]]:
         """Psels and copts, those at their defaults left out."""
-        kernel = self.functional.kernel
-        return _without_defaults(self.psels, kernel.psels), _without_defaults(self.copts, kernel.copts)
+        psels, copts = _canonical(self.functional.kernel, self.psels, self.copts)
+        return dict(psels), dict(copts)
 
     @cached_property
     def config(self) -> str:
@@ -125,7 +119,7 @@ class ImageSpec:
 
         What is at its default is left out.
         """
-        return " ".join(f"{name}={value}" for values in self.canonical() for name, value in values.items())
+        return _config(self.functional.kernel, self.psels, self.copts)
 
     @cached_property
     def name(self) -> str:
@@ -137,47 +131,71 @@ class ImageSpec:
 
         ``attrs`` maps an argument's name to a list of [attribute, value] pairs.
         """
-        functional, kernel = self.functional, self.functional.kernel
-        constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels)}
-        addressing = functional.addressing
-        aligned = addressing != "general"
-        signature: dict[str, str] = {}
-        attrs: dict[str, list[list[str | int]]] = {}
-        elements: dict[str, int] = {}  # bytes of one, by tensor
-        descriptors: set[str] = set()
-        for argument in kernel.arguments:
-            name = argument.name
-            if isinstance(argument, Tensor):
-                dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
-                elements[name] = DTYPE_BYTES[dtype]
-                if addressing == "descriptor" and argument.block is not None:
-                    tile = block_of(argument.block, constexprs)
-                    layout = f",{_shared_layout(tile, dtype)}" if kernel.gluon else ""
-                    signature[name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
-                    descriptors.add(name)
-                    continue
-                signature[name] = f"*{dtype}"
-                attrs[name] = [["tt.divisibility", 16]] if aligned or argument.operand.alignment >= 16 else []
-                if addressing == "offset32":
-                    attrs[name].append(["tt.pointer_range", 32])
-            elif isinstance(argument, Stride) and argument.tensor in descriptors:
-                signature[name], constexprs[name] = "constexpr", 0  # the descriptor has it
-            elif isinstance(argument, Stride):
-                signature[name] = "i32" if addressing == "offset32" else "i64"
-                multiple = 16 // elements[argument.tensor]
-                attrs[name] = [["tt.divisibility", multiple]] if aligned else []
-            elif isinstance(argument, Number):
-                signature[name] = argument.dtype
-                attrs[name] = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else []
-            elif isinstance(argument, Constexpr):
-                signature[name] = "constexpr"
+        functional, given = self.functional, _arguments(self.functional)
+        constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
+        signature = dict(given.signature)
+        for argument in given.descriptors:
+            tile = block_of(argument.block or (), constexprs)
+            layout = f",{_shared_layout(tile, signature[argument.name])}" if functional.kernel.gluon else ""
+            signature[argument.name] = f"tensordesc<{signature[argument.name]}[{','.join(map(str, tile))}]{layout}>"
         return {
             "arch": functional.arch,
             "signature": signature,
             "constexprs": {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"},
-            "attrs": {name: pairs for name, pairs in attrs.items() if pairs},
+            "attrs": {name: [[*pair] for pair in pairs] for name, pairs in given.attrs.items()},
             "options": {**dict(self.copts), "enable_fp_fusion": True},
         }
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """What a compiler request says of the arguments whatever the psels are. ``signature`` has the element type where a
+    descriptor belongs, ``strides`` those that a descriptor has in it.
+    """
+
+    signature: Mapping[str, str]
+    attrs: Mapping[str, Sequence[tuple[str, int]]]
+    descriptors: Sequence[Tensor]
+    strides: Mapping[str, int]
+
+
+@cache
+def _arguments(functional: Functional) -> _Arguments:
+    addressing = functional.addressing
+    aligned = addressing != "general"
+    signature: dict[str, str] = {}
+    attrs: dict[str, list[tuple[str, int]]] = {}
+    elements: dict[str, int] = {}  # bytes of one, by tensor
+    descriptors: dict[str, Tensor] = {}
+    strides: dict[str, int] = {}
+    for argument in functional.kernel.arguments:
+        name = argument.name
+        if isinstance(argument, Tensor):
+            dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
+            elements[name] = DTYPE_BYTES[dtype]
+            if addressing == "descriptor" and argument.block is not None:
+                signature[name], descriptors[name] = dtype, argument
+                continue
+            signature[name] = f"*{dtype}"
+            attrs[name] = [("tt.divisibility", 16)] if aligned or argument.operand.alignment >= 16 else []
+            if addressing == "offset32":
+                attrs[name].append(("tt.pointer_range", 32))
+        elif isinstance(argument, Stride) and argument.tensor in descriptors:
+            signature[name], strides[name] = "constexpr", 0
+        elif isinstance(argument, Stride):
+            signature[name] = "i32" if addressing == "offset32" else "i64"
+            multiple = 16 // elements[argument.tensor]
+            attrs[name] = [("tt.divisibility", multiple)] if aligned else []
+        elif isinstance(argument, Number):
+            signature[name] = argument.dtype
+            attrs[name] = [("tt.divisibility", argument.multiple_of)] if argument.multiple_of > 1 else []
+        elif isinstance(argument, Constexpr):
+            signature[name] = "constexpr"
+    given = {name: pairs for name, pairs in attrs.items() if pairs}
+    return _Arguments(signature, given, tuple(descriptors.values()), strides)
+
+
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 @cache  # two products, and functionals that borrow, ask for the same images
@@ -190,13 +208,57 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
         request[part] = {name: value for name, value in request[part].items() if name not in at_default}
     request["options"] = {**copts, "enable_fp_fusion": True}
     made_of = {"kernel": kernel.name, "source": source, "triton": triton, **request}
-    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(_SORTED.encode(made_of).encode()).hexdigest()
     return f"{kernel.name}_{spec.functional.arch}_{digest[:16]}"
 
 
-def _without_defaults(values: Sequence[tuple[str, int]], parameters: Sequence[Parameter]) -> dict[str, int]:
+_Pairs = tuple[tuple[str, int], ...]
+
+
+# What follows from psels and copts alone is the same in all functionals of a kernel, and there are many of them.
+@cache
+def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
+    """Psels and copts in the order of the description, as ``ImageSpec.of``."""
+    vendor = target(arch).vendor
+    made = []
+    for pairs, parameters in (
+        (psels, kernel.psels),
+        (copts, tuple(parameter for parameter in kernel.copts if vendor in parameter.values)),
+    ):
+        given = dict(pairs)
+        names = {parameter.name for parameter in parameters}
+        required = {parameter.name for parameter in parameters if parameter.default is None}
+        if not required <= set(given) <= names:
+            known = [parameter.name for parameter in parameters]
+            raise ValueError(f"{kernel.name} {arch}: expected {known}, got {list(given)}")
+        made.append(tuple((one.name, int(given.get(one.name, one.default or 0))) for one in parameters))
+    return made[0], made[1]
+
+
+@cache
+def _parsed(kernel: KernelDescription, config: str) -> tuple[_Pairs, _Pairs]:
+    """The psels and copts of a config, as ``ImageSpec.parse``."""
+    try:
+        values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
+    except ValueError:
+        raise ValueError(f"{kernel.name}: {config!r} is not a config") from None
+    psels = tuple((name, value) for name, value in values.items() if name in kernel.psel_names)
+    return psels, tuple((name, value) for name, value in values.items() if name not in kernel.psel_names)
+
+
+@cache
+def _canonical(kernel: KernelDescription, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
+    return _without_defaults(psels, kernel.psels), _without_defaults(copts, kernel.copts)
+
+
+@cache
+def _config(kernel: KernelDescription, psels: _Pairs, copts: _Pairs) -> str:
+    return " ".join(f"{name}={value}" for pairs in _canonical(kernel, psels, copts) for name, value in pairs)
+
+
+def _without_defaults(pairs: _Pairs, parameters: Sequence[Parameter]) -> _Pairs:
     defaults = {parameter.name: parameter.default for parameter in parameters}
-    return {name: value for name, value in values if value != defaults[name]}
+    return tuple((name, value) for name, value in pairs if value != defaults[name])
 
 
 def _shared_layout(tile: Sequence[int], dtype: str) -> str:

@@ -300,7 +300,11 @@ class KernelDescription:
                     )
 
     def __hash__(self) -> int:
-        return hash(self.name)  # some of the fields are dictionaries
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.functional_count))  # some of the fields are dictionaries
 
     @cached_property
     def places(self) -> tuple[Mapping[Value, int], ...]:
@@ -377,6 +381,11 @@ class KernelDescription:
             return None
         return Functional(self, functional.arch, values)  # type: ignore[arg-type]
 
+    @cached_property
+    def cell_count(self) -> int:
+        """Number of bins of a functional."""
+        return prod(len(key.representatives) for key in self.tuning_keys)
+
     def cells(self) -> Iterator[tuple[int, ...]]:
         """Every bin of a functional as a tuple of representatives, row-major over the tuning keys."""
         return product(*(key.representatives for key in self.tuning_keys))
@@ -398,6 +407,13 @@ class Functional:
         for choice, places, value in zip(self.kernel.choices, self.kernel.places, self.values, strict=True):
             if value not in places:
                 raise ValueError(f"{self.kernel.name}: {choice.name} must be among {choice.values}, not {value!r}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kernel, self.arch, self.values))
 
     def __getitem__(self, name: str) -> Value:
         return self.as_dict()[name]

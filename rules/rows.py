@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aotriton.rules import checked
 
@@ -39,7 +40,9 @@ class Measurement:
     temperature: int | None = None
 
 
-@dataclass(frozen=True)
+# Nobody changes an outcome or a winner. They are not frozen because that makes them seven times as slow to make, and of
+# these there are hundreds of thousands.
+@dataclass(slots=True)
 class Outcome:
     """A measurement with its ids replaced by what they stand for, without the samples.
 
@@ -62,7 +65,7 @@ class Outcome:
     started: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Winner:
     """Who serves one bin of one functional on one product, and why. ``median_us`` is 0 where nothing was measured.
 
@@ -90,6 +93,13 @@ class Winner:
     def __post_init__(self) -> None:
         if self.provenance not in PROVENANCES:
             raise ValueError(f"provenance must be among {PROVENANCES}, not {self.provenance!r}")
+
+
+@dataclass(slots=True)
+class Borrowed(Winner):
+    """A winner that is not in the database but follows from another one, its ``lender``; the source says how."""
+
+    lender: Winner | None = None
 
 
 @dataclass(frozen=True)
@@ -212,16 +222,44 @@ def winner(row: Sequence[object]) -> Winner:
     )
 
 
-def outcome(row: Sequence[object]) -> Outcome:
-    """As ``winner``."""
-    found = Outcome(*row)  # type: ignore[arg-type]
-    texts = (row[2], *row[4:9], row[13])
-    if set(map(type, texts)) != {str}:
-        columns = ("product", "functional", "bin", "shape", "name of the image", "config", "started")
-        for column, value in zip(columns, texts, strict=True):
-            checked.text(column, value)
-    _check_median(found)
-    return found
+def problem(row: Sequence[object]) -> tuple[int, tuple[str, str, str, str, str]]:
+    """A problem's id, and its arch, kernel, functional, bin and shape; as ``winner``."""
+    number, arch, kernel, functional, bin, shape = row
+    named = checked.text("arch", arch), checked.text("kernel", kernel), checked.text("functional", functional)
+    return checked.count("id", number), (*named, checked.text("bin", bin), checked.text("shape", shape))
+
+
+def image(row: Sequence[object]) -> tuple[int, tuple[str, str, bool]]:
+    """An image's id, name and config, and whether it spills; as ``winner``."""
+    return checked.count("id", row[0]), (checked.text("name", row[1]), checked.text("config", row[2]), bool(row[3]))
+
+
+def session(row: Sequence[object]) -> tuple[int, tuple[str, int, str]]:
+    """A session's id, its product, its place among all, and when it started; as ``winner``."""
+    number, product, place, started = row
+    told = checked.text("product", product), checked.count("place", place), checked.text("started", started)
+    return checked.count("id", number), told
+
+
+def outcomes(
+    problems: Mapping[int, tuple[str, str, str, str, str]],
+    images: Mapping[int, tuple[str, str, bool]],
+    sessions: Mapping[int, tuple[str, int, str]],
+) -> Callable[[Sequence[Any]], Outcome]:
+    """What makes an outcome of a measurement's row, which has the ids of these; as ``winner``."""
+
+    def made(row: Sequence[Any]) -> Outcome:
+        id, problem, image, session, phase, status, median_us = row
+        arch, kernel, functional, bin, shape = problems[problem]
+        name, config, spills = images[image]
+        product, place, started = sessions[session]
+        status = "pruned" if spills else status
+        told = name, config, place, phase, status, median_us, started
+        found = Outcome(id, arch, product, kernel, functional, bin, shape, *told)
+        _check_median(found)
+        return found
+
+    return made
 
 
 def product(row: Sequence[object]) -> Product:

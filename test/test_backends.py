@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toy.rules import APPLY, FAST, KERNEL, OPERATOR, WEIGH
-from toy_database import cells, database, spec, usual, with_fast, with_split
+from toy_database import cells, database, lent, spec, usual, with_fast, with_split
 
 from aotriton.codegen.backends import BackendCell, choose, key_of
 from aotriton.codegen.plan import UNREACHED, Plan, TablePlan, plan
@@ -27,16 +27,21 @@ def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addres
 
 
 def row(
-    functional: Functional, cell: tuple[int, ...], median: float = 0.0, source: str = "", product: str = H100
+    functional: Functional,
+    cell: tuple[int, ...],
+    median: float = 0.0,
+    product: str = H100,
+    lender: Winner | None = None,
 ) -> Winner:
-    """A measured winner where a median is given, else one borrowed from ``source``."""
+    """A measured winner where a median is given, else one borrowed from ``lender``."""
     kernel = functional.kernel
     psels = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
     copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
     image = ImageSpec.of(functional, psels, copts).name
     provenance = "measured" if median else "borrowed"
     bin = bin_text(kernel.tuning_keys, cell)
-    return Winner("sm_90", product, kernel.name, str(functional), bin, image, psels, copts, provenance, source, median)
+    made = Winner("sm_90", product, kernel.name, str(functional), bin, image, psels, copts, provenance, "", median)
+    return lent(made, lender) if lender else made
 
 
 def chosen(
@@ -82,13 +87,12 @@ def test_borrowed_cells_compare_their_lender() -> None:
     one, other = (attn(kernel) for kernel in kernels)
     one16, other16 = (attn(kernel, "fp16") for kernel in kernels)
     measured = row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 8.0), row(one, SHORT, 3.0), row(other, SHORT, 4.0)
-    same = "T=bf16 in the same bin"
-    rows = *measured, row(one16, DIAGONAL, source=same), row(other16, DIAGONAL, source=same)
+    rows = *measured, row(one16, DIAGONAL, lender=measured[0]), row(other16, DIAGONAL, lender=measured[1])
     assert chosen(ATTN_FWD, one16, DIAGONAL, *rows) == (1, (10.0, 8.0))
-    near, far = "max_seqlen_q=512 max_seqlen_k=512 waves=8", "max_seqlen_q=64 max_seqlen_k=512 waves=8"
+    near, far = measured[:2], measured[2:]
     empty = (2048, 64, 8)
-    for lenders, expected in (((near, near), 1), ((far, far), 0), ((near, far), 0), ((far, near), 0)):
-        borrowed = [row(f, empty, source=source) for f, source in zip((one, other), lenders, strict=True)]
+    for (first, second), expected in (((near, near), 1), ((far, far), 0), ((near, far), 0), ((far, near), 0)):
+        borrowed = row(one, empty, lender=first[0]), row(other, empty, lender=second[1])
         assert chosen(ATTN_FWD, one, empty, *measured, *borrowed)[0] == expected
 
 
@@ -97,9 +101,8 @@ def test_products_are_not_compared() -> None:
     that of the product that lent the first backend's winners, with its times.
     """
     one, other = attn(forward.ATTN_FWD), attn(forward.ATTN_FWD_HOPPER)
-    lent = "product=NVIDIA_H200 in the same bin"
     there = row(one, DIAGONAL, 10.0, product=H200), row(other, DIAGONAL, 8.0, product=H200)
-    borrowed = row(one, DIAGONAL, source=lent), row(other, DIAGONAL, source=lent)
+    borrowed = row(one, DIAGONAL, lender=there[0]), row(other, DIAGONAL, lender=there[1])
     assert chosen(ATTN_FWD, one, DIAGONAL, *there, *borrowed) == (1, (10.0, 8.0))
     assert chosen(ATTN_FWD, one, DIAGONAL, *there, borrowed[0], row(other, DIAGONAL, 9.0)) == (1, (10.0, 8.0))
     assert chosen(ATTN_FWD, one, DIAGONAL, *there, row(one, DIAGONAL, 9.0), borrowed[1]) == (0, ())

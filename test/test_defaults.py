@@ -136,11 +136,12 @@ def test_old_rows_make_the_same_build(toy: KernelDescription, kernel: KernelDesc
     the same evidence, and nothing is called out of date.
     """
     measured(tmp_path / "db")
-    products = products_in([tmp_path / "db"], ["sm_90"])
     small = replace(kernel, choices=GROWN.choices)
     made = {}
     for name, description in (("old", OLD), ("new", small)):
-        winners, timings, checksums, spills = read(tmp_path / "db", [description], products)
+        with TuningDatabase(tmp_path / "db", readonly=True) as opened:
+            products = products_in([opened], ["sm_90"])
+            winners, timings, checksums, spills = read(opened, [description], products)
         made[name] = plan([operator(description)], products, "small", winners, timings, spills)
         write(made[name], [operator(description)], tmp_path / name, checksums)
     (old,), (new,) = made["old"].tables, made["new"].tables
@@ -157,8 +158,9 @@ def test_old_rows_make_the_same_build(toy: KernelDescription, kernel: KernelDesc
 def test_only_the_new_is_missing(toy: KernelDescription, tmp_path: Path) -> None:
     """Of all functionals, those of the new value have no winner, and the command that fills them names it."""
     measured(tmp_path / "db")
-    products = products_in([tmp_path / "db"], ["sm_90"])
-    winners, timings, *_ = read(tmp_path / "db", [KERNEL], products)
+    with TuningDatabase(tmp_path / "db", readonly=True) as opened:
+        products = products_in([opened], ["sm_90"])
+        winners, timings, *_ = read(opened, [KERNEL], products)
     with pytest.raises(PlanError) as caught:
         plan([operator(KERNEL)], products, "default", winners, timings)
     *missing, _, command = str(caught.value).splitlines()

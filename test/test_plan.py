@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from toy.rules import KERNEL, PORTABLE
-from toy_database import FOLDER, OTHER, cells, database, key, spec, timed, usual, winner
+from toy_database import FOLDER, OTHER, cells, database, key, lent, spec, timed, usual, winner
 
 from aotriton.codegen.backends import CellKey
 from aotriton.codegen.costs import Models
@@ -170,9 +170,9 @@ def test_what_is_lent_by_another_product_merges_as_there(toy: KernelDescription)
     rows, timings = near_and_far(toy)
     source = "product=NVIDIA_H100_80GB_HBM3 in the same bin"
     functional = first(toy)
-    here = [
-        replace(winner(spec(functional, 32), cell, "borrowed", source=source), product=OTHER)
-        for cell in cells(functional)
+    here: list[Winner] = [
+        lent(replace(winner(spec(functional, 32), cell, source=source, median=0.0), product=OTHER), row)
+        for cell, row in zip(cells(functional), rows, strict=True)
     ]
     table, configs = two_products(rows, timings, here)
     assert configs[1] == configs[0]
@@ -205,11 +205,11 @@ def test_borrowed_cells_merge_as_their_source(toy: KernelDescription) -> None:
     lender = first(toy)
     # The second is 25 % off in the first bin and best in the others.
     near, far = "BLOCK_M=64 num_warps=8", "BLOCK_M=128 num_warps=8"
-    sources = {"ADDRESSING=general in the same bin": near, "ADDRESSING=general rows=512 waves=1": far}
-    for source, config in (sources | {f"{lender} rows=64 waves=1": near}).items():
+    for bin, config in (("rows=64 waves=1", near), ("rows=512 waves=1", far)):
         borrower = list(toy.functionals("sm_90"))[1]
-        cell = cells(borrower)[0]
-        borrowed = winner(spec(borrower, 32), cell, "borrowed", source=source)
+        cell, source = cells(borrower)[0], f"ADDRESSING=general {bin}"
+        (other,) = (row for row in winners if (row.arch, row.functional, row.bin) == ("sm_90", str(lender), bin))
+        borrowed = lent(winner(spec(borrower, 32), cell, source=source, median=0.0), other)
         rows = [row for row in winners if (row.functional, row.bin) != (str(borrower), cell)]
         (table,) = plan([PORTABLE], usual("sm_90"), "default", [*rows, borrowed], timings).tables
         got = table.functionals[1].cells[0]
@@ -224,8 +224,7 @@ def test_only_what_is_known_to_fit_takes_a_borrowed_place(toy: KernelDescription
     own, near = spec(borrower, 32), spec(borrower, 64, 8)
     rows = [row for row in winners if row.arch == "sm_90" and row.functional != str(borrower)]
     for cell in cells(borrower):
-        source = "ADDRESSING=general rows=64 waves=1"
-        rows.append(winner(own, cell, "borrowed", source=source))
+        rows.append(lent(winner(own, cell, median=0.0), rows[0]))
     for known, expected in (({near.name: 0}, 64), ({near.name: 8}, 32), ({}, 32), (None, 64)):
         spills = None if known is None else {own.name: 0, **known}
         (table,) = plan([PORTABLE], usual("sm_90"), "default", rows, timings, spills).tables
@@ -368,9 +367,10 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
         slow = spec(functional, 128, 8)
         opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
         opened.put_winners(rows)
-    products = products_in([path], ["gfx942", "sm_90"])
+    with TuningDatabase(path, readonly=True) as opened:
+        products = products_in([opened], ["gfx942", "sm_90"])
+        winners, timings, *_ = read(opened, [toy], products)
     assert products == {"gfx942": usual("gfx942")["gfx942"], "sm_90": [Product("d", "sm_90", 132)]}
-    winners, timings, *_ = read(path, [toy], products)
     assert [row for row in winners if row.provenance == "measured"] == rows
     others = {row.bin for row in winners if row.functional == str(functional)} - {cell}
     assert others == set(cells(functional)[1:])

@@ -107,9 +107,9 @@ def test_a_run_without_news_reads_nothing(
     """The second run says the same without opening the database. A change of the database, of the family's code, of the
     options or of a generated file is news.
     """
-    reads: list[Path] = []
+    reads: list[TuningDatabase] = []
     read = generate.read
-    monkeypatch.setattr(generate, "read", lambda path, *more: (reads.append(path), read(path, *more))[1])
+    monkeypatch.setattr(generate, "read", lambda opened, *more: (reads.append(opened), read(opened, *more))[1])
 
     def run(*more: str) -> tuple[int, str]:
         reads.clear()

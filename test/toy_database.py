@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from toy.rules import APPLY, FAST, KERNEL, WEIGH
 
-from aotriton.codegen.backends import spelled
 from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import CellKey, Timing
 from aotriton.rules import family, image
 from aotriton.rules.binning import bin_text
+from aotriton.rules.borrow import in_a_word
 from aotriton.rules.database import Model, Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.rows import Borrowed
 from aotriton.rules.target import target
 from aotriton.rules.work import FORM, TERMS
 
@@ -41,8 +42,8 @@ def usual(*archs: str) -> dict[str, list[Product]]:
 
 def key(functional: Functional, cell: str, product: str = "") -> CellKey:
     """A cell of a product, by default the usual one."""
-    on = spelled(product or functional.target.product)
-    return functional.arch, on, functional.kernel.name, f"{functional} {cell}"
+    on = product or functional.target.product
+    return functional.arch, on, functional.kernel.name, str(functional), cell
 
 
 def cells(functional: Functional) -> list[str]:
@@ -74,6 +75,12 @@ def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: fl
     )
 
 
+def lent(row: Winner, lender: Winner) -> Borrowed:
+    """The row as one that was borrowed from ``lender``."""
+    given = {field.name: getattr(row, field.name) for field in fields(Winner)} | {"provenance": "borrowed"}
+    return Borrowed(**given, lender=lender)
+
+
 def timed(
     functional: Functional, cell: str, medians: Mapping[tuple[int, int], float]
 ) -> tuple[CellKey, dict[str, Timing]]:
@@ -101,13 +108,13 @@ def database(kernel: KernelDescription) -> tuple[list[Winner], dict[CellKey, dic
         winners.append(winner(spec(measured, *best), cell, median=20.1 if place == 0 else 20.0, runners_up=others))
     for functional in sm_90[1:]:
         for place, cell in enumerate(cells(functional)):
-            row = winner(spec(functional, 32 << place % 3), cell, "borrowed", source=f"{measured} {cell}")
+            own = winner(spec(functional, 32 << place % 3), cell, "borrowed", source=f"{measured} {cell}")
+            row: Winner = lent(own, winners[place])
             if place == 1 or functional["HAS_BIAS"]:
                 row = winner(spec(functional, 64), cell, "imported", source='a "quoted" list\\of\nwinners?')
             winners.append(row)
-    winners[-1] = Winner(
-        **{**vars(winner(spec(sm_90[-1], 64), winners[-1].bin)), "image": "scale_rows_sm_90_0000000000000000"}
-    )
+    last = winner(spec(sm_90[-1], 64), winners[-1].bin)
+    winners[-1] = replace(last, image="scale_rows_sm_90_0000000000000000")
     for functional in gfx942:
         winners += [
             winner(spec(functional, 64, 2), cell, "predicted", source="static model") for cell in cells(functional)
@@ -148,7 +155,7 @@ def on_another(rows: list[Winner]) -> list[Winner]:
     more = []
     for row in (row for row in rows if row.arch == "sm_90"):
         given = {"product": OTHER, "provenance": "borrowed", "median_us": 0.0, "runners_up": ()}
-        given["source"] = f"product={spelled(row.product)} in the same bin"
+        given["source"] = f"product={in_a_word(row.product)} in the same bin"
         if row.provenance == "measured":
             times = {"median_us": 2 * row.median_us, "low_us": 1.9 * row.median_us, "high_us": 2.1 * row.median_us}
             given = {"product": OTHER, "shape": '{"rows": 64, "width": 32}', "measured": "2026-11-21", **times}
@@ -157,7 +164,8 @@ def on_another(rows: list[Winner]) -> list[Winner]:
                 first = spec(found, 32)
                 psels, copts = first.canonical()
                 given |= {"image": first.name, "psels": psels, "copts": copts}
-        more.append(replace(row, **given))  # type: ignore[arg-type]
+        one = replace(row, **given)  # type: ignore[arg-type]
+        more.append(lent(one, row) if one.provenance == "borrowed" else one)
     return rows + more
 
 
