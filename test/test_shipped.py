@@ -22,6 +22,7 @@ import pytest
 from ctest_environment import from_ctest
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
+from aotriton.codegen.pack import LEVEL
 from aotriton.codegen.plan import TOLERANCE, covered
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner, latest_medians
@@ -292,7 +293,7 @@ def test_measured_images_ship_bit_by_bit(cells: list[Shipped], archive: bytes) -
     for spec, image in compile_images(own.values(), store(), None, checksums=checksums):
         assert isinstance(image, CompiledImage), image
         assert image.metadata["sha256"] == checksums[spec.name], f"{spec.name} is not what was measured"
-        packed = zlib.compress(image.binary, 9)
+        packed = zlib.compress(image.binary, LEVEL)
         assert packed in archive or image.binary in archive, f"{spec.name} is not in the archive bit by bit"
 
 

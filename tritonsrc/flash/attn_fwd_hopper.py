@@ -99,8 +99,8 @@ def tile_at(
 
     Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, they are sorted, the longest first,
     and every second round goes through the programs backwards, so that all programs have about the same to do; the last
-    tiles, which not every program gets, are the shortest. Heads form groups of about GROUP_ROUNDS rounds, an even number,
-    which are dealt out one after the other: a group's keys and values should fit in the L2 cache.
+    tiles, which not every program gets, are the shortest. Heads form groups of about GROUP_ROUNDS rounds (an even
+    number), dealt out one after the other: a group's keys and values should fit in the L2 cache.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
