@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 from aotriton.codegen.costs import Cost, Models
@@ -52,9 +52,8 @@ class Evidence:
     def __str__(self) -> str:
         """As C++ spells it."""
         runners_up = f"{{runners_up + {self.first}, {self.count}}}" if self.count else "{}"
-        times = f"{literal(self.median_us)}, {literal(self.low_us)}, {literal(self.high_us)}"
-        told = f"{string(self.source)}, {string(self.shape)}, {string(self.measured)}"
-        return f"{{Provenance::{self.provenance}, {told}, {times}, {runners_up}}}"
+        texts = _texts(self.provenance, self.source, self.shape, self.measured)
+        return f"{{{texts}, {_times(self.median_us, self.low_us, self.high_us)}, {runners_up}}}"
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,16 @@ def _decisions(
     starts = range(0, len(index), width)
     rows = tuple((tuple(index[start : start + width]), shared[cells[start].bin[:-1]]) for start in starts)
     return Decisions(rows, tuple(evidence))
+
+
+@cache  # of many cells the same is told, all but the bin
+def _texts(provenance: str, *texts: str) -> str:
+    return ", ".join((f"Provenance::{provenance}", *map(string, texts)))
+
+
+@lru_cache(1 << 16)
+def _times(*times: float) -> str:
+    return ", ".join(map(literal, times))
 
 
 @cache

@@ -20,6 +20,7 @@ from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
+_Image = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
@@ -117,7 +118,7 @@ class _Borrower:
         self.kind = _kind(functional)
         self._functional, self._product, self._unfit = functional, product, unfit
         self._differing: dict[int, tuple[int, str]] = {}
-        self._images: dict[tuple[str, ...], tuple[str, dict[str, int], dict[str, int]]] = {}
+        self._images: dict[str, _Image | None] = {}  # by config; None where the kernel has it no more
 
     def strangeness(self, lender: _Lender) -> tuple[object, ...]:
         """Orders lenders whose cells are equally far."""
@@ -125,10 +126,7 @@ class _Borrower:
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
-        if lender.configs not in self._images:
-            spec = self._fitting(lender.configs)
-            self._images[lender.configs] = spec.name, *spec.canonical()
-        image, psels, copts = self._images[lender.configs]
+        image, psels, copts = self._fitting(lender.configs)
         theirs = lender.winner
         product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
@@ -154,15 +152,25 @@ class _Borrower:
             self._differing[number] = len(found), "".join(f"{choice.name}={lender[choice.name]} " for choice in found)
         return self._differing[number]
 
-    def _fitting(self, configs: Sequence[str]) -> ImageSpec:
+    def _fitting(self, configs: Sequence[str]) -> _Image:
         """The first config whose image is fit; where none is, the first, for the build to tell."""
-        specs: list[ImageSpec] = []
+        first: _Image | None = None
         for config in configs:
-            with suppress(ValueError):  # a runner-up of another time
-                specs.append(ImageSpec.parse(self._functional, config))
-                if specs[-1].name not in self._unfit:
-                    return specs[-1]
-        return specs[0]
+            if config not in self._images:
+                self._images[config] = self._image(config)
+            if image := self._images[config]:
+                if image[0] not in self._unfit:
+                    return image
+                first = first or image
+        assert first, "a lender's own config is of today"
+        return first
+
+    def _image(self, config: str) -> _Image | None:
+        try:
+            spec = ImageSpec.parse(self._functional, config)
+        except ValueError:  # a runner-up of another time
+            return None
+        return spec.name, *spec.canonical()
 
 
 def _pinned(functional: Functional) -> _Kind:
