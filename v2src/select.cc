@@ -140,7 +140,7 @@ class Survey {
     const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
     const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
     const auto outside = [](int64_t number, int64_t most) {
-      return static_cast<uint64_t>(number - 1) >= static_cast<uint64_t>(most);
+      return static_cast<uint64_t>(number) - 1 >= static_cast<uint64_t>(most);
     };
     const int shift = view.dtype == DType::float32 ? 2 : 1;  // of bytes to elements
     const int64_t limit = kStrideLimit >> shift, partial = (kAlignment >> shift) - 1;
