@@ -32,7 +32,6 @@ FEWEST = 2 * len(TERMS)  # timings of an image without which it has no model
 
 Facts = tuple[str, int, int]  # of an image: config, registers, bytes of shared memory
 Place = tuple[str, str]  # of an image: its kernel's functional and its name
-UNKNOWN: Facts = ("", 0, 0)
 
 
 def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
@@ -65,16 +64,42 @@ class _Observation:
 
 
 class _Group:
-    """Timings of functionals whose sequences share kernels."""
+    """Timings of functionals whose sequences share kernels, on a product of so many multiprocessors."""
 
-    def __init__(self) -> None:
+    def __init__(self, multiprocessors: int) -> None:
+        self.multiprocessors = multiprocessors
         self.rows: dict[Place, list[tuple[float, ...]]] = {}
         self.seen: dict[tuple[Place, str], int] = {}
         self.observations: list[_Observation] = []
         self.specs: dict[Place, tuple[ImageSpec, int]] = {}
         self.calls: dict[str, list[str]] = {}  # by the lead's functional: what tells its calls apart
-        self.sizes: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # and scalars, of a call
+        self.environments: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # sizes and scalars, by call
         self.served: dict[str, dict[str, list[set[Place]]]] = {}  # and by backend: the images of each kernel
+
+    def add_call(self, functional: str, sizes: Mapping[str, int], scalars: Mapping[str, int]) -> str:
+        """A call of the lead's functional; what tells it apart."""
+        call = f"{scalars}{sorted(sizes.items())}"
+        self.calls.setdefault(functional, []).append(call)
+        self.environments[call] = sizes, scalars
+        return call
+
+    def add_image(self, spec: ImageSpec, facts: Facts) -> Place:
+        place = str(spec.functional), spec.name
+        if place not in self.specs:
+            self.specs[place] = spec, occupancy(spec, *facts[1:])
+        return place
+
+    def row(self, place: Place, call: str) -> int:
+        """The number of the image's terms for the call, among its rows; made where it is not there."""
+        if (place, call) not in self.seen:
+            spec, fitting = self.specs[place]
+            work = spec.functional.kernel.work
+            assert work, f"{spec.functional.kernel.name} does not say what it computes"
+            environment = Environment(*self.environments[call], dict(spec.psels), multiprocessors=self.multiprocessors)
+            rows = self.rows.setdefault(place, [])
+            self.seen[place, call] = len(rows)
+            rows.append(terms(work, environment, fitting))
+        return self.seen[place, call]
 
 
 @dataclass(frozen=True)
@@ -96,13 +121,13 @@ def fit(operator: Operator, arch: str, samples: Iterable[Sample], facts: Mapping
     samples = list(samples)
     if not samples:
         return []
-    group, product = _Group(), samples[0].product
+    group, product = _Group(multiprocessors), samples[0].product
     backends = {backend.name: backend for backend in operator.backends}
     for sample in samples:
         if sample.product != product:
             raise ValueError(f"timings of {product} and of {sample.product} do not compare")
-        _take(group, operator.lead, backends, arch, sample, facts, multiprocessors)
-    return _fitted(group, operator, arch, product, multiprocessors)
+        _take(group, operator.lead, backends, arch, sample, facts)
+    return _fitted(group, operator, arch, product)
 
 
 def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart], facts: Mapping[str, Facts],
@@ -110,12 +135,9 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
     """As ``fit``, from times of images that are known one by one, not as parts of a sequence; of backends whose kernels
     all describe their work.
     """
-    group = _Group()
+    group = _Group(multiprocessors)
     for one in calls:
-        scalars = scalars_of(one.functional)
-        call = _call(scalars, one.shape)
-        group.calls.setdefault(str(one.functional), []).append(call)
-        group.sizes[call] = one.shape, scalars
+        call = group.add_call(str(one.functional), one.shape, scalars_of(one.functional))
         served = _served(group, str(one.functional), one.backend)
         for kernel, times, images in zip(one.backend.kernels, one.times, served, strict=True):
             own = kernel.like(one.functional)
@@ -123,23 +145,22 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
                 spec = _spec(own, facts.get(image))
                 if spec is None or spec.name != image:
                     continue
-                place = str(own), image
-                row = _row(group, place, spec, facts[image], call, one.shape, scalars, multiprocessors)
-                group.observations.append(_Observation(((place, row),), time))
+                place = group.add_image(spec, facts[image])
+                group.observations.append(_Observation(((place, group.row(place, call)),), time))
                 images.add(place)
-    return _fitted(group, operator, arch, product, multiprocessors)
+    return _fitted(group, operator, arch, product)
 
 
-def _fitted(group: _Group, operator: Operator, arch: str, product: str, multiprocessors: int) -> list[Model]:
+def _fitted(group: _Group, operator: Operator, arch: str, product: str) -> list[Model]:
     found = []
     for component in _components(group):
         found += _models(component, group, operator, arch, product)
-    worth = _worth(group, operator, found, multiprocessors)
+    worth = _worth(group, operator, found)
     found = [replace(one, saves=worth.get((one.functional, one.image), 0.0)) for one in found]
     return sorted(found, key=lambda model: (model.kernel, model.functional, model.image))
 
 
-def _worth(group: _Group, operator: Operator, models: Sequence[Model], multiprocessors: int) -> dict[Place, float]:
+def _worth(group: _Group, operator: Operator, models: Sequence[Model]) -> dict[Place, float]:
     """What each image saves, in the functional of the lead where that is most.
 
     It serves the calls on which any image of its kernel was timed: what was compared later is not worth less for it.
@@ -153,11 +174,10 @@ def _worth(group: _Group, operator: Operator, models: Sequence[Model], multiproc
         calls = group.calls[functional]
 
         def times(place: Place, calls: Sequence[str] = calls) -> np.ndarray:
-            spec, _ = group.specs[place]
             found = np.full(len(calls), np.inf)
             for i, call in enumerate(calls):
                 if (place[0], call) in timed:
-                    row = _row(group, place, spec, UNKNOWN, call, *group.sizes[call], multiprocessors)
+                    row = group.row(place, call)
                     found[i] = np.dot(group.rows[place][row], coefficients[place])
             return found
 
@@ -174,13 +194,9 @@ def _worth(group: _Group, operator: Operator, models: Sequence[Model], multiproc
 
 
 def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend], arch: str, sample: Sample,
-          facts: Mapping[str, Facts], multiprocessors: int) -> None:  # fmt: skip
+          facts: Mapping[str, Facts]) -> None:  # fmt: skip
     functional = parse_functional(lead, arch, sample.functional)
-    scalars = scalars_of(functional)
-    sizes = _sizes(sample)
-    call = _call(scalars, sizes)
-    group.calls.setdefault(sample.functional, []).append(call)
-    group.sizes[call] = sizes, scalars
+    call = group.add_call(sample.functional, _sizes(sample), scalars_of(functional))
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
@@ -193,9 +209,8 @@ def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend
                 break
             if kernel.work is None:
                 continue
-            place = str(own), image
-            row = _row(group, place, spec, facts[image], call, sizes, scalars, multiprocessors)
-            parts.append((place, row))
+            place = group.add_image(spec, facts[image])
+            parts.append((place, group.row(place, call)))
         else:
             if not parts:
                 continue  # nobody says what its kernels compute
@@ -204,28 +219,10 @@ def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend
                 images.add(place)
 
 
-def _call(scalars: Mapping[str, int], sizes: Mapping[str, int]) -> str:
-    return f"{scalars}{sorted(sizes.items())}"
-
-
 def _served(group: _Group, functional: str, backend: Backend) -> list[set[Place]]:
     """The images of each of the backend's kernels, to be added to."""
     kernels = [kernel for kernel in backend.kernels if kernel.work is not None]
     return group.served.setdefault(functional, {}).setdefault(backend.name, [set() for _ in kernels])
-
-
-def _row(group: _Group, place: Place, spec: ImageSpec, facts: Facts, call: str, sizes: Mapping[str, int],
-         scalars: Mapping[str, int], multiprocessors: int) -> int:  # fmt: skip
-    """The row of the image's terms for the call; its ``facts`` count when it is new."""
-    if place not in group.specs:
-        group.specs[place] = spec, occupancy(spec, *facts[1:])
-    key, work = (place, call), spec.functional.kernel.work
-    if work and key not in group.seen:
-        environment = Environment(sizes, scalars, dict(spec.psels), multiprocessors=multiprocessors)
-        rows = group.rows.setdefault(place, [])
-        group.seen[key] = len(rows)
-        rows.append(terms(work, environment, group.specs[place][1]))
-    return group.seen[key]
 
 
 def _sizes(sample: Sample) -> dict[str, int]:

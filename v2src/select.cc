@@ -29,6 +29,16 @@ int place_of(const ChoiceInfo& choice, int64_t value) {
   return i < values.size() ? static_cast<int>(i) : -1;
 }
 
+// Why a kernel's guards refuse a call, or null. `value(expression, &number)` evaluates; false where it can not.
+template <class Value>
+const char* refused(const KernelInfo& kernel, Value value) {
+  for (const GuardInfo& guard : kernel.guards) {
+    int64_t holds;
+    if (!value(guard.condition, &holds) || !holds) return guard.why;
+  }
+  return nullptr;
+}
+
 // What choosing works out about a call once, however many kernels and backends ask.
 class Survey {
  public:
@@ -61,11 +71,7 @@ class Survey {
 
   // Why the kernel cannot serve the call, or null.
   const char* refusal(const KernelInfo& kernel) const noexcept {
-    for (const GuardInfo& guard : kernel.guards) {
-      int64_t holds;
-      if (!value(guard.condition, &holds) || !holds) return guard.why;
-    }
-    return nullptr;
+    return refused(kernel, [this](const Expression& condition, int64_t* holds) { return value(condition, holds); });
   }
 
   // The digit of a choice of the kernel; -1 where none serves the call.
@@ -202,32 +208,28 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
   return true;
 }
 
-Environment environment_of(const KernelInfo& kernel, const Call& call, const Place& place) {
-  return {&call, nullptr, place.multiprocessors, static_cast<int>(usable_addressing(kernel, call, place))};
-}
-
 // What keeps a kernel of the first backend from the call.
-Error explain_refusal(const KernelInfo& kernel, const Call& call, const Place& place) {
-  const char* const arch = place.info().arch;
-  if (!table_of(kernel, place.arch)) {
+Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
+  const char* const arch = survey.place.info().arch;
+  if (!table_of(kernel, survey.place.arch)) {
     char archs[160] = "";
     for (int i = 0; i < kArchCount; ++i)
       if (table_of(kernel, i)) snprintf(archs + strlen(archs), sizeof archs - strlen(archs), " %s", kArchs[i].arch);
     return fail(Error::unknown_arch, "%s: this build has no images for %s; it has:%s", kernel.name, arch,
                 *archs ? archs : " none");
   }
-  const Environment environment = environment_of(kernel, call, place);
-  if (const char* why = refusal(kernel, environment)) return fail(Error::not_supported, "%s: %s", call.info->name, why);
+  if (const char* why = survey.refusal(kernel))
+    return fail(Error::not_supported, "%s: %s", survey.call.info->name, why);
   char choices[200] = "";
   for (const ChoiceInfo& choice : kernel.choices) {
-    const int found = digit(choice, environment);
+    const int found = survey.digit(choice, survey.addressing(kernel));
     const size_t used = strlen(choices);
     if (found >= 0) {
       snprintf(choices + used, sizeof choices - used, " %s=%s", choice.name, choice.texts[static_cast<size_t>(found)]);
       continue;
     }
-    int64_t value = 0;
-    static_cast<void>(evaluate(choice.value, environment, &value));
+    int64_t value = choice.of_addressing() ? static_cast<int64_t>(survey.addressing(kernel)) : 0;
+    if (!choice.of_addressing()) static_cast<void>(survey.value(choice.value, &value));
     snprintf(choices + used, sizeof choices - used, " %s=%" PRId64, choice.name, value);
   }
   return fail(Error::no_winner, "%s %s:%s is not in this build's coverage", kernel.name, arch, choices);
@@ -355,7 +357,7 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
   const size_t others = first.kernels.size() - 1;
   Survey survey(call, place);
   Selection& lead = dispatch->kernels[others];
-  if (!select(info.lead(), survey, by, &lead)) return explain_refusal(info.lead(), call, place);
+  if (!select(info.lead(), survey, by, &lead)) return explain_refusal(info.lead(), survey);
   choose_by_cell(lead, among, dispatch);
   if (by == By::time && was_measured(info, lead, *dispatch)) {
     by = By::cell;
@@ -364,7 +366,7 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
   }
   for (size_t i = 0; i < others; ++i)
     if (!select(*first.kernels[i], survey, by, &dispatch->kernels[i]))
-      return explain_refusal(*first.kernels[i], call, place);
+      return explain_refusal(*first.kernels[i], survey);
   dispatch->by = by;
   dispatch->predicted_us = predicted(first, dispatch->kernels);
   if (dispatch->predicted_us > 0) {
@@ -392,7 +394,8 @@ Unserved examine(const BackendInfo& backend, const Call& call, const Place& plac
 
 bool rounded(const KernelInfo& kernel, const ChoiceInfo& choice, const Call& call, const Place& place,
              int64_t* of_image, int64_t* of_call) noexcept {
-  const Environment environment = environment_of(kernel, call, place);
+  const Environment environment = {&call, nullptr, place.multiprocessors,
+                                   static_cast<int>(usable_addressing(kernel, call, place))};
   const int found = digit(choice, environment);
   if (found < 0) return false;
   *of_image = choice.values[static_cast<size_t>(found)];
@@ -404,11 +407,8 @@ Addressing usable_addressing(const KernelInfo& kernel, const Call& call, const P
 }
 
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept {
-  for (const GuardInfo& guard : kernel.guards) {
-    int64_t holds;
-    if (!evaluate(guard.condition, environment, &holds) || !holds) return guard.why;
-  }
-  return nullptr;
+  return refused(kernel,
+                 [&](const Expression& condition, int64_t* holds) { return evaluate(condition, environment, holds); });
 }
 
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {
