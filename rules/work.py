@@ -46,7 +46,7 @@ TERMS = (
 TRAFFIC_UNIT = 1e-7  # so that a coefficient of 1 is 10 TB/s in µs: coefficients are of one order of magnitude
 
 # How much longer calls take in the mean without an image, relatively, for it to be in a build.
-WORTH_SHIPPING = 5e-4
+WORTH_SHIPPING = 1e-3
 
 ONE, NONE = constant(1), constant(0)
 

@@ -16,7 +16,7 @@ from toy_database import FOLDER
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
 from aotriton.tune.family import tuning
-from aotriton.tune.tune import parser
+from aotriton.tune.tune import Run, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -319,3 +319,19 @@ def test_two_databases_become_one(project: Project) -> None:
     done = project.tune("--database", str(one), "--merge", str(project.folder / "none.sqlite3"))
     assert done.returncode == 1
     assert "none.sqlite3: there is no such file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernels", "operators"),
+    [
+        ([], ["attn_fwd", "attn_bwd"]),
+        (["attn_fwd_hopper"], ["attn_fwd"]),
+        (["attn_bwd_dq", "attn_fwd"], ["attn_fwd", "attn_bwd"]),
+    ],
+)
+def test_a_kernel_stands_for_its_operator_on_random_shapes(kernels: list[str], operators: list[str]) -> None:
+    """Whole operators are timed there: those that have one of the kernels that were asked for."""
+    flash = family("flash")
+    made = parser(flash)
+    run = Run(flash, made, made.parse_args(["--sample", "1", *(["--kernel", *kernels] if kernels else [])]))
+    assert [one.name for one in run.operators] == operators

@@ -35,7 +35,7 @@ from aotriton.tune.settle import FACTS
 from aotriton.tune.worker import Device, GpuWorker, WorkerError
 
 WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby
-WORTH_TIMING = 1e-4  # saved by an image: a fifth of what it takes to ship
+WORTH_TIMING = 1e-4  # saved by an image: a tenth of what it takes to ship
 MOST_IMAGES = 12  # of a kernel in a functional
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
 FAILURES = 3  # in a row, after which a GPU is not asked again

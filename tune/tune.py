@@ -25,6 +25,7 @@ from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family, add, families, family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
+from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS, target
 from aotriton.tune.carry import carry
 from aotriton.tune.cores import launch_cores
@@ -199,6 +200,11 @@ class Run:
         return [one for one in self.family.kernels if not self.options.kernel or one.name in self.options.kernel]
 
     @property
+    def operators(self) -> list[Operator]:
+        """Those that have one of these kernels."""
+        return [one for one in self.family.operators if any(kernel in self.kernels for kernel in one.kernels)]
+
+    @property
     def wish(self) -> Wish:
         def asked(name: str) -> Sequence[Value]:
             value = getattr(self.options, name)
@@ -368,12 +374,13 @@ def _tune(run: Run, started: float) -> int:
             product=device.name,
         )
         if options.sample:
-            asked = {str(one) for one in _functionals(run, device.arch)}
+            leads = [one.lead for one in run.operators]
+            asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if run.wish.has(one)}
             sampling = Sampling(
                 plan.database, plan.store, plan.compile_images, plan.jobs, options.sample, options.seed, deadline,
                 run.spelled,
             )  # fmt: skip
-            timed = sample(sampling, run.family.operators, device, workers, progress, asked)
+            timed = sample(sampling, run.operators, device, workers, progress, asked)
             print(f"{timed} shapes were timed")
             with TuningDatabase(options.database) as database:
                 _fit_and_compile(run, database, device.arch)

@@ -64,9 +64,7 @@ def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constex
     """
     group = heads
     if CAUSAL:
-        # Rounded up, but for a tenth. A few tiles more than even rounds are the group's shortest ones; a few less leave
-        # the programs with its longest ones nothing to make up for it.
-        group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + 9 * blocks // 10) // blocks, 1)
+        group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + blocks // 2) // blocks, 1)
         group = gl.minimum(group, heads)
     return group, gl.maximum(heads // group, 1) - 1
 
