@@ -105,6 +105,18 @@ def test_the_gpu_sleeps_longer_behind_a_slow_host() -> None:
     assert longest == measure.LONGEST_HEAD_START
 
 
+def test_a_host_that_stood_still_once_is_trusted_again() -> None:
+    """The sleep is as short as ever some rounds later, and no tuning pays for one stall to its end."""
+    gpu = FakeGpu()
+    clock = GpuClock(gpu)
+    for _ in range(3):
+        clock.round([gpu.kernel(12, [90_000])])
+    for _ in range(100):
+        assert clock.round([gpu.kernel(12)]) == pytest.approx([12])
+    assert f"sleep {4 * measure.HEAD_START}" in gpu.said
+    assert gpu.said[-3:] == [f"sleep {measure.HEAD_START}", "flush", "launch"]
+
+
 class Clock:
     """Every repetition takes the same time; counts how many there were, and the rounds."""
 

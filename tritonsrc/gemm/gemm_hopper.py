@@ -170,35 +170,74 @@ def add_bias(x, Bias, row, column, rows, columns, bias_stride_row, bias_stride_c
 
 
 @gluon.jit
-def write_tile(
-    D, Bias, d_slot, acc, batch, row, column, rows, columns, alpha, activation, bias_stride_row, bias_stride_column,
-    PLAIN: gl.constexpr, SWAP: gl.constexpr,
-):  # fmt: skip
-    """Sends the sums `acc` of a consumer to D, begun from [row, column]. PLAIN: without bias and activation."""
-    ROWS: gl.constexpr = acc.shape[0]
+def piece_at(pieces, i):
+    """pieces[i], where the kernel learns i only as it runs: by branches, which copy one piece, and not by selects."""
+    if len(pieces) == 1:
+        piece = pieces[0]
+    elif i < len(pieces) // 2:
+        piece = piece_at(pieces[: len(pieces) // 2], i)
+    else:
+        piece = piece_at(pieces[len(pieces) // 2 :], i - len(pieces) // 2)
+    return piece
+
+
+@gluon.jit
+def stage(z, d_slot, AT: gl.constexpr, SWAP: gl.constexpr):
+    """Puts z in the slot, from column AT of the result on."""
+    if SWAP:
+        d_slot.reshape([d_slot.shape[1], z.shape[0]]).slice(AT, z.shape[1], dim=0).permute((1, 0)).store(z)
+    else:
+        d_slot.reshape([z.shape[0], d_slot.shape[2]]).slice(AT, z.shape[1], dim=1).store(z)
+
+
+@gluon.jit
+def send(D, d_slot, batch, row, column, SWAP: gl.constexpr):
+    """What was staged, from the slot to [row, column] of D."""
+    fence_async_shared()
+    if SWAP:
+        tma.async_copy_shared_to_global(D, [batch, column, row], d_slot)
+    else:
+        tma.async_copy_shared_to_global(D, [batch, row, column], d_slot)
+
+
+@gluon.jit
+def write_plain(D, d_slot, acc, batch, row, column, alpha, SWAP: gl.constexpr):
+    """Sends the sums `acc` of a consumer to D, begun from [row, column]."""
     D_COLUMNS: gl.constexpr = d_slot.shape[1 if SWAP else 2]
-    # Few columns at a time go through an activation, which has no registers to spare.
-    PIECE: gl.constexpr = D_COLUMNS if PLAIN else min(acc.shape[1], 32)
-    pieces = columns_apart(acc, PIECE)
+    pieces = columns_apart(acc, D_COLUMNS)
     for i in gl.static_range(len(pieces)):
         z = pieces[i] * alpha
-        if not PLAIN:
-            z = add_bias(z, Bias, row, column + i * PIECE, rows, columns, bias_stride_row, bias_stride_column)
-            z = activate(z, activation)
-        if i * PIECE % D_COLUMNS == 0:
+        tma.store_wait(0)
+        stage(z.to(D.dtype), d_slot, 0, SWAP)
+        send(D, d_slot, batch, row, column + i * D_COLUMNS, SWAP)
+
+
+@gluon.jit
+def write_activated(
+    D, Bias, d_slot, acc, batch, row, column, rows, columns, alpha, activation, bias_stride_row, bias_stride_column,
+    SWAP: gl.constexpr,
+):  # fmt: skip
+    """The same with bias and activation.
+
+    In a loop, and few columns at a time: an activation has no registers to spare, and written out for all columns it
+    would be most of the image and take the compiler longer than all else.
+    """
+    D_COLUMNS: gl.constexpr = d_slot.shape[1 if SWAP else 2]
+    PIECE: gl.constexpr = min(D_COLUMNS, 32)
+    PLACES: gl.constexpr = D_COLUMNS // PIECE
+    pieces = columns_apart(acc, PIECE)
+    for i in range(len(pieces)):
+        z = piece_at(pieces, i) * alpha
+        z = add_bias(z, Bias, row, column + i * PIECE, rows, columns, bias_stride_row, bias_stride_column)
+        z = activate(z, activation).to(D.dtype)
+        place = i % PLACES
+        if place == 0:
             tma.store_wait(0)
-        if SWAP:
-            at = d_slot.reshape([D_COLUMNS, ROWS]).slice(i * PIECE % D_COLUMNS, PIECE, dim=0)
-            at.permute((1, 0)).store(z.to(D.dtype))
-        else:
-            d_slot.reshape([ROWS, D_COLUMNS]).slice(i * PIECE % D_COLUMNS, PIECE, dim=1).store(z.to(D.dtype))
-        if (i + 1) * PIECE % D_COLUMNS == 0:
-            fence_async_shared()
-            here = column + (i + 1) * PIECE - D_COLUMNS
-            if SWAP:
-                tma.async_copy_shared_to_global(D, [batch, here, row], d_slot)
-            else:
-                tma.async_copy_shared_to_global(D, [batch, row, here], d_slot)
+        for at in gl.static_range(PLACES):
+            if place == at:
+                stage(z, d_slot, at * PIECE, SWAP)
+        if place == PLACES - 1:
+            send(D, d_slot, batch, row, column + (i + 1) * PIECE - D_COLUMNS, SWAP)
 
 
 @gluon.jit
@@ -270,14 +309,11 @@ def consumer(
         else:
             if activation == 0 and bias_stride_row == 0 and bias_stride_column == 0:
                 # Code of its own: instructions to pass over cost as much to fetch as instructions.
-                write_tile(
-                    D, Bias, d_slot, acc, batch, row, column, rows, columns, alpha, activation,
-                    bias_stride_row, bias_stride_column, True, SWAP,
-                )  # fmt: skip
+                write_plain(D, d_slot, acc, batch, row, column, alpha, SWAP)
             else:
-                write_tile(
+                write_activated(
                     D, Bias, d_slot, acc, batch, row, column, rows, columns, alpha, activation,
-                    bias_stride_row, bias_stride_column, False, SWAP,
+                    bias_stride_row, bias_stride_column, SWAP,
                 )  # fmt: skip
         m, n, batch = next_m, next_n, next_batch
     tma.store_wait(0)
