@@ -31,6 +31,7 @@ from aotriton.rules.rows import (
     Product,
     Sample,
     SequenceTiming,
+    Session,
     Winner,
     latest_medians,
 )
@@ -280,6 +281,17 @@ class TuningDatabase:
         """The options of each session, the one that began first at the front: as ``Outcome.session`` counts them."""
         with self._errors():
             return [str(row[0]) for row in self._db.execute("SELECT options FROM session ORDER BY started, id")]
+
+    def sessions(self) -> list[Session]:
+        """Every session, the one that began first at the front."""
+        with self._errors():
+            found = self._db.execute(
+                "SELECT s.started, d.product, d.driver, s.triton, s.options, s.strategy,"
+                " (SELECT count(*) FROM measurement m WHERE m.session = s.id),"
+                " (SELECT count(*) FROM sample x WHERE x.session = s.id)"
+                " FROM session s JOIN device d ON d.id = s.device ORDER BY s.started, s.id"
+            )
+            return [Session(*row) for row in found]
 
     def spills(self) -> dict[str, int]:
         """What each image that was ever compiled spills, by its name; 0 where nothing."""

@@ -113,6 +113,20 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Session:
+    """A run of the tuner on one GPU, and how many rows there are of it."""
+
+    started: str
+    product: str
+    driver: str
+    triton: str
+    options: str
+    strategy: str
+    measurements: int
+    samples: int
+
+
+@dataclass(frozen=True)
 class SequenceTiming:
     """One way to run an operator, its ``images`` in launch order, timed in ``rounds`` rounds. ``spread`` in µs."""
 

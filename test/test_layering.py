@@ -27,6 +27,8 @@ TABLE = {
         "aotriton.rules",
         "aotriton.codegen.compile",
         "aotriton.codegen.program",
+        "aotriton.codegen.store",
+        "jinja2",
         "torch",
         "numpy",
         "scipy",

@@ -60,6 +60,9 @@ class Tuning(Protocol):
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
         """Sizes that stand for the cell; None where the wished ones, or the GPU, do not reach it."""
 
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """The operator's sizes, as it names them, at a shape of ``shape``. Asked for where it counts its operations."""
+
     def rank(self, problem: Problem) -> tuple[object, ...]:
         """Sorts problems, the most valuable first; those that share inputs together."""
 

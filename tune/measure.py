@@ -156,7 +156,7 @@ class TorchGpu:
 
 
 class GpuClock:
-    """Times rounds of launches. Where a sample did not count, the GPU sleeps twice as long, and from then on less again."""
+    """Times rounds of launches. Where a sample did not count, the GPU sleeps twice as long, then less again."""
 
     def __init__(self, gpu: Gpu | None = None) -> None:
         self._gpu: Gpu = gpu or TorchGpu()

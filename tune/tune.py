@@ -63,6 +63,9 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     )
 
     made.add_argument("--seed", type=int, default=0, help="of the shapes of --sample (default: %(default)s)")
+    made.add_argument(
+        "--since", type=Path, metavar="DATABASE", help="an earlier state, which --report tells the changes from"
+    )
 
     what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")
     what.add_argument("--arch", choices=[row.arch for row in TARGETS], help="default: the GPU's")
@@ -98,6 +101,9 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
         help="after a kernel's source has changed: what its images of unchanged bits took stands; needs no GPU",
     )
     mode.add_argument("--predict", action="store_true", help="winners and models by a static model; needs no GPU")
+    mode.add_argument(
+        "--report", type=Path, metavar="FILE", help="write what the database knows as one HTML page; needs no GPU"
+    )
     return made
 
 
@@ -162,8 +168,12 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
         value = getattr(options, name)
         if value is not None and value <= 0:
             made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
+    if options.since and not options.report:
+        made.error("--since is for --report")
     run = Run(of, made, options)
     try:
+        if options.report:
+            return _report(run)
         if options.dry_run:
             return _dry_run(run)
         if not _triton_fits():
@@ -282,6 +292,21 @@ def _compile_only(run: Run) -> int:
 
 def _functionals(run: Run, arch: str) -> list[Functional]:
     return [one for kernel in run.kernels for one in kernel.functionals(arch) if run.wish.has(one)]
+
+
+def _report(run: Run) -> int:
+    """Of all families that share the database."""
+    from aotriton.tune.report import report
+
+    options = run.options
+    sharing = [one for one in families() if one.in_tree] if run.family.in_tree else [run.family]
+    operators = [operator for one in sharing for operator in one.operators]
+    try:
+        report(options.database, operators, options.report, options.since)
+    except OSError as error:
+        return _fail(f"{options.report}: {error.strerror or error}", 1)
+    print(f"{options.report} is written: open it in a browser")
+    return 0
 
 
 def _decide(run: Run) -> int:

@@ -68,6 +68,9 @@ class FlashTuning:
         head_dim = int(functional["BLOCK_DMODEL"])
         return shape_of(batch=batch, heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, head_dim=head_dim)
 
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        return {**shape, "heads_q": shape["heads"], "heads_k": shape["heads"]}
+
     def rank(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, problem.keys
         seqlen_q = keys["max_seqlen_q"]

@@ -39,6 +39,9 @@ class GemmTuning:
             return None
         return shape_of(batch=batch, m=keys["m"], n=keys["columns"] // batch, k=keys["k"])
 
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        return dict(shape)
+
     def rank(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, problem.keys
         return (
