@@ -96,6 +96,10 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 x stand-in (sm_90, 132 multiprocessors)" in done.stderr
     assert "[1/1" in done.stderr
+    measured, found, following = done.stdout.splitlines()
+    assert measured == "measured: 1 problems, 4 candidates: 4 ok"
+    assert found == "winners: 1 for the first time, 0 changed, 1 in all"
+    assert following.startswith("next: ")
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         outcomes, winners = database.outcomes(), database.winners()
         filled_in = filled(ATTN_BWD_PREPROCESS, "sm_90", "stand-in", winners, database.products())
@@ -110,6 +114,7 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     again = tune(tmp_path, *TINY, *standin)
     assert again.returncode == 0
     assert "1 problems, 1 of them measured before" in again.stderr
+    assert again.stdout.startswith("measured: nothing")
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         assert database.outcomes() == outcomes
     other = tune(tmp_path, *TINY, *standin, "--arch", "gfx942")

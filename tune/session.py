@@ -53,8 +53,9 @@ class Plan:
     campaign: str | None = None
 
 
-def tune(plan: Plan, problems: Sequence[Problem], workers: Sequence[GpuWorker], progress: Progress) -> None:
-    """Tunes the problems, all of one arch, in order, each on one of the workers; returns at the deadline or when done.
+def tune(plan: Plan, problems: Sequence[Problem], workers: Sequence[GpuWorker], progress: Progress) -> int:
+    """Tunes the problems, all of one arch, in order, each on one of the workers; returns at the deadline or when done,
+    and says how many problems are left.
 
     TuningError where problems are left that no worker could finish. KeyboardInterrupt passes through, after the
     candidates under way were recorded.
@@ -89,6 +90,7 @@ def tune(plan: Plan, problems: Sequence[Problem], workers: Sequence[GpuWorker], 
     unfinished = [task.problem for task in left if any(task.problem in thread.unfinished for thread in threads)]
     if unfinished:
         raise TuningError(f"{len(unfinished)} problems could not be finished: {unfinished[0]}: see above")
+    return len(left)
 
 
 def _begin(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> tuple[Plan, list[Task]]:

@@ -38,6 +38,7 @@ from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
 from aotriton.tune.session import Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
+from aotriton.tune.summary import Before, summary
 from aotriton.tune.worker import GpuWorker, WorkerError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -411,13 +412,28 @@ def _tune(run: Run, started: float) -> int:
                 _fit_and_compile(run, database, device.arch)
             return 0
         found = _problems(run, device.arch, device.multiprocessors)
-        tune(plan, found, workers, progress)
         with TuningDatabase(options.database) as database:
-            settle(database, [problem.functional for problem in found], ImageStore(), options.jobs)
+            before = Before.of(database, device.arch, device.name)
+        left = None
+        try:
+            left = tune(plan, found, workers, progress)
+        finally:
+            with TuningDatabase(options.database) as database:
+                if left is not None:
+                    settle(database, [problem.functional for problem in found], ImageStore(), options.jobs)
+                print("\n".join(summary(database, before, left, _following(run))))
     finally:
         for worker in workers:
             worker.close()
     return 0
+
+
+def _following(run: Run) -> str:
+    """What to do once all cells are measured."""
+    if any(kernel.work is not None for kernel in run.kernels):
+        command = f"python3 tune/tune.py --family {run.family.place} --sample 150"
+        return f"{command} times random shapes, by which a build chooses"
+    return "build the library: cmake --workflow --preset default"
 
 
 def _triton_fits() -> bool:
