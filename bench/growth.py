@@ -149,6 +149,14 @@ def timed(database: Path, values: int, out: Path) -> tuple[str, float, float, fl
     return said, wall, used, after.ru_maxrss / 1e6
 
 
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the result goes")
@@ -181,7 +189,7 @@ def main() -> int:
             )
         print(" ".join(f"{name}={value}" for name, value in results[-1].items()), flush=True)
     if options.json:
-        machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+        machine = {"processor": _processor(), "python": platform.python_version()}
         record = {"machine": machine, "date": date.today().isoformat(), "results": results}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
