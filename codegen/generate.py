@@ -6,25 +6,38 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
 from aotriton.codegen import operator_source, stamp
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
+from aotriton.codegen.fork import side_by_side
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules import target
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
-from aotriton.rules.database import Model, Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
-from aotriton.rules.family import IN_TREE, add
+from aotriton.rules.database import Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a build has of some operators: their own files by name, and their part of the image list."""
+
+    files: dict[str, str]
+    packs: list[dict[str, object]]
+    functionals: int
+    images: int
 
 
 def write(
@@ -41,13 +54,21 @@ def write(
     families are not the library's own, and register with it. ValueError where a functional has more images than an
     index can name, or a description cannot be numbered; nothing is removed then.
     """
-    output = Output(out)
+    return write_parts([part(made, operators, checksums or {}, models)], operators, made.products, out, added)
+
+
+def part(made: Plan, operators: Sequence[Operator], checksums: Mapping[str, str], models: Models | None) -> Part:
+    """The files that are these operators' own; ValueError as ``write`` says."""
+    files: dict[str, str] = {}
+
+    def add(name: str, content: str) -> None:
+        if name in files:
+            raise ValueError(f"{name} would be written twice")
+        files[name] = content
+
     planned = [table for table in made.tables if table.functionals]
-    output.write("archs.h", render("archs.h", addressing=target.ADDRESSING, targets=target.TARGETS))
-    sources = []
     for table in planned:
-        sources.append(f"{table.kernel.name}.{table.arch}.lut.cc")
-        output.write(sources[-1], _lut_source(table, made.products[table.arch], models))
+        add(f"{table.kernel.name}.{table.arch}.lut.cc", _lut_source(table, made.products[table.arch], models))
     choices: dict[str, dict[str, list[OperatorPlan]]] = {}  # by operator and arch, for each product
     for chosen in made.operators:
         choices.setdefault(chosen.operator.name, {}).setdefault(chosen.arch, []).append(chosen)
@@ -55,28 +76,43 @@ def write(
         choices[name] = {arch: plans for arch, plans in archs.items() if any(one.cells for one in plans)}
     tables = {f"{table.kernel.name}_{table.arch}_table" for table in planned}
     backend_tables = {f"{name}_{arch}_backends" for name, archs in choices.items() for arch in archs}
+    for operator in operators:
+        values = operator_source.values(operator, tables, backend_tables)
+        add(f"{operator.name}.operator.h", render("operator.h", **values))
+        add(f"{operator.name}.operator.cc", render("operator.cc", **values))
+        if choices.get(operator.name):
+            add(f"{operator.name}.backends.cc", _backends_source(operator, choices[operator.name]))
+        if not operator.written:
+            add(f"{operator.name}.h", render("call.h", **values))
+            add(f"{operator.name}.call.cc", render("call.cc", **values))
+    functionals = sum(len(table.functionals) for table in made.tables)
+    images = sum(len(table.images) for table in made.tables)
+    return Part(files, _packs(planned, checksums), functionals, images)
+
+
+def write_parts(
+    parts: Sequence[Part],
+    operators: Iterable[Operator],
+    products: Mapping[str, Sequence[Product]],
+    out: Path,
+    added: bool = False,
+) -> list[str]:
+    """As ``write``, of operators whose own files are made."""
+    output = Output(out)
+    output.write("archs.h", render("archs.h", addressing=target.ADDRESSING, targets=target.TARGETS))
+    for one in parts:
+        for name, content in one.files.items():
+            output.write(name, content)
     families: dict[str, list[Operator]] = {}
     for operator in operators:
         families.setdefault(operator.family, []).append(operator)
-        values = operator_source.values(operator, tables, backend_tables)
-        output.write(f"{operator.name}.operator.h", render("operator.h", **values))
-        output.write(f"{operator.name}.operator.cc", render("operator.cc", **values))
-        sources.append(f"{operator.name}.operator.cc")
-        if choices.get(operator.name):
-            output.write(f"{operator.name}.backends.cc", _backends_source(operator, choices[operator.name]))
-            sources.append(f"{operator.name}.backends.cc")
-        if not operator.written:
-            output.write(f"{operator.name}.h", render("call.h", **values))
-            output.write(f"{operator.name}.call.cc", render("call.cc", **values))
-            sources.append(f"{operator.name}.call.cc")
     listed = [{"name": name, "operators": members} for name, members in families.items()]
     output.write("families.cc", render("families.cc", families=listed, added=added))
-    sources.append("families.cc")
-    products = {row.arch: list(made.products.get(row.arch, ())) or [_usual(row)] for row in target.TARGETS}
+    listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in target.TARGETS}
     if not added:  # else they are those of the library
-        output.write("products.cc", render("products.cc", targets=target.TARGETS, products=products))
-        sources.append("products.cc")
-    stems = sorted(f"{table.kernel.name}.{table.arch}.images" for table in planned)
+        output.write("products.cc", render("products.cc", targets=target.TARGETS, products=listed_products))
+    sources = [name for name in output.contents if name.endswith(".cc")]
+    stems = sorted(f"{pack['kernel']}.{pack['arch']}.images" for one in parts for pack in one.packs)
     image_sources, image_binaries = ([f"{stem}.{suffix}" for stem in stems] for suffix in ("cc", "bin"))
     for name in (*image_sources, *image_binaries):
         output.reserve(name)
@@ -86,12 +122,12 @@ def write(
             "sources.cmake",
             sources=sorted(sources),
             families=[name for name in families if name in IN_TREE],
-            products=[_word(one) for of_arch in products.values() for one in of_arch],
+            products=[_word(one) for of_arch in listed_products.values() for one in of_arch],
             image_sources=image_sources,
             image_binaries=image_binaries,
         ),
     )
-    output.write("images.json", _image_list(planned, checksums or {}))
+    output.write("images.json", _image_list(parts))
     output.finish()
     return output.written
 
@@ -123,9 +159,9 @@ def _backends_source(operator: Operator, archs: Mapping[str, Sequence[OperatorPl
     return render("backends.cc", operator=operator, tables=tables)
 
 
-def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> str:
+def _packs(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> list[dict[str, object]]:
     """What the compile step must make: for each kernel and arch, the request of every image."""
-    packs = [
+    return [
         {
             "family": table.kernel.family,
             "kernel": table.kernel.name,
@@ -137,7 +173,10 @@ def _image_list(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> st
         }
         for table in tables
     ]
-    return json.dumps({"packs": packs}, indent=1) + "\n"
+
+
+def _image_list(parts: Sequence[Part]) -> str:
+    return json.dumps({"packs": [pack for one in parts for pack in one.packs]}, indent=1) + "\n"
 
 
 def _usual(row: target.Target) -> Product:
@@ -209,15 +248,45 @@ def read(
     return winners, timings, database.checksums(), spills
 
 
-def models_in(databases: Iterable[TuningDatabase], products: Mapping[str, Sequence[Product]]) -> Models:
-    """What the databases know of predicted times on these archs. TuningDatabaseError as it says."""
-    models: list[Model] = []
-    configs: dict[str, str] = {}
-    for database in databases:
-        for arch in products:
-            models += database.models(arch)
-        configs |= {name: config for name, (config, _, _) in database.facts().items()}
+def models_in(database: TuningDatabase, products: Mapping[str, Sequence[Product]]) -> Models:
+    """What the database knows of predicted times on these archs. TuningDatabaseError as it says."""
+    models = [model for arch in products for model in database.models(arch)]
+    configs = {name: config for name, (config, _, _) in database.facts().items()}
     return Models(models, configs, products)
+
+
+def _made(
+    family: Family,
+    database: Path | None,
+    products: Mapping[str, Sequence[Product]],
+    coverage: str,
+    rebuilt: Collection[str],
+) -> Part:
+    """What a build has of a family. Without a database nothing is looked up."""
+    winners: list[Winner] = []
+    timings: dict[CellKey, dict[str, Timing]] = {}
+    checksums: dict[str, str] = {}
+    spills: dict[str, int] = {}
+    models = Models()
+    if database:
+        with TuningDatabase(database, readonly=True) as opened:
+            winners, timings, checksums, spills = read(opened, family.kernels, products)
+            models = models_in(opened, products)
+    planned = plan(family.operators, products, coverage, winners, timings, spills, models)
+    for name in rebuilt:
+        checksums.pop(name, None)
+    return part(without_measured(planned, set(rebuilt)), family.operators, checksums, models)
+
+
+def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
+    """The parts; PlanError with what all families miss, or what else one of them raised."""
+    errors = [one for one in outcomes if isinstance(one, Exception)]
+    for error in errors:
+        if not isinstance(error, PlanError):
+            raise error
+    if errors:
+        raise PlanError("\n".join(map(str, errors)))
+    return [one for one in outcomes if isinstance(one, Part)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -252,43 +321,34 @@ def main(arguments: list[str] | None = None) -> int:
         archs = sorted(set(options.arch))
         outside = [add(folder) for folder in options.family]
         families = outside if options.alone else all_families()
+
+        def path_of(family: Family) -> Path:
+            return options.database if family.in_tree else family.folder / "rules" / options.database.name
+
         # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
         asked = families if options.coverage != "none" else ()
-        kernels: dict[Path, list[KernelDescription]] = {}  # by the database that knows them
-        for family in asked:
-            path = options.database if family.in_tree else family.folder / "rules" / options.database.name
-            kernels.setdefault(path, []).extend(family.kernels)
+        databases = sorted({path_of(family) for family in asked})
         rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
         words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product)
         elsewhere = [family.folder for family in families if not family.in_tree]
-        digest = stamp.digest(words, elsewhere, sorted(kernels))
+        digest = stamp.digest(words, elsewhere, databases)
         if summary := stamp.read(options.out, digest):
             print(f"{summary}, 0 files written")
             return 0
-        winners: list[Winner] = []
-        timings: dict[CellKey, dict[str, Timing]] = {}
-        checksums: dict[str, str] = {}
-        spills: dict[str, int] = {}
-        with ExitStack() as stack:  # each is opened once: whether it is damaged is looked up in all of it
-            opened = {path: stack.enter_context(TuningDatabase(path, readonly=True)) for path in kernels}
-            products = products_in(opened.values(), archs)
-            for arch in archs:
-                products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
-            for path, database in opened.items():
-                found = read(database, kernels[path], products)
-                winners += found[0]
-                timings |= found[1]
-                checksums |= found[2]
-                spills |= found[3]
-            models = models_in(opened.values(), products)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(TuningDatabase(path, readonly=True)) for path in databases]
+            products = products_in(opened, archs)
+        for arch in archs:
+            products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
+        jobs = [
+            partial(_made, one, path_of(one) if asked else None, products, options.coverage, rebuilt)
+            for one in families
+        ]
+        parts = _parts(side_by_side(jobs))
         operators = [operator for family in families for operator in family.operators]
-        planned = plan(operators, products, options.coverage, winners, timings, spills, models)
-        made = without_measured(planned, set(rebuilt))
-        for name in rebuilt:
-            checksums.pop(name, None)
-        written = write(made, operators, options.out, checksums, options.alone, models)
-        functionals = sum(len(table.functionals) for table in made.tables)
-        summary = f"{functionals} functionals, {sum(len(table.images) for table in made.tables)} images"
+        written = write_parts(parts, operators, products, options.out, options.alone)
+        functionals, images = sum(one.functionals for one in parts), sum(one.images for one in parts)
+        summary = f"{functionals} functionals, {images} images"
         stamp.write(options.out, digest, made_files(options.out), summary)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
