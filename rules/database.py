@@ -176,6 +176,19 @@ class TuningDatabase:
                 ) from None
 
     @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """What is read within is of one state of the file, whatever another process writes meanwhile."""
+        with self._errors():
+            if self._db.conn.in_transaction:
+                yield
+                return
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.conn.rollback()
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._errors():
             # IMMEDIATE: the lock is taken before anything is read, so that two writers wait instead of deadlocking.
@@ -344,7 +357,7 @@ class TuningDatabase:
         """
         where, values = _where({"arch": arch, "kernel": kernel, "id": problem})
         these = f"(SELECT id FROM problem {where})"
-        with self._errors():
+        with self._snapshot():
             # What a measurement refers to is read apart: few problems, images and sessions have many measurements.
             found = self._db.execute(f"SELECT id, arch, kernel, functional, bin, shape FROM problem {where}", values)
             problems = dict(self._read("problem", rows.problem, found))
@@ -380,7 +393,7 @@ class TuningDatabase:
 
         Of a product that no session was on, the multiprocessors are those of its arch's usual one.
         """
-        with self._errors():
+        with self._snapshot():
             found = self._db.execute(
                 "SELECT product, arch, max(multiprocessors), max(memory) FROM device"
                 " WHERE id IN (SELECT device FROM session WHERE id IN"
@@ -489,7 +502,7 @@ class TuningDatabase:
 
     def samples(self, arch: str, operator: str) -> list[Sample]:
         """Every sample of the operator on the arch's products, oldest first, with its timings."""
-        with self._errors():
+        with self._snapshot():
             found = self._db.execute(
                 "SELECT t.sample, t.sequence, q.backend, q.images, t.median_us, t.spread, t.rounds"
                 " FROM timing t JOIN sequence q ON q.id = t.sequence WHERE q.operator = ?"

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,32 @@ def test_processes_that_write_at_once_lose_and_double_nothing(path: Path) -> Non
         names = sorted(outcome.image for outcome in database.outcomes())
     assert names == sorted(f"image_{writer}_{number}" for writer in range(4) for number in range(40))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]  # no -wal, no -journal
+
+
+def test_what_is_read_is_of_one_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement that another process adds between the reads of images and of measurements is not seen half."""
+    write_rows(path, 1, 2)
+
+    def write_one_more() -> None:
+        with TuningDatabase(path) as database:
+            image = database.image_id("late", "BLOCK_M=9")
+            database.record(Measurement(1, image, 1, "sweep", "ok", 10.0, [10.0]))
+
+    writers: list[threading.Thread] = []
+    read = module.rows.session
+
+    def meanwhile(row: Any) -> Any:
+        if not writers:
+            writers.append(threading.Thread(target=write_one_more))
+            writers[0].start()
+            writers[0].join(0.5)  # as long as it would take if it need not wait
+        return read(row)
+
+    monkeypatch.setattr(module.rows, "session", meanwhile)
+    with TuningDatabase(path) as database:
+        assert len(database.outcomes()) == 2
+        writers[0].join()
+        assert len(database.outcomes()) == 3
 
 
 def test_a_killed_writer_leaves_every_acknowledged_row(path: Path) -> None:
