@@ -176,7 +176,8 @@ def _packs(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> list[di
 
 
 def _image_list(parts: Sequence[Part]) -> str:
-    return json.dumps({"packs": [pack for one in parts for pack in one.packs]}, indent=1) + "\n"
+    packs = sorted((pack for one in parts for pack in one.packs), key=lambda pack: str(pack["arch"]))
+    return json.dumps({"packs": packs}, indent=1) + "\n"
 
 
 def _usual(row: target.Target) -> Product:

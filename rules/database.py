@@ -299,10 +299,11 @@ class TuningDatabase:
         """Every session, the one that began first at the front."""
         with self._errors():
             found = self._db.execute(
-                "SELECT s.started, d.product, d.driver, s.triton, s.options, s.strategy,"
-                " (SELECT count(*) FROM measurement m WHERE m.session = s.id),"
-                " (SELECT count(*) FROM sample x WHERE x.session = s.id)"
-                " FROM session s JOIN device d ON d.id = s.device ORDER BY s.started, s.id"
+                "SELECT s.started, d.product, d.driver, s.triton, s.options, s.strategy, ifnull(m.rows, 0),"
+                " ifnull(x.rows, 0) FROM session s JOIN device d ON d.id = s.device"
+                " LEFT JOIN (SELECT session, count(*) AS rows FROM measurement GROUP BY session) m ON m.session = s.id"
+                " LEFT JOIN (SELECT session, count(*) AS rows FROM sample GROUP BY session) x ON x.session = s.id"
+                " ORDER BY s.started, s.id"
             )
             return [Session(*row) for row in found]
 

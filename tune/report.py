@@ -246,7 +246,7 @@ def _functional(operator: Operator | None, functional: Functional, winners: Mapp
     kernel = functional.kernel
     specs = {bin: ImageSpec.of(functional, one.psels, one.copts).config for bin, one in _fitting(functional, winners)}
     counts = Counter(specs.values())
-    letters = {config: LETTERS[place % len(LETTERS)] for place, (config, _) in enumerate(counts.most_common())}
+    letters = {config: _letter(place) for place, (config, _) in enumerate(counts.most_common())}
     values = {bin: _value(operator, functional, winners[bin]) for bin in specs}
     known = [value for value in values.values() if value is not None]
     best = max(known, default=1.0) if operator else min(known, default=1.0)
@@ -279,6 +279,12 @@ def _functional(operator: Operator | None, functional: Functional, winners: Mapp
         maps.append(Map(named, column_key.representatives if column_key else (0,), tuple(rows)))
     legend = tuple((letters[config], config, count) for config, count in counts.most_common())
     return Functionals(str(functional), tuple(maps), legend)
+
+
+def _letter(place: int) -> str:
+    """A, B, ... z, A1, B1, ..."""
+    again, letter = divmod(place, len(LETTERS))
+    return LETTERS[letter] + (str(again) if again else "")
 
 
 def _fitting(functional: Functional, winners: Mapping[str, Winner]) -> Iterable[tuple[str, Winner]]:
@@ -340,6 +346,3 @@ def _losses(problems: Sequence[Sequence[float]]) -> list[float]:
                 ratios.append(log(best / min(times)))
         losses.append(exp(sum(ratios) / len(ratios)) - 1 if ratios else 0.0)
     return losses
-
-
-__all__ = ["Change", "Curve", "changed", "curves", "report"]

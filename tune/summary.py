@@ -26,7 +26,7 @@ class Before:
 
     @classmethod
     def of(cls, database: TuningDatabase, arch: str, product: str) -> Before:
-        return cls(arch, product, len(database.sessions()), _winners(database.winners(arch, product=product)))
+        return cls(arch, product, len(database.session_options()), _winners(database.winners(arch, product=product)))
 
 
 def summary(database: TuningDatabase, before: Before, left: int | None, following: str) -> list[str]:
