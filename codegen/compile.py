@@ -18,12 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.missing import where
-from aotriton.codegen.pool import TRIES, compile_images, cpu_count, spec_of
+from aotriton.codegen.pool import TRIES, WarmCompiler, compile_images, cpu_count, request_of, spec_of
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 
-__all__ = ["CompileFailure", "CompiledImage", "ImageStore", "compile_images", "main"]
+__all__ = [
+    "CompileFailure",
+    "CompiledImage",
+    "ImageStore",
+    "WarmCompiler",
+    "compile_images",
+    "cpu_count",
+    "main",
+    "request_of",
+    "spec_of",
+]
 
 
 def serve() -> None:

@@ -112,6 +112,35 @@ def compile_images(
                 worker.stop()
 
 
+class WarmCompiler:
+    """One worker for a caller that has threads of its own; each thread needs one."""
+
+    def __init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="aotriton-compile-")
+        self._selector = selectors.DefaultSelector()
+        self._worker = _Worker(Path(self._scratch.name), self._selector)
+
+    def compile(
+        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None, time_limit: float = TIME_LIMIT
+    ) -> CompiledImage | CompileFailure:
+        """The image from the store, or made and stored; as ``compile_images`` with ``checksum``."""
+        if stored := store.get(spec.name, checksum):
+            return stored
+        for _ in range(TRIES):
+            self._worker.begin(spec.name, spec, time_limit)
+            ready = self._selector.select(time_limit)
+            result = self._worker.finish(store, checksum) if ready else self._worker.give_up(time_limit)
+            if isinstance(result, CompileFailure) or checksum in (None, result.metadata["sha256"]):
+                break
+        return result
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self._worker.stop()
+        self._selector.close()
+        self._scratch.cleanup()
+
+
 class _Worker:
     """A child process running ``compile.serve``, started when it is needed: a line of json in, a line of json out."""
 

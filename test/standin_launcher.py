@@ -4,8 +4,9 @@ The child processes read what to do from AOTRITON_STANDIN, a json object: "crash
 context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
 gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" and "dies_at_start" fail at the
 start. "lost" is [after how many requests the GPU is lost, for how many more], counted in the folder
-"counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls itself. "refuse" lists batches of
-shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them.
+"counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls itself, "other" has product and
+driver of single ones. "refuse" lists batches of shapes on which no launch sequence runs; "lost_gpu" alone has one GPU
+refuse all of them.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class StandinLauncher:
             raise RuntimeError("pyaotriton is missing")
         if self._orders.get("dies_at_start"):
             os._exit(3)
+        self._gpu = os.environ["CUDA_VISIBLE_DEVICES"]
         self._intact, self._healthy = True, True
         self._checked: set[str] = set()  # what is timed without was checked earlier: it races
 
@@ -58,7 +60,9 @@ class StandinLauncher:
         return config in self._orders.get(order, ())
 
     def device(self) -> Device:
-        return Device("sm_90", self._orders.get("product", "stand-in"), "none", "none", 132, "GPU-0", 1 << 30, 700)
+        own = {"product": "stand-in", "driver": "none"} | self._orders.get("other", {}).get(self._gpu, {})
+        product = self._orders.get("product", own["product"])
+        return Device("sm_90", product, own["driver"], "none", 132, "GPU-0", 1 << 30, 700)
 
     def conditions(self) -> Conditions:
         return Conditions(1980, 41)

@@ -8,33 +8,33 @@ import multiprocessing.context
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_session import CONFIG, LAUNCHER, Compiled, children, fake_compile, orders, run, small, wait_for_end
+from standin_compiler import KILLED, FullDiskCompiler, KilledCompiler
+from test_session import CONFIG, LAUNCHER, children, orders, own_store, run, small, wait_for_end
 
 from aotriton.codegen import pool
-from aotriton.codegen.compile import CompileFailure, ImageStore
+from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
-from aotriton.rules.image import ImageSpec
 from aotriton.tune import cores
 from aotriton.tune import tune as program
 from aotriton.tune.campaign import campaigns, decidable
 from aotriton.tune.incident import TuningError
 from aotriton.tune.recompile import is_incident
-from aotriton.tune.session import Plan
 from aotriton.tune.worker import Device, GpuWorker
 
-__all__ = ["orders"]
+__all__ = ["orders", "own_store"]
+ROOT = Path(__file__).resolve().parent.parent
 SEQLENS = (512, 2048)
-KILLED = "the compiler process was killed by SIGKILL"
 
 
 def known(tmp_path: Path) -> tuple[list[Outcome], list[Winner]]:
@@ -138,36 +138,43 @@ def test_a_worker_that_cannot_be_started_does_not_hang(tmp_path: Path, monkeypat
         run(tmp_path, small())
 
 
-class Killer:
-    """A compiler that is killed at some candidates: so many times each, and when alone, too."""
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says when the compiler is killed."""
 
-    def __init__(self, times: int, what: str = "num_warps=8") -> None:
-        self.times, self.what, self.killed = times, what, Counter[str]()
+    def told(times: int, what: str = "num_warps=8") -> None:
+        monkeypatch.setattr(KilledCompiler, "times", times)
+        monkeypatch.setattr(KilledCompiler, "what", what)
+        monkeypatch.setattr(KilledCompiler, "killed", Counter[str]())
 
-    def __call__(self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Compiled:
-        for spec, image in fake_compile(specs, store, jobs):
-            bad = self.what in spec.config and self.killed[spec.name] < self.times
-            self.killed[spec.name] += bad
-            yield spec, CompileFailure(spec.name, KILLED) if bad else image
+    return told
 
 
 def test_a_killed_compiler_is_tried_again(
-    tmp_path: Path, orders: dict[str, object], undisturbed: tuple[Counter[tuple[str, ...]], list[Winner]]
+    tmp_path: Path,
+    orders: dict[str, object],
+    undisturbed: tuple[Counter[tuple[str, ...]], list[Winner]],
+    killed: Callable[..., None],
 ) -> None:
-    """Alone, when the others are done; what compiles then is measured."""
-    run(tmp_path, small(SEQLENS), compile_images=Killer(1))
+    """Alone, with the machine to itself; what compiles then is measured."""
+    killed(1)
+    run(tmp_path, small(SEQLENS), compiler="KilledCompiler")
     same(tmp_path, undisturbed)
 
 
-def test_a_compiler_that_is_always_killed_is_a_verdict(tmp_path: Path, orders: dict[str, object]) -> None:
+def test_a_compiler_that_is_always_killed_is_a_verdict(
+    tmp_path: Path, orders: dict[str, object], killed: Callable[..., None]
+) -> None:
     """Where another image compiles afterwards. Where none does, the machine is to blame, and nothing is recorded."""
-    outcomes = run(tmp_path, small(), compile_images=Killer(9))
+    killed(9)
+    outcomes = run(tmp_path, small(), compiler="KilledCompiler")
     assert {o.status for o in outcomes if "num_warps=8" in o.config} == {"compile_failed"}
     assert {o.status for o in outcomes if "num_warps=8" not in o.config} == {"ok", "pruned"}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    killed(99, "")
     with pytest.raises(TuningError, match=r"nothing compiles here now.*SIGKILL"):
-        run(elsewhere, small(), compile_images=Killer(99, ""))
+        run(elsewhere, small(), compiler="KilledCompiler")
     assert known(elsewhere) == ([], [])
 
 
@@ -189,12 +196,9 @@ def test_a_full_disk_is_named(
 ) -> None:
     """Of the database, and of the image store; with room again the same command goes on."""
 
-    def full(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Iterator[object]:
-        yield from list(fake_compile(specs, store, jobs))[:40]
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    monkeypatch.setattr(FullDiskCompiler, "left", 20)
     with pytest.raises(TuningError, match=f"{tmp_path / 'store'}: No space left on device"):
-        run(tmp_path, small(SEQLENS), compile_images=full)
+        run(tmp_path, small(SEQLENS), compiler="FullDiskCompiler")
     opening = TuningDatabase._open
 
     def small_disk(self: TuningDatabase, readonly: bool) -> None:
@@ -218,20 +222,20 @@ def killed_run(tmp_path: Path, rng: random.Random, again: bool) -> bool:
     log = tmp_path / "log"
     lines = log.read_text().count("\n") if log.exists() else 0
     wanted, late = lines + rng.randrange(3), rng.uniform(0, 0.03)
-    if not (pid := os.fork()):
-        with suppress(BaseException):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            run(tmp_path, small(SEQLENS), again=again)
-            os._exit(0)
-        os._exit(1)
+    script = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        "from pathlib import Path; from test_session import run, small\n"
+        f"run(Path({str(tmp_path)!r}), small({SEQLENS}), again={again})"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     while log.read_text().count("\n") < wanted if log.exists() else wanted:
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        if parent.poll() is not None:
             return False
         time.sleep(0.003)
     time.sleep(late)
-    started = children(pid)
-    os.kill(pid, signal.SIGKILL)
-    killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    started = children(parent.pid)
+    parent.send_signal(signal.SIGKILL)
+    killed = parent.wait() == -signal.SIGKILL
     wait_for_end(started)
     return killed
 
@@ -314,9 +318,8 @@ def test_the_program_ends_with_status_1(
 ) -> None:
     """A GPU that dies after two candidates: the message, and no measured winner."""
     orders.update(counters=str(tmp_path), lost=[2, 10**9])
-    quick = {"compile_images": fake_compile, "pauses": (0, 0)}
-    monkeypatch.setattr(program, "Plan", lambda **given: Plan(**(given | quick)))
-    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(program, "COMPILER", "standin_compiler:StandinCompiler")
+    monkeypatch.setattr(program, "PAUSES", (0, 0))
     database = ("--database", str(tmp_path / "tuning.sqlite3"), "--launcher", LAUNCHER)
     what = ("--kernel", "attn_fwd", "--head-dim", "64", "--no-causal", "--seqlen-q", "512", "--waves", "8")
     assert program.main([*database, *what, "--again"]) == 1

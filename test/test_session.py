@@ -9,47 +9,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from standin_launcher import time_of
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
+from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
-from aotriton.rules.image import ImageSpec
+from aotriton.tune.cluster import Cluster, new_setting
+from aotriton.tune.engine import unfit
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, prune, tune
+from aotriton.tune.session import Plan, tune
 from aotriton.tune.space import space
-from aotriton.tune.worker import GpuWorker
+from aotriton.tune.station import store_token
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = "standin_launcher:StandinLauncher"
 CONFIG = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages={}"
 
 HOPPER = Wish({"BLOCK_DMODEL": (128,), "CAUSAL": (False,)}, {"max_seqlen_q": (512,), "waves": (8,)})
-
-Compiled = Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
-
-
-def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Compiled:
-    """Images without a compiler: tiles of 128 keys spill, four stages need too much shared memory."""
-    for spec in specs:
-        values = dict(spec.psels + spec.copts)
-        metadata = {"sha256": "0" * 64, "registers": 128, "spills": 0, "stack": 0, "shared": 1024}
-        metadata["spills"] = 1600 if values.get("BLOCK_N") == 128 else 0
-        metadata["shared"] = 1 << 20 if values.get("num_stages") == 4 else 1024
-        yield spec, CompiledImage(spec.name, metadata, Path("none"))
-
-
-def broken_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Compiled:
-    """A compiler that knows one number of warps only."""
-    for spec, image in fake_compile(specs, store, jobs):
-        eight = dict(spec.copts)["num_warps"] == 8
-        yield spec, CompileFailure(spec.name, "error: " + "x" * 5000 + " at the end") if eight else image
 
 
 def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
@@ -58,19 +39,37 @@ def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
     return problems([ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
 
 
-def run(tmp_path: Path, found: list[Problem], gpus: int = 1, limit: float = 20.0, **plan: object) -> list[Outcome]:
+def run(
+    tmp_path: Path,
+    found: list[Problem],
+    gpus: int = 1,
+    limit: float = 20.0,
+    compiler: str = "StandinCompiler",
+    pauses: tuple[float, ...] = (0, 0),
+    **plan: object,
+) -> list[Outcome]:
     """Tunes and returns every outcome."""
     path = tmp_path / "tuning.sqlite3"
-    workers = [GpuWorker(LAUNCHER, str(gpu), limit) for gpu in range(gpus)]
-    settings = {"product": "stand-in", "compile_images": fake_compile, "pauses": (0, 0)} | plan
+    os.environ["AOTRITON_IMAGE_STORE"] = str(tmp_path / "store")
+    store, progress = ImageStore(), Progress()
+    setting = new_setting(
+        LAUNCHER, f"standin_compiler:{compiler}", store_token(store), pauses=pauses, candidate_limit=limit
+    )
+    cluster = Cluster(setting, progress.note, gpus=[str(gpu) for gpu in range(gpus)], jobs=1)
     try:
-        tune(Plan(path, ImageStore(tmp_path / "store"), LAUNCHER, **settings), found, workers, Progress())  # type: ignore[arg-type]
+        device = cluster.first_gpu()
+        tune(Plan(path, store, device, **plan), found, cluster, progress)  # type: ignore[arg-type]
     finally:
-        for worker in workers:
-            worker.close()
-        with TuningDatabase(path, readonly=True) as database:
+        cluster.close()
+        with TuningDatabase(path) as database:
             outcomes = database.outcomes()
     return outcomes
+
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The store of a test; ``run`` names it in the environment, as workers look for it there."""
+    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "store"))
 
 
 @pytest.fixture
@@ -165,7 +164,7 @@ def test_a_leader_that_fails_in_the_race_is_out(tmp_path: Path, orders: dict[str
 
 def test_failed_compilations_become_rows(tmp_path: Path, orders: dict[str, object]) -> None:
     """The compiler's message is kept, but not all of it, and the other candidates are measured."""
-    found = swept(run(tmp_path, small(), compile_images=broken_compile))
+    found = swept(run(tmp_path, small(), compiler="BrokenCompiler"))
     assert {status for config, status in found.items() if "num_warps=8" in config} == {"compile_failed"}
     assert "ok" in found.values()
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
@@ -205,21 +204,32 @@ def test_what_the_gpu_was_is_recorded(tmp_path: Path, orders: dict[str, object])
 
 
 def test_another_product_measures_for_itself(tmp_path: Path, orders: dict[str, object]) -> None:
-    """What one product measured makes nothing needless on another, and each has its own winner. A GPU of another
-    product than the plan's does not begin.
-    """
+    """What one product measured makes nothing needless on another, and each has its own winner."""
     first = run(tmp_path, small())
     orders.update(product="other")
-    both = run(tmp_path, small(), product="other")
+    both = run(tmp_path, small())
     assert both[: len(first)] == first
     new = both[len(first) :]
     assert {o.product for o in new} == {"other"}
     assert Counter((o.image, o.phase, o.status) for o in new) == Counter((o.image, o.phase, o.status) for o in first)
-    assert run(tmp_path, small(), product="other") == both
+    assert run(tmp_path, small()) == both
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         assert [winner.product for winner in database.winners()] == ["other", "stand-in"]
-    with pytest.raises(TuningError, match="it is other, the plan is for stand-in"):
-        run(tmp_path, small((2048,)))
+
+
+@pytest.mark.parametrize("fact", ["product", "driver"])
+def test_gpus_of_two_kinds_are_not_mixed(
+    tmp_path: Path, orders: dict[str, object], capsys: pytest.CaptureFixture[str], fact: str
+) -> None:
+    """The kind that comes first measures; one of another product or driver is named and left out."""
+    orders.update(other={"1": {fact: "odd"}}, slow=0.01)
+    run(tmp_path, small((64, 512, 2048, 8192)), gpus=2)
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        used = database._db.execute("SELECT DISTINCT product, driver FROM device").fetchall()
+    assert len(used) == 1
+    told = capsys.readouterr().err
+    assert "is left out: it is " in told
+    assert "odd" in told
 
 
 def test_two_gpus_share_the_problems(tmp_path: Path, orders: dict[str, object]) -> None:
@@ -317,15 +327,12 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
 @pytest.mark.parametrize(("fact", "value"), [("spills", 1), ("stack", 4), ("shared", 1 << 20)])
 def test_what_spills_or_does_not_fit_is_never_measured(fact: str, value: int) -> None:
     """One spilled register or byte rules an image out, even where nothing else is left; so does shared memory."""
-    specs = {spec.name: spec for spec in space(small()[0]).candidates[:2]}
-    good, bad = specs
+    spec = space(small()[0]).candidates[0]
     facts = {"spills": 0, "stack": 0, "shared": 1024}
-    images = {
-        good: CompiledImage(good, facts, Path("none")),
-        bad: CompiledImage(bad, facts | {fact: value}, Path("none")),
-    }
-    assert list(prune(specs, images)) == [bad]
-    assert list(prune(specs, {bad: images[bad]})) == [bad]
+    assert unfit(spec, CompiledImage(spec.name, facts, Path("none"))) is None
+    why = unfit(spec, CompiledImage(spec.name, facts | {fact: value}, Path("none")))
+    assert why
+    assert str(value) in why
 
 
 def test_the_hopper_forward_is_tuned_like_any_kernel(tmp_path: Path, orders: dict[str, object]) -> None:

@@ -1,59 +1,60 @@
-"""Shows a tuning run: one line that rewrites itself on a terminal, a line for each problem elsewhere."""
+"""Shows a tuning run: a line that rewrites itself on a terminal, a line for each problem elsewhere."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from shutil import get_terminal_size
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from aotriton.tune.problems import Problem
 
+if TYPE_CHECKING:
+    from rich.live import Live
+
+AGAIN = 0.2  # seconds until the line is written anew
+
 
 class Progress:
-    """Thread-safe; writes to stderr, so that stdout stays for results. ``quiet`` shows notes only."""
+    """Writes to stderr, so that stdout stays for results."""
 
     def __init__(self, deadline: float = float("inf")) -> None:
-        self._lock = threading.Lock()
-        self._terminal = sys.stderr.isatty()
         self._deadline = deadline
         self._total = self._skipped = self._done = 0
-        self._started = time.monotonic()
-        self._now: dict[int, tuple[str, int, int]] = {}  # by thread: the problem, its candidates, those begun
+        self._started = self._shown = time.monotonic()
+        self._now = ""
+        self._live = _live()
 
     def begin(self, total: int, skipped: int) -> None:
         self._total, self._skipped, self._started = total, skipped, time.monotonic()
         self.note(f"{total} problems, {skipped} of them measured before")
 
-    def problem(self, problem: Problem, candidates: int) -> None:
-        self._now[threading.get_ident()] = str(problem), candidates, 0
+    def problem(self, problem: Problem) -> None:
+        self._now = str(problem)
 
-    def candidate(self, config: str, best_us: float | None) -> None:
-        title, candidates, begun = self._now.get(threading.get_ident(), ("", 0, 0))
-        self._now[threading.get_ident()] = title, candidates, min(begun + 1, candidates)
-        if self._terminal:
-            best = f"best {best_us:.1f} us, " if best_us else ""
-            self._show(f"{self._counts()} {title} [{begun + 1}/{candidates}] {best}trying {config}")
+    def show(self, trials: int, gpus: int, busy: float | None, best: str) -> None:
+        """The line: trials so far, GPUs, the share of their time in which they measured, the best of the problem."""
+        if self._live and time.monotonic() - self._shown > AGAIN:
+            self._shown = time.monotonic()
+            share = f", {busy:.0%} busy" if busy is not None else ""
+            about = f"{self._counts()} {trials} trials, {gpus} GPUs{share}  {self._now}"
+            self._live.update(f"{about}  best {best}" if best else about, refresh=True)
 
     def solved(self, problem: Problem, config: str | None, median_us: float) -> None:
-        with self._lock:
-            self._done += 1
+        self._done += 1
         result = f"{config}, {median_us:.1f} us" if config else "no candidate was right"
         self.note(f"{self._counts()} {problem}: {result}")
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        with self._lock:
-            clear = "\r\033[K" if self._terminal else ""
-            print(f"{clear}{text}", file=sys.stderr, flush=True)
+        if self._live:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        if self._terminal:
-            self._show("")
-
-    def _show(self, text: str) -> None:
-        with self._lock:
-            print(f"\r\033[K{text[: get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+        if self._live:
+            self._live.stop()
 
     def _counts(self) -> str:
         elapsed = time.monotonic() - self._started
@@ -62,3 +63,16 @@ class Progress:
         minutes, rest = divmod(max(0, round(seconds)), 60)
         eta = f", {minutes}:{rest:02d} left" if self._done else ""
         return f"[{self._skipped + self._done}/{self._total}{eta}]"
+
+
+def _live() -> Live | None:
+    """What rewrites a line; None where nobody looks at it, or rich is not installed."""
+    if sys.stderr.isatty():
+        with suppress(ImportError):
+            from rich.console import Console
+            from rich.live import Live
+
+            live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            live.start()
+            return live
+    return None

@@ -15,6 +15,7 @@ from aotriton.tune.incident import TuningError
 Compile = Callable[
     [Iterable[ImageSpec], ImageStore, int | None], Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
 ]
+CompileOne = Callable[[ImageSpec, ImageStore], CompiledImage | CompileFailure]
 
 # What compile_images says of a process that died or hung, and what programs say where memory or disk space ends. -9 is
 # ptxas killed.
@@ -30,21 +31,16 @@ def is_incident(result: CompiledImage | CompileFailure) -> bool:
 
 
 def recompile(
-    spec: ImageSpec, known_good: ImageSpec | None, store: ImageStore, compile_images: Compile
+    spec: ImageSpec, known_good: ImageSpec | None, store: ImageStore, compile: CompileOne
 ) -> CompiledImage | CompileFailure:
     """The result of an image whose compiler met an incident; TuningError where nothing compiles here now."""
-    result = _alone(spec, store, compile_images)
+    result = compile(spec, store)
     if not is_incident(result):
         return result
     assert isinstance(result, CompileFailure)
     with tempfile.TemporaryDirectory(prefix="aotriton-canary-") as scratch:  # stored images would prove nothing
-        proof = _alone(known_good, ImageStore(scratch), compile_images) if known_good else result
+        proof = compile(known_good, ImageStore(scratch)) if known_good else result
     if isinstance(proof, CompileFailure):
         places = f"{tempfile.gettempdir()} and {store.path}"
         raise TuningError(f"nothing compiles here now (it takes memory, and room in {places}): {proof.message}")
-    return result
-
-
-def _alone(spec: ImageSpec, store: ImageStore, compile_images: Compile) -> CompiledImage | CompileFailure:
-    ((_, result),) = compile_images([spec], store, 1)
     return result

@@ -23,6 +23,7 @@ from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.rows import Outcome, latest_medians
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.decide import spec_of
+from aotriton.tune.engine import launch_request
 from aotriton.tune.family import tuning
 from aotriton.tune.fit import fit
 from aotriton.tune.incident import TuningError
@@ -30,7 +31,7 @@ from aotriton.tune.problems import Shape
 from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
 from aotriton.tune.sequences import Draw, LaunchSequence
-from aotriton.tune.session import begin_session, launch_request
+from aotriton.tune.session import begin_session
 from aotriton.tune.settle import FACTS
 from aotriton.tune.worker import Device, GpuWorker, WorkerError
 

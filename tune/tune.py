@@ -15,7 +15,7 @@ import argparse
 import importlib.metadata
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,9 +28,10 @@ from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS, target
 from aotriton.tune.carry import carry
+from aotriton.tune.cluster import Cluster, new_setting
 from aotriton.tune.cores import launch_cores
 from aotriton.tune.family import tuning
-from aotriton.tune.incident import TuningError
+from aotriton.tune.incident import PAUSES, TuningError
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
@@ -38,11 +39,13 @@ from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
 from aotriton.tune.session import Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
+from aotriton.tune.station import store_token
 from aotriton.tune.summary import Before, summary
 from aotriton.tune.worker import GpuWorker, WorkerError
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_TREE = (ROOT / "CMakeLists.txt").exists()
+COMPILER = "aotriton.codegen.compile:WarmCompiler"
 DATABASE = ROOT / "rules" / "tuning_database.sqlite3" if IN_TREE else Path("tuning_database.sqlite3")
 
 
@@ -56,6 +59,11 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     made.add_argument("--time-budget", type=float, metavar="SECONDS", help="begin no further problem after this time")
     made.add_argument("--jobs", type=int, help="compiler processes (default: one a core)")
     made.add_argument("--gpus", nargs="+", metavar="GPU", help="indices of the GPUs to use (default: all visible)")
+    made.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="of a Dask cluster that tunes, as tcp://host:8786 (default: this machine does)",
+    )
     made.add_argument(
         "--launcher",
         default="aotriton.tune.launcher:GpuLauncher",
@@ -371,57 +379,67 @@ def _predict(run: Run) -> int:
 
 def _tune(run: Run, started: float) -> int:
     options = run.options
-    gpus = options.gpus or (visible_gpus() if options.launcher == run.parser.get_default("launcher") else ["0"])
-    if not gpus:
+    gpus = [] if options.scheduler else options.gpus or _gpus_here(run)
+    if not options.scheduler and not gpus:
         return _fail("no GPU here. --dry-run lists the problems, --compile-only fills the image store", 2)
     # Before anything is started: the database's faults are told at once.
     with TuningDatabase(options.database) as database:
         checksums = database.checksums()  # all timings of an image are of one binary
     deadline = started + (options.time_budget or float("inf"))
-    progress = Progress(deadline)
-    cores = launch_cores(gpus)
-    workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, cores, strict=True)]
+    progress, store = Progress(deadline), ImageStore()
+    if options.sample:
+        return _sample(run, gpus, checksums, deadline, progress)
+    setting = new_setting(
+        options.launcher, COMPILER, store_token(store), PAUSES, () if run.family.in_tree else (run.family.place,)
+    )
+    cluster = Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)
     try:
-        device = workers[0].device()
+        if cluster.dashboard:
+            progress.note(f"Dask shows its work at {cluster.dashboard}")
+        device = cluster.first_gpu()
         if options.arch and options.arch != device.arch:
             return _fail(
                 f"--arch {options.arch}, but the GPU is {device.arch}; other archs: --compile-only, --predict", 2
             )
-        progress.note(f"{len(gpus)} x {device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
-        plan = Plan(
-            database=options.database,
-            compile_images=partial(compile_images, checksums=checksums),
-            store=ImageStore(),
-            launcher=options.launcher,
-            jobs=options.jobs,
-            again=options.again,
-            deadline=deadline,
-            options=run.spelled,
-            product=device.name,
-        )
-        if options.sample:
-            leads = [one.lead for one in run.operators]
-            asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if run.wish.has(one)}
-            sampling = Sampling(
-                plan.database, plan.store, plan.compile_images, plan.jobs, options.sample, options.seed, deadline,
-                run.spelled,
-            )  # fmt: skip
-            timed = sample(sampling, run.operators, device, workers, progress, asked)
-            print(f"{timed} shapes were timed")
-            with TuningDatabase(options.database) as database:
-                _fit_and_compile(run, database, device.arch)
-            return 0
+        progress.note(f"{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
         found = _problems(run, device.arch, device.multiprocessors)
+        plan = Plan(options.database, store, device, options.again, deadline, run.spelled)
         with TuningDatabase(options.database) as database:
             before = Before.of(database, device.arch, device.name)
         left = None
         try:
-            left = tune(plan, found, workers, progress)
+            left = tune(plan, found, cluster, progress)
         finally:
             with TuningDatabase(options.database) as database:
                 if left is not None:
-                    settle(database, [problem.functional for problem in found], ImageStore(), options.jobs)
+                    settle(database, [problem.functional for problem in found], store, options.jobs)
                 print("\n".join(summary(database, before, left, _following(run))))
+    finally:
+        cluster.close()
+    return 0
+
+
+def _gpus_here(run: Run) -> list[str]:
+    """Those of this machine; a stand-in for the launcher has one, whatever the machine has."""
+    return visible_gpus() if run.options.launcher == run.parser.get_default("launcher") else ["0"]
+
+
+def _sample(run: Run, gpus: Sequence[str], checksums: Mapping[str, str], deadline: float, progress: Progress) -> int:
+    options = run.options
+    cores = launch_cores(gpus)
+    workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, cores, strict=True)]
+    try:
+        device = workers[0].device()
+        leads = [one.lead for one in run.operators]
+        asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if run.wish.has(one)}
+        sampling = Sampling(
+            options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
+            options.sample, options.seed, deadline, run.spelled,
+        )  # fmt: skip
+        timed = sample(sampling, run.operators, device, workers, progress, asked)
+        print(f"{timed} shapes were timed")
+        with TuningDatabase(options.database) as database:
+            _fit_and_compile(run, database, device.arch)
     finally:
         for worker in workers:
             worker.close()

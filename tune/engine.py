@@ -1,0 +1,629 @@
+"""The coordinator: from problems to rows and winners, by jobs for workers that compile and workers that measure.
+
+It alone asks strategies and writes the database. What a worker took with it when it was lost is done again; what comes
+twice is dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
+from aotriton.rules.borrow import siblings
+from aotriton.rules.database import Measurement, Outcome, TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.tune import station
+from aotriton.tune.cluster import Arrived, Cluster, Ended, Event, Left
+from aotriton.tune.decide import decide, race_is_due
+from aotriton.tune.incident import Canary, TuningError
+from aotriton.tune.problems import Problem
+from aotriton.tune.progress import Progress
+from aotriton.tune.search.strategy import Config, Strategy, Trial
+from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Facts, Failed, Measured, MeasureJob
+from aotriton.tune.worker import UNTOLD, Conditions, Device, Request, Result
+
+AHEAD = 2  # jobs that a worker has: one is under way while the next one waits
+JOBS_A_SECOND = 200.0  # that a scheduler is asked for, at most; Dask's needs under 1 ms for each
+LOOKAHEAD = 16  # problems compiled but not begun; beyond it the compilers wait, so that a cut run wastes little
+HOPELESS_AFTER = 12  # failures of a GPU on which nothing ran before: it is not the candidates' fault
+CANARIES = 3  # known good candidates that a GPU is proven with, in turns: one may have its own faults
+KILLED = 3  # machines that are lost with an image's compiler, before it is to blame
+DETAIL = 300  # characters of a message that a row keeps
+WAIT = 0.5  # seconds, for what there is no event of
+
+
+@dataclass
+class Search:
+    """One problem under way: what its strategy has asked for, and how far each of that is."""
+
+    problem: Problem
+    row: int
+    strategy: Strategy
+    known: dict[str, Outcome]  # by image, of before: what needs no measuring
+    specs: dict[str, ImageSpec] = field(default_factory=dict)
+    configs: dict[str, Config] = field(default_factory=dict)
+    compiling: set[str] = field(default_factory=set)
+    verdicts: list[tuple[str, str, str]] = field(default_factory=list)  # what the compilers said, until there is a GPU
+    ready: dict[str, Request] = field(default_factory=dict)
+    measuring: set[str] = field(default_factory=set)
+    racing: bool = False
+    begun: bool = False
+    trials: int = 0
+    best: tuple[float, str] | None = None
+    canaries: list[Canary] = field(default_factory=list)
+    sessions: set[int] = field(default_factory=set)  # of the sweeps
+    unfinished: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is under way, and it is known what comes next."""
+        return not (self.compiling or self.ready or self.measuring or self.racing)
+
+
+@dataclass
+class Gpu:
+    """A worker that measures, as the coordinator sees it."""
+
+    address: str
+    facts: Facts
+    session: int = 0
+    search: Search | None = None
+    flying: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)
+    has: set[str] = field(default_factory=set)  # checksums of the images that it was sent
+    ran: bool = False
+    withheld: list[Measurement] = field(default_factory=list)
+    times: list[tuple[float, float]] = field(default_factory=list)  # begin and end of what it was busy with
+
+    @property
+    def device(self) -> Device:
+        assert self.facts.device
+        return self.facts.device
+
+
+@dataclass
+class Engine:
+    """A run on GPUs of one product and driver."""
+
+    database: TuningDatabase
+    cluster: Cluster
+    store: ImageStore
+    progress: Progress
+    product: str
+    driver: str
+    deadline: float
+    begin_session: Callable[[Device], int]
+    counting: Callable[[list[Outcome]], list[Outcome]]  # those that make further measuring needless
+    checksums: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self._gpus: dict[str, Gpu] = {}
+        self._slots: dict[str, int] = {}
+        self._waiting: list[Callable[[], Search]] = []
+        self._open: list[Search] = []
+        self._users: dict[str, list[Search]] = {}  # by image that is compiled now
+        self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
+        self._images: dict[str, CompiledImage | CompileFailure] = {}
+        self._numbers: dict[str, int] = {}  # ids of images
+        self._rows: list[Measurement] = []
+        self._canaries: list[Canary] = []
+        self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
+        self._trial_s = 0.05
+        self._lost: list[str] = []
+        self.touched: dict[str, Functional] = {}  # one of each group that borrows from each other
+        self.unfinished: list[Problem] = []
+        self.began = time.monotonic()
+
+    def run(self, waiting: Iterable[Callable[[], Search]], arrived: Sequence[Event] = ()) -> None:
+        """Until all is done, or the deadline has passed and what was begun is done. TuningError where it cannot."""
+        self._waiting = list(waiting)
+        try:
+            self._handle(arrived)
+            while self._advance():
+                self._handle(self.cluster.events(WAIT))
+        finally:
+            self._settle()
+
+    def _advance(self) -> bool:
+        """Gives everybody work; False where there is none any more."""
+        late = time.monotonic() >= self.deadline
+        if late:
+            self._waiting.clear()
+            for search in [one for one in self._open if not one.begun]:
+                self._close(search)
+        self._ask()
+        for search in list(self._open):
+            if search.whole:
+                self._conclude(search)
+        self._assign()
+        self._flush()
+        if not self._waiting and not self._open:
+            return False
+        if self._lost and not self._gpus and self.cluster.address is None:
+            raise TuningError(self._lost[-1])
+        self.progress.show(self.trials_of_all, len(self._gpus), self.busy(), self._best_now())
+        return True
+
+    # Asking and compiling.
+
+    def _ask(self) -> None:
+        slots = sum(self._slots.values())
+        for search in list(self._open):
+            self._ask_one(search)
+        while self._waiting and len(self._compile_jobs) < AHEAD * slots and self._ahead() < LOOKAHEAD:
+            search = self._waiting.pop(0)()
+            self._open.append(search)
+            self._ask_one(search)
+
+    def _ahead(self) -> int:
+        return sum(not one.begun and not one.compiling for one in self._open)
+
+    def _ask_one(self, search: Search) -> None:
+        """Has compiled what the strategy asks for: enough that neither compilers nor GPUs wait for it."""
+        while not search.strategy.finished:
+            room = max(self._most_asked() - len(search.compiling) - len(search.ready) - len(search.measuring), 0)
+            asked = search.strategy.ask(room) if room else []
+            if not asked:
+                return
+            for config in asked:
+                spec = _spec(search, config)
+                search.specs[spec.name], search.configs[spec.name] = spec, config
+                if known := search.known.get(spec.name):
+                    self._tell(search, spec.name, known.status, known.median_us)
+                else:
+                    self._want(search, spec)
+
+    def _most_asked(self) -> int:
+        return max(AHEAD * sum(self._slots.values()), 8)
+
+    def _want(self, search: Search, spec: ImageSpec) -> None:
+        name = spec.name
+        if image := self._stored(name):
+            self._made(search, name, image)
+            return
+        search.compiling.add(name)
+        users = self._users.setdefault(name, [])
+        users.append(search)
+        if len(users) == 1:
+            self._compile(spec, 1)
+
+    def _stored(self, name: str) -> CompiledImage | CompileFailure | None:
+        """The image that was measured, or any where none was; None where it is to be compiled."""
+        if name not in self._images and (found := self.store.get(name, self.checksums.get(name))):
+            self._images[name] = found
+        return self._images.get(name)
+
+    def _compile(self, spec: ImageSpec, tried: int) -> None:
+        job = CompileJob(self.cluster.setting, {"name": spec.name, **request_of(spec)}, self.checksums.get(spec.name))
+        self._compile_jobs[self.cluster.submit(station.compile_image, job, CPU)] = spec.name, tried
+
+    def _compiled(self, event: Ended) -> None:
+        name, tried = self._compile_jobs.pop(event.key)
+        users = self._users[name]
+        spec = users[0].specs[name] if users else None
+        reply: Compiled | None = event.reply
+        if reply is None or reply.error:
+            why = event.error or (reply.error if reply else "")
+            if reply is not None and len(self._slots) <= 1:
+                raise TuningError(f"compiling ahead failed: {why}")
+            self.progress.note(f"{name} is to be compiled again: {why}")
+            if reply is not None and reply.station in self._slots:
+                self.cluster.leave_out(reply.station)
+                del self._slots[reply.station]
+            if spec and tried < KILLED:
+                self._compile(spec, tried + 1)
+                return
+            image: CompiledImage | CompileFailure = CompileFailure(name, f"{tried} machines were lost with it: {why}")
+        elif reply.metadata is None:
+            image = CompileFailure(name, reply.message)
+        elif reply.binary is None:
+            image = CompiledImage(name, dict(reply.metadata), self.store.path / str(reply.metadata["file"]))
+        else:
+            metadata = {key: value for key, value in reply.metadata.items() if key not in ("name", "file", "sha256")}
+            suffix = str(reply.metadata["file"]).rpartition(".")[2]
+            image = self.store.put(name, suffix, reply.binary, metadata, self.checksums.get(name))
+        self._images[name] = image
+        for search in self._users.pop(name):
+            search.compiling.discard(name)
+            self._made(search, name, image)
+
+    def _made(self, search: Search, name: str, image: CompiledImage | CompileFailure) -> None:
+        if name in search.known:  # measured before, and now to be raced
+            if isinstance(image, CompileFailure):
+                self.progress.note(f"{search.problem}: {name} does not compile any more: {image.message}")
+                search.unfinished = True
+                self._close(search)
+        elif isinstance(image, CompileFailure):
+            self._judged(search, name, "compile_failed", image.message)
+        elif why := unfit(search.specs[name], image):
+            self._judged(search, name, "pruned", why)
+        else:
+            search.ready[name] = launch_request(search.specs[name], image)
+
+    def _judged(self, search: Search, name: str, status: str, why: str) -> None:
+        """By the compiler alone: a row once there is a session, that of the GPU that the problem goes to."""
+        search.verdicts.append((name, status, why))
+        self._tell(search, name, status, None)
+
+    def _tell(self, search: Search, name: str, status: str, median_us: float | None) -> None:
+        search.trials += 1
+        image = self._images.get(name)
+        facts = dict(image.metadata) if isinstance(image, CompiledImage) else {}
+        numbers = {key: float(facts[key]) for key in ("registers", "shared", "spills") if facts.get(key) is not None}
+        search.strategy.tell([Trial(search.configs[name], status, median_us, numbers)])
+        if status == "ok" and median_us and (search.best is None or median_us < search.best[0]):
+            search.best = median_us, search.specs[name].config
+
+    # Measuring.
+
+    def _assign(self) -> None:
+        for gpu in list(self._gpus.values()):
+            while len(gpu.flying) < AHEAD and (search := self._next(gpu)):
+                self._measure(gpu, search)
+
+    def _next(self, gpu: Gpu) -> Search | None:
+        """The problem that this GPU is to go on with: its own, the next that is compiled, or one of another GPU."""
+        if gpu.search in self._open and gpu.search.ready:
+            return gpu.search
+        if gpu.flying and gpu.search in self._open:
+            return None  # more of it may be ready, or its race due, before the GPU is through with what it has
+        taken = [one.search for one in self._gpus.values() if one is not gpu]
+        free = [one for one in self._open if one.ready and not any(one is other for other in taken)]
+        whole = [one for one in free if not one.compiling]
+        for searches in (whole, free if not gpu.flying else []):
+            if searches:
+                return searches[0]
+        shared = [one for one in self._open if len(one.ready) > AHEAD * self._batch()]
+        if gpu.flying or not shared:
+            return None
+        return max(shared, key=lambda one: len(one.ready))
+
+    def _batch(self) -> int:
+        """Candidates in a job: so many that all GPUs together end JOBS_A_SECOND."""
+        return max(1, round(len(self._gpus) / self._trial_s / JOBS_A_SECOND))
+
+    def _measure(self, gpu: Gpu, search: Search) -> None:
+        gpu.search = search
+        self._take(gpu, search)
+        likely = self._last_best.get(str(search.problem.functional))
+        names = sorted(search.ready, key=lambda name: search.ready[name].config != likely)[: self._batch()]
+        requests = tuple(search.ready.pop(name) for name in names)
+        search.measuring.update(names)
+        self._send(gpu, search, requests)
+
+    def _take(self, gpu: Gpu, search: Search) -> None:
+        """The problem is this GPU's: what the compilers said of it goes into its session."""
+        if not gpu.session:
+            gpu.session = self.begin_session(gpu.device)  # a run with nothing to do leaves no trace
+        if not search.begun:
+            search.begun = True
+            search.canaries = self._known_good(search)
+            self.progress.problem(search.problem)
+        for name, status, why in search.verdicts:
+            self._record(gpu.session, search, name, status, detail=why)
+        search.verdicts.clear()
+
+    def _send(self, gpu: Gpu, search: Search, requests: tuple[Request, ...], race: bool = False) -> None:
+        canaries = tuple(search.canaries or self._canaries)[:CANARIES]
+        sent: dict[str, bytes] = {}
+        if gpu.facts.store != self.cluster.setting.store:
+            for request in (*requests, *(one.request for one in canaries)):
+                digest = request.metadata["sha256"]
+                if digest not in gpu.has:
+                    sent[digest] = request.path.read_bytes()
+            gpu.has.update(sent)
+        best = search.best[0] if search.best else None
+        job = MeasureJob(self.cluster.setting, search.problem, requests, race, best, canaries, sent)
+        gpu.flying[self.cluster.submit(station.measure, job, GPU, gpu.address)] = search, job
+
+    def _known_good(self, search: Search) -> list[Canary]:
+        """Candidates of the problem that are right by what is recorded, the last one first."""
+        good = [o.image for o in reversed(self._outcomes(search)) if o.status == "ok" and o.image in search.specs]
+        found = []
+        for name in list(dict.fromkeys(good))[:CANARIES]:
+            image = self._stored(name)
+            if isinstance(image, CompiledImage):
+                found.append(Canary(search.problem, launch_request(search.specs[name], image)))
+        return found
+
+    def _measured(self, gpu: Gpu, event: Ended) -> None:
+        search, job = gpu.flying.pop(event.key)
+        if event.reply is None:
+            self.progress.note(f"{search.problem}: measured again: {event.error}")
+            self._again(search, job, ())
+            return
+        made: Measured = event.reply
+        for note in made.notes:
+            self.progress.note(note)
+        now = time.monotonic()
+        gpu.times.append((now - made.seconds, now))
+        for digest in (one.metadata["sha256"] for one in job.requests if one.name in made.missing):
+            gpu.has.discard(digest)
+        if job.race:
+            search.racing = False
+            self._raced(gpu, search, job, made)
+        else:
+            self._swept(gpu, search, made)
+            self._again(search, job, made.results)
+        if made.unprepared:
+            self.progress.note(f"{search.problem}: its tensors could not be made: {made.unprepared}")
+            search.unfinished = True
+            self._close(search)
+        if made.error:
+            self._lose(gpu, made.error)
+
+    def _swept(self, gpu: Gpu, search: Search, made: Measured) -> None:
+        ok = sum(isinstance(result, Result) for result in made.results.values())
+        if ok:
+            each = (made.seconds - made.preparing) / len(made.results)
+            self._trial_s += 0.1 * (each - self._trial_s)
+        for name, result in made.results.items():
+            search.sessions.add(gpu.session)
+            if isinstance(result, Failed):
+                self._blame(gpu, search, name, "sweep", result)
+                self._tell(search, name, result.status, None)
+                continue
+            gpu.ran = True
+            check, samples = result.check, result.samples
+            middle = median(samples) if samples else None
+            self._record(
+                gpu.session, search, name, result.status, "sweep", samples, check.error, check.tolerance, check.wrong,
+                result.conditions,
+            )  # fmt: skip
+            if result.status == "ok":
+                image = self._images[name]
+                assert isinstance(image, CompiledImage)
+                canary = Canary(search.problem, launch_request(search.specs[name], image))
+                search.canaries = [canary, *search.canaries][:CANARIES]
+                self._canaries = search.canaries
+            self._tell(search, name, result.status, middle)
+        if gpu.ran:
+            self._rows += gpu.withheld
+            gpu.withheld.clear()
+
+    def _again(self, search: Search, job: MeasureJob, done: Iterable[str]) -> None:
+        """What the job did not come to is to be measured still."""
+        if job.race:
+            search.racing = False
+            return
+        known = set(done)
+        for request in job.requests:
+            search.measuring.discard(request.name)
+            if request.name not in known and search in self._open:
+                search.ready[request.name] = request
+
+    def _blame(self, gpu: Gpu, search: Search, name: str, phase: str, failed: Failed) -> None:
+        """A verdict, which waits until something has run: nothing else tells the candidate's fault from all others."""
+        self.progress.note(f"{search.problem}: {search.specs[name].config}: {failed.status}: {failed.detail}")
+        verdict = self._measurement(gpu.session, search, name, failed.status, phase, detail=failed.detail)
+        if gpu.ran or search.canaries or self._canaries:
+            self._rows.append(verdict)
+            return
+        gpu.withheld.append(verdict)
+        if len(gpu.withheld) >= HOPELESS_AFTER:
+            many = f"the first {HOPELESS_AFTER} candidates all failed, so the fault is not in them"
+            self._lose(gpu, many)
+
+    def _lose(self, gpu: Gpu, why: str) -> None:
+        if gpu.address in self._gpus:
+            self.progress.note(f"GPU {gpu.facts.gpu} stops: {why}")
+            self._lost.append(why)
+            self._gone(gpu.address)
+
+    def _gone(self, address: str) -> None:
+        self._slots.pop(address, None)
+        if gpu := self._gpus.pop(address, None):
+            for key, (search, job) in gpu.flying.items():
+                self.cluster.forget(key)
+                self._again(search, job, ())
+
+    # Racing and deciding.
+
+    def _conclude(self, search: Search) -> None:
+        """Once nothing is under way, and the strategy was just asked: the race, then the winner."""
+        if search.verdicts:
+            if not self._gpus:
+                return
+            self._take(next(iter(self._gpus.values())), search)  # not one of its candidates is worth a GPU's time
+        self._flush()
+        outcomes = [one for one in self.counting(self._outcomes(search)) if one.image in search.specs]
+        if not (names := race_is_due(outcomes)):
+            self._decided(search)
+            return
+        images = {name: self._stored(name) for name in names}
+        gone = [name for name, image in images.items() if image is None]  # of another time, or of another machine
+        for name in gone:
+            self._want(search, search.specs[name])
+        if not gone:
+            found = [image for image in images.values() if isinstance(image, CompiledImage)]
+            self._race(search, tuple(launch_request(search.specs[image.name], image) for image in found))
+
+    def _race(self, search: Search, requests: tuple[Request, ...]) -> None:
+        """The leaders side by side, on a GPU that is free for it; in a session that is not older than their sweeps."""
+        free = [gpu for gpu in self._gpus.values() if len(gpu.flying) < AHEAD]
+        if not free:
+            return
+        gpu = min(free, key=lambda gpu: (gpu.search is not search, -gpu.session, len(gpu.flying)))
+        gpu.search = search
+        if gpu.session < max(search.sessions, default=0):
+            gpu.session = self.begin_session(gpu.device)
+        self._take(gpu, search)
+        search.racing = True
+        self._send(gpu, search, requests, race=True)
+
+    def _raced(self, gpu: Gpu, search: Search, job: MeasureJob, made: Measured) -> None:
+        if made.race:
+            gpu.ran = True
+            # In one transaction: a race that was cut off would say nothing.
+            for name, taken in made.race.samples.items():
+                self._record(gpu.session, search, name, "ok", "race", taken, conditions=made.race.conditions)
+        for name, result in made.results.items():
+            assert isinstance(result, Failed)
+            self._blame(gpu, search, name, "race", result)
+        if made.apart:
+            search.unfinished = True
+            self._close(search)
+
+    def _decided(self, search: Search) -> None:
+        problem, functional = search.problem, search.problem.functional
+        self._flush()
+        self.touched.setdefault(f"{problem.kernel.name} {siblings(functional)[0]}", functional)
+        before = {
+            (one.functional, one.bin): one.image
+            for one in self.database.winners(functional.arch, problem.kernel.name, self.product)
+            if one.provenance == "measured"
+        }
+        winners = decide([functional], self._outcomes(search), self.database.samples_of, before)
+        self._close(search)
+        if not winners:
+            self.progress.solved(problem, None, 0.0)
+            return
+        self.database.put_winners(winners)
+        (winner,) = winners
+        config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
+        self._last_best[str(functional)] = config
+        self.progress.solved(problem, config, winner.median_us)
+
+    def _close(self, search: Search) -> None:
+        if search in self._open:
+            self._open.remove(search)
+        if search.unfinished:
+            self.unfinished.append(search.problem)
+        for name in list(search.compiling):
+            self._users[name].remove(search)
+        search.compiling.clear()
+        search.ready.clear()
+
+    # Events, rows and numbers.
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Arrived):
+                self._arrived(event)
+            elif isinstance(event, Left):
+                if event.address in self._gpus or event.address in self._slots:
+                    self.progress.note(f"{event.address} is gone")
+                self._gone(event.address)
+            elif event.key in self._compile_jobs:
+                self._compiled(event)
+            else:
+                gpu = next((one for one in self._gpus.values() if event.key in one.flying), None)
+                if gpu:
+                    self._measured(gpu, event)
+
+    def _arrived(self, event: Arrived) -> None:
+        device = event.facts.device
+        if event.slots and not device:
+            self._slots[event.address] = event.slots
+            return
+        if not device:
+            self._lost.append(event.facts.error or "it does not say what it is")
+            self.progress.note(f"GPU {event.facts.gpu} stops: {self._lost[-1]}")
+        elif (device.name, device.driver) != (self.product, self.driver):
+            about = (
+                f"it is {device.name} with driver {device.driver}, the plan is for {self.product} with {self.driver}"
+            )
+            self._lost.append(f"{about}: tune on it alone (--gpus)")
+            self.progress.note(f"{event.address} is left out: {self._lost[-1]}")
+        else:
+            self._gpus[event.address] = Gpu(event.address, event.facts)
+
+    def _settle(self) -> None:
+        """Records what is under way still, if it comes soon; leaves nothing behind."""
+        self.cluster.stop()
+        until = time.monotonic() + 5
+        while any(gpu.flying for gpu in self._gpus.values()) and time.monotonic() < until:
+            for event in self.cluster.events(0.1):
+                if isinstance(event, Ended) and event.key not in self._compile_jobs:
+                    self._handle([event])
+        for key in self._compile_jobs:
+            self.cluster.forget(key)
+        self._flush()
+
+    def _outcomes(self, search: Search) -> list[Outcome]:
+        return self.database.outcomes(problem=search.row, product=self.product)
+
+    @property
+    def trials_of_all(self) -> int:
+        return self._recorded
+
+    _recorded = 0
+
+    def busy(self, after: float = 10.0) -> float | None:
+        """The share of their time, after the first seconds of the run, in which the GPUs measured."""
+        begin, end = self.began + after, time.monotonic()
+        if end <= begin or not self._gpus:
+            return None
+        spent = sum(max(0.0, till - max(since, begin)) for gpu in self._gpus.values() for since, till in gpu.times)
+        return spent / ((end - begin) * len(self._gpus))
+
+    def _best_now(self) -> str:
+        best = [one.best for one in self._open if one.begun and one.best]
+        return f"{best[-1][0]:.1f} us {best[-1][1]}" if best else ""
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self.database.record(*rows)
+            self._recorded += len(rows)
+
+    def _image(self, search: Search, name: str) -> int:
+        if name not in self._numbers:
+            image = self._images[name]
+            facts = {} if isinstance(image, CompileFailure) else image.metadata
+            wanted = ("sha256", "registers", "spills", "shared")
+            config = search.specs[name].config
+            self._numbers[name] = self.database.image_id(name, config, **{key: facts.get(key) for key in wanted})
+        return self._numbers[name]
+
+    def _measurement(
+        self,
+        session: int,
+        search: Search,
+        name: str,
+        status: str,
+        phase: str = "sweep",
+        samples: Sequence[float] = (),
+        error: float | None = None,
+        tolerance: float | None = None,
+        detail: str | None = None,
+        conditions: Conditions = UNTOLD,
+    ) -> Measurement:
+        middle = median(samples) if samples else None
+        detail = detail and (
+            detail if len(detail) <= DETAIL else f"{detail[: DETAIL // 2]} ... {detail[-DETAIL // 2 :]}"
+        )
+        return Measurement(
+            search.row, self._image(search, name), session, phase, status, middle, samples, error, tolerance, detail,
+            conditions.sm_clock, conditions.temperature,
+        )  # fmt: skip
+
+    def _record(self, *about: Any, **more: Any) -> None:
+        self._rows.append(self._measurement(*about, **more))
+
+
+def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
+    """Why the image is not worth a GPU's time, by what the compiler said of it."""
+    limit = spec.functional.target.shared_limit
+    if image.metadata["shared"] > limit:
+        return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
+    if image.spills:
+        return f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
+    return None
+
+
+def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
+    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
+
+
+def _spec(search: Search, config: Config) -> ImageSpec:
+    psels = search.problem.kernel.psel_names
+    given = dict(config)
+    own = {name: value for name, value in given.items() if name in psels}
+    return ImageSpec.of(
+        search.problem.functional, own, {name: value for name, value in given.items() if name not in psels}
+    )
