@@ -269,10 +269,10 @@ class Recorder:
             while turn := self._take(worker.gpu, several):
                 try:
                     self._one_pass(worker, device, *turn)
-                except Failed as error:
+                except (Failed, WorkerError) as error:
                     self._note(f"{turn[0].name} pass {PASSES[turn[1]]} ends: {error}")
                     worker.close()
-                    worker.healthy()
+                    worker.healthy()  # or this GPU is done
         except OutOfTime:
             pass
         except Exception as error:

@@ -87,7 +87,7 @@ def save(recording: Recording, folder: Path) -> Path:
     told = asdict(recording)
     told["configs"] = [[value for _, value in config] for config in recording.configs]
     new = path.with_name(path.name + ".new")
-    new.write_bytes(lzma.compress(json.dumps(told, separators=(",", ":")).encode(), preset=9))
+    new.write_bytes(lzma.compress(json.dumps(told, separators=(",", ":")).encode()))
     new.replace(path)
     return path
 

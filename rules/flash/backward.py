@@ -264,7 +264,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
         *c.constexprs("BLOCK_N", "BLOCK_DMODEL", "CAUSAL"),
     ),
     choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_N": (64,)}),
+    psels=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),
