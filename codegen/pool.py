@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def compile_images(
                     spec = worker.spec
                     checksum = wanted.get(spec.name)
                     result = worker.finish(store, checksum) if worker in ready else worker.give_up(time_limit)
+                    result = replace(result, seconds=time.monotonic() - worker.begun)
                     tries[spec.name] += 1
                     again = isinstance(result, CompiledImage) and checksum not in (None, result.metadata["sha256"])
                     again = again and tries[spec.name] < TRIES
@@ -146,6 +148,7 @@ class _Worker:
 
     name: str
     spec: ImageSpec
+    begun: float
     deadline: float
 
     def __init__(self, scratch: Path, selector: selectors.BaseSelector) -> None:
@@ -158,7 +161,8 @@ class _Worker:
         if self.process is None:
             self._start()
         self._free()
-        self.name, self.spec, self.deadline = name, spec, time.monotonic() + time_limit
+        self.name, self.spec, self.begun = name, spec, time.monotonic()
+        self.deadline = self.begun + time_limit
         self.log.seek(0)
         self.log.truncate()
         request = {"name": name, "binary": str(self.scratch / name), **request_of(spec)}

@@ -9,18 +9,22 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class CompiledImage:
-    """An image in the store. ``metadata`` is its json: entry, threads, shared (bytes), registers, spills and so on."""
+    """An image in the store. ``metadata`` is its json: entry, threads, shared (bytes), registers, spills and so on.
+
+    ``seconds``: how long it took to make; 0 where it was in the store.
+    """
 
     name: str
     metadata: dict[str, Any]
     path: Path  # the cubin or hsaco
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def spills(self) -> bool:
@@ -38,6 +42,7 @@ class CompileFailure:
 
     name: str
     message: str
+    seconds: float = field(default=0.0, compare=False)  # until it failed
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -191,29 +191,48 @@ class Choice:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A psel or copt: by vendor, the values that the tuner may pick. Names leave the ``default`` out."""
+    """A psel or copt: by vendor, the values that the tuner may pick. Names leave the ``default`` out.
+
+    ``more``: by vendor, what the kernel can do as well. Only a search tries those values, as all of them are too many.
+    """
 
     name: str
     values: Mapping[str, tuple[int, ...]]
     default: int | None = None
+    more: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         identifier("a psel's or copt's name", self.name)
         for vendor, values in self.values.items():
             if vendor not in {row.vendor for row in TARGETS} or not values:
                 raise ValueError(f"{self.name}: {vendor!r} must be a vendor with values, got {values}")
+        for vendor, values in self.more.items():
+            if vendor not in self.values or set(values) & set(self.values[vendor]):
+                raise ValueError(f"{self.name}: more values of {vendor!r} must add to its values, got {values}")
+
+    def of(self, vendor: str, rich: bool) -> tuple[int, ...]:
+        """The values of a vendor; ``rich``: all of them, ascending."""
+        values = self.values[vendor]
+        return tuple(sorted((*values, *self.more.get(vendor, ())))) if rich else values
 
 
 def by_vendor(
-    defaults: Mapping[str, int] | None = None, **vendors: Mapping[str, tuple[int, ...]]
+    defaults: Mapping[str, int] | None = None,
+    more: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None,
+    **vendors: Mapping[str, tuple[int, ...]],
 ) -> tuple[Parameter, ...]:
-    """Parameters from each vendor's table of values, in order of first appearance."""
+    """Parameters from each vendor's table of values, in order of first appearance. ``more`` has such tables, too."""
     names = dict.fromkeys(name for table in vendors.values() for name in table)
+    added = more or {}
+    for vendor, table in added.items():
+        if unknown := table.keys() - vendors.get(vendor, {}).keys():
+            raise ValueError(f"{vendor} has more values of {sorted(unknown)}, and no values")
     return tuple(
         Parameter(
             name,
             {vendor: table[name] for vendor, table in vendors.items() if name in table},
             (defaults or {}).get(name),
+            {vendor: table[name] for vendor, table in added.items() if name in table},
         )
         for name in names
     )
@@ -229,10 +248,14 @@ class Guard:
 
 @dataclass(frozen=True)
 class Restriction:
-    """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin."""
+    """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin.
+
+    ``certain``: it cannot run, or cannot win; otherwise a rule of thumb, which a search does without.
+    """
 
     why: str
     applies: Callable[[Functional, Mapping[str, int], Config], bool]
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -335,13 +358,13 @@ class KernelDescription:
     def psel_names(self) -> tuple[str, ...]:
         return tuple(parameter.name for parameter in self.psels)
 
-    def psel_values(self, vendor: str) -> dict[str, tuple[int, ...]]:
-        """What the tuner may pick for each psel."""
-        return {one.name: one.values[vendor] for one in self.psels if vendor in one.values}
+    def psel_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
+        """What the tuner, or with ``rich`` a search, may pick for each psel."""
+        return {one.name: one.of(vendor, rich) for one in self.psels if vendor in one.values}
 
-    def copt_values(self, vendor: str) -> dict[str, tuple[int, ...]]:
-        """What the tuner may pick for each copt of this vendor's compiler."""
-        return {one.name: one.values[vendor] for one in self.copts if vendor in one.values}
+    def copt_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
+        """The same for each copt of this vendor's compiler."""
+        return {one.name: one.of(vendor, rich) for one in self.copts if vendor in one.values}
 
     @property
     def functional_count(self) -> int:

@@ -119,9 +119,14 @@ class Tree:
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 def test_real_compile(arch: str, tmp_path: Path) -> None:
-    """A real kernel compiles for each arch without its GPU; the metadata tells what a launch and a pruner need."""
+    """A real kernel compiles for each arch without its GPU; the metadata tells what a launch and a pruner need. What it
+    took is told once: the second time it is in the store.
+    """
     ((given, image),) = compile_images([spec(arch), spec(arch)], ImageStore(tmp_path), 1)
     assert isinstance(image, CompiledImage), image
+    ((_, stored),) = compile_images([given], ImageStore(tmp_path), 1)
+    assert (stored, stored.seconds) == (image, 0)
+    assert image.seconds > 0.05  # a compiler takes at least that
     assert image.binary[:4] == b"\x7fELF"
     assert image.path.suffix == {"sm_90": ".cubin", "gfx942": ".hsaco"}[arch]
     made = image.metadata
@@ -287,6 +292,7 @@ def test_hanging_compile_is_one_failure(tmp_path: Path) -> None:
     hang = "print('thinking', flush=True)\n" + hang
     results = Tree(tmp_path, hang + GOOD).results([32, 64], time_limit=8.0)
     assert results[32]["message"] == "not compiled within 8 s:\nthinking"
+    assert results[32]["seconds"] >= 8
     assert results[64]["entry"] == KERNEL.name
 
 

@@ -12,6 +12,7 @@ from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Parameter, by_vendor
 from aotriton.rules.operators import derived_sizes
 from aotriton.tune.problems import Problem, Wish, problems, shape_of
 from aotriton.tune.space import space
@@ -192,3 +193,64 @@ def test_known_good_configs_stay() -> None:
     ):
         found = space(problem("attn_fwd", head_dim, (8192, 8192, 8), ADDRESSING="descriptor"))
         assert config in {spec.config for spec in found.candidates}
+
+
+@FAMILIES
+def test_a_search_has_more_to_try(name: str) -> None:
+    """The rich space holds all of today's candidates and, for each kernel that is tuned at all, others, too; what it
+    leaves out has a reason, and rules of thumb are none.
+    """
+    thumb = {rule.why for kernel in family(name).kernels for rule in kernel.restrictions if not rule.certain}
+    certain = {rule.why for kernel in family(name).kernels for rule in kernel.restrictions if rule.certain}
+    assert thumb
+    more: dict[str, int] = {}
+    for one in problems(family(name).kernels, "sm_90", 132, EVERYTHING)[::7]:
+        today, rich = space(one), space(one, rich=True)
+        assert set(today.candidates) <= set(rich.candidates), one
+        assert {reason for _, reason in rich.skipped} <= certain, one
+        more[one.kernel.name] = max(more.get(one.kernel.name, 0), len(rich.candidates) - len(today.candidates))
+    fixed = {"attn_bwd_hopper", "attn_bwd_hopper_dk_dv", "gemm_reduce"}
+    assert {kernel for kernel, count in more.items() if not count} == fixed & more.keys()
+    assert more.keys() == {kernel.name for kernel in family(name).kernels}
+
+
+def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:
+    """Some thousand configs of a matrix product, some hundred of the attention kernels; the values that are
+    enumerated, in their order, do not grow with them.
+    """
+    known = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
+    assert 2000 <= len(space(problem("gemm", 0, (4096, 4096, 4096), **known), rich=True).candidates) <= 4000
+    for kernel in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq", "attn_fwd_hopper"):
+        found = space(problem(kernel, 128, (2048, 2048, 8), ADDRESSING="descriptor", CAUSAL=True), rich=True)
+        assert 300 <= len(found.candidates) <= 1500, kernel
+    assert ATTN_FWD.psel_values("cuda") == {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)}
+    assert ATTN_FWD.psel_values("cuda", rich=True)["BLOCK_N"] == (16, 32, 64, 128, 256)
+    assert ATTN_FWD.copt_values("cuda", rich=True)["num_stages"] == (1, 2, 3, 4, 5, 6)
+    assert ATTN_FWD.psel_values("hip", rich=True) == ATTN_FWD.psel_values("hip")
+
+
+def test_what_a_kernel_cannot_do_is_in_no_space() -> None:
+    """Turns of one or three consumers, accumulators beyond all registers, tiles beyond the problem: not even richly."""
+    known = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
+    hopper = [
+        dict(spec.psels + spec.copts)
+        for spec in space(problem("gemm_hopper", 0, (256, 4096, 4096), **known), rich=True).candidates
+    ]
+    assert {config["CONSUMERS"] for config in hopper if config["TURNS"]} == {2}
+    assert {config["CONSUMERS"] for config in hopper} == {1, 2, 3}
+    assert all(config["ROWS"] * config["COLUMNS"] <= 64 * 256 for config in hopper)
+    short = space(problem("attn_fwd", 64, (64, 64, 1), ADDRESSING="descriptor"), rich=True).candidates
+    assert max(dict(spec.psels)["BLOCK_M"] for spec in short) == 64
+    portable = space(problem("gemm", 0, (4096, 4096, 4096), **known), rich=True).candidates
+    sizes = [dict(spec.psels + spec.copts) for spec in portable]
+    assert max(one["BLOCK_M"] * one["BLOCK_N"] / one["num_warps"] / 32 for one in sizes) <= 255
+
+
+def test_more_values_must_add_to_values() -> None:
+    """A value that is there already, a vendor without values, and a name that no table has are errors that say so."""
+    with pytest.raises(ValueError, match="more values of 'cuda' must add to its values"):
+        by_vendor(more={"cuda": {"TILE": (16, 32)}}, cuda={"TILE": (32, 64)})
+    with pytest.raises(ValueError, match="more values of 'hip' must add to its values"):
+        Parameter("TILE", {"cuda": (32,)}, more={"hip": (16,)})
+    with pytest.raises(ValueError, match=r"cuda has more values of \['TILES'\], and no values"):
+        by_vendor(more={"cuda": {"TILES": (16,)}}, cuda={"TILE": (32, 64)})

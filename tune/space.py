@@ -21,10 +21,10 @@ class Space:
 
 
 @lru_cache(maxsize=16)  # the problems of a functional come together
-def configs(functional: Functional) -> tuple[ImageSpec, ...]:
-    """Every config of the description, in its order."""
+def configs(functional: Functional, rich: bool = False) -> tuple[ImageSpec, ...]:
+    """Every config of the description, in its order; ``rich``: also those of values that only a search tries."""
     vendor = functional.target.vendor
-    psels, copts = functional.kernel.psel_values(vendor), functional.kernel.copt_values(vendor)
+    psels, copts = functional.kernel.psel_values(vendor, rich), functional.kernel.copt_values(vendor, rich)
     made = []
     for values in product(*psels.values(), *copts.values()):
         config = dict(zip((*psels, *copts), values, strict=True))
@@ -33,18 +33,23 @@ def configs(functional: Functional) -> tuple[ImageSpec, ...]:
     return tuple(made)
 
 
-def ruled_out(spec: ImageSpec, keys: Mapping[str, int]) -> str | None:
-    """Why a restriction of its kernel rules the config out in the cell of ``keys``; None where none does."""
+def ruled_out(spec: ImageSpec, keys: Mapping[str, int], rich: bool = False) -> str | None:
+    """Why a restriction of its kernel rules the config out in the cell of ``keys``; None where none does.
+
+    ``rich``: rules of thumb do not count.
+    """
     functional, config = spec.functional, dict(spec.psels + spec.copts)
-    restrictions = functional.kernel.restrictions
+    restrictions = (one for one in functional.kernel.restrictions if one.certain or not rich)
     return next((one.why for one in restrictions if one.applies(functional, keys, config)), None)
 
 
-def space(problem: Problem) -> Space:
-    """The candidates of a problem: what no restriction of its kernel rules out."""
+def space(problem: Problem, rich: bool = False) -> Space:
+    """The candidates of a problem: what no restriction of its kernel rules out. ``rich``: those of a search, which
+    are more than anybody would try one after the other.
+    """
     candidates, skipped, keys = [], [], problem.keys
-    for spec in configs(problem.functional):
-        if reason := ruled_out(spec, keys):
+    for spec in configs(problem.functional, rich):
+        if reason := ruled_out(spec, keys, rich):
             skipped.append((spec, reason))
         else:
             candidates.append(spec)

@@ -18,6 +18,9 @@ DQ, DK, DV = (
 DELTA = c.rows("delta")
 DQ_SUM = Operand("dq_sum", c.Q_DIMS, "fp32", contiguous=True)
 
+# Of the kernels that only walk rows, what a search tries as well.
+MORE_ROWS, MORE_WARPS = {"cuda": {"BLOCK_M": (8, 16, 256)}}, {"cuda": {"num_warps": (1, 2, 16)}}
+
 ATTN_BWD_PREPROCESS = KernelDescription(
     name="attn_bwd_preprocess",
     family=c.FAMILY,
@@ -32,8 +35,9 @@ ATTN_BWD_PREPROCESS = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
     ),
     choices=(c.T, c.HEAD_DIM, c.ACCESS),
-    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
+    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
     copts=by_vendor(
+        more=MORE_WARPS,
         cuda={"num_warps": (4, 8), "num_stages": (1,)},
         hip={"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (0,)},
     ),
@@ -65,10 +69,12 @@ ATTN_BWD_DK_DV = KernelDescription(
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
     psels=by_vendor(
+        more={"cuda": {"BLOCK_M": (16, 256), "BLOCK_N": (16, 256)}},
         cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
         hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 64)},
     ),
     copts=by_vendor(
+        more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
         # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
@@ -102,10 +108,12 @@ ATTN_BWD_DQ = KernelDescription(
     choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
     psels=by_vendor(
+        more={"cuda": {"BLOCK_M": (16, 256), "BLOCK_N": (16, 256)}},
         cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
         hip={"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
     ),
     copts=by_vendor(
+        more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
         # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
@@ -139,8 +147,8 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}),
-    copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=4),
@@ -196,8 +204,8 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (32, 64, 128)}),
-    copts=by_vendor(cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=3),
@@ -256,7 +264,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
         *c.constexprs("BLOCK_N", "BLOCK_DMODEL", "CAUSAL"),
     ),
     choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_N": (64,)}),
+    psels=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),

@@ -40,10 +40,12 @@ ATTN_FWD = KernelDescription(
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
     # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
     psels=by_vendor(
+        more={"cuda": {"BLOCK_M": (16, 32, 256), "BLOCK_N": (16, 256)}},
         cuda={"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
         hip={"BLOCK_M": (64, 128), "BLOCK_N": (16, 32, 64)},
     ),
     copts=by_vendor(
+        more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     ),
@@ -78,6 +80,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     ),
     choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(
+        more={"cuda": {"BLOCK_N": (256,), "STAGES": (7, 8), "GROUP_ROUNDS": (6, 16)}},
         cuda={
             "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),

@@ -92,7 +92,7 @@ RESTRICTIONS = (
     Restriction("more stages than the loop has iterations", _more_stages_than_iterations),
     # A warp holds 16 rows of a matrix product (a warp group 64). Beyond head dim 128 more warps are still worth having:
     # they share the accumulators.
-    Restriction("more warps than the tile has rows of 16", _idle_warps),
+    Restriction("more warps than the tile has rows of 16", _idle_warps, certain=False),
     # The accumulators alone need more registers than a thread has.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     # The tiles under way do not fit, whatever else does.

@@ -89,13 +89,13 @@ BACKWARD_RESTRICTIONS = (
 FORWARD_RESTRICTIONS = (
     Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
     # More consumers share each tile of K and V. One alone makes more tiles, for a GPU that has programs to spare.
-    Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer),
+    Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer, certain=False),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
-    Restriction("more stages than the loop fills", _too_many_stages),
+    Restriction("more stages than the loop fills", _too_many_stages, certain=False),
     # An idle stage costs nothing but shared memory, which nothing else asks for.
-    Restriction("one more stage fits", _too_few_stages),
+    Restriction("one more stage fits", _too_few_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
-    Restriction("a program with one tile has Q's memory free for Out", _one_tile),
+    Restriction("a program with one tile has Q's memory free for Out", _one_tile, certain=False),
     Restriction("GROUP_ROUNDS orders causal tiles of several rounds, and is 4 where there is one", _one_order),
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),

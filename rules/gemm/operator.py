@@ -59,10 +59,12 @@ GEMM = KernelDescription(
     choices=(c.T, c.TRANS_A, c.TRANS_B, c.ACCESS),
     psels=by_vendor(
         {"GROUP_M": 8},
+        {"cuda": {"BLOCK_M": (16, 32, 256), "BLOCK_N": (32, 256), "BLOCK_K": (128,), "GROUP_M": (1, 16)}},
         cuda={"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "BLOCK_K": (32, 64), "GROUP_M": (8,)},
         hip={"BLOCK_M": (16, 64, 128, 256), "BLOCK_N": (64, 128, 256), "BLOCK_K": (32, 64), "GROUP_M": (8,)},
     ),
     copts=by_vendor(
+        more={"cuda": {"num_warps": (2, 16), "num_stages": (2, 3, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (4,)},
         hip={"num_warps": (4, 8), "num_stages": (2,), "waves_per_eu": (0,)},
     ),
@@ -101,6 +103,7 @@ CONSTEXPRS = tuple(
 )
 CHOICES = (c.T, c.TRANS_A, c.TRANS_B, c.DESCRIPTOR)
 PSELS: tuple[Parameter, ...] = by_vendor(
+    more={"cuda": {"STAGES": (2, 7)}},
     cuda={
         "ROWS": (64, 128),
         "COLUMNS": (16, 32, 64, 128, 256),

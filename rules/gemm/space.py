@@ -33,8 +33,12 @@ def _accumulators(functional: Functional, keys: Mapping[str, int], config: Confi
     return config["BLOCK_M"] * config["BLOCK_N"] / (config["num_warps"] * functional.target.warp_size)
 
 
-def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+def _likely_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     return _accumulators(functional, keys, config) > REGISTERS[functional.target.vendor] / 2
+
+
+def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return _accumulators(functional, keys, config) > REGISTERS[functional.target.vendor]
 
 
 def _idle_threads(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -52,10 +56,11 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
 RESTRICTIONS = (
     # Rows beyond D are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than m", _taller_than_d),
-    Restriction("tiles are small, though large ones fill the GPU", _small_tiles),
+    Restriction("tiles are small, though large ones fill the GPU", _small_tiles, certain=False),
     # Long steps save loop overhead; loads that are not vectors need their registers.
-    Restriction("BLOCK_K is 32 for general addressing, and 64 else", _other_steps),
-    Restriction("the accumulators take more than half of the registers", _certain_spill),
-    Restriction("more warps than the tile has work for", _idle_threads),
+    Restriction("BLOCK_K is 32 for general addressing, and 64 else", _other_steps, certain=False),
+    Restriction("the accumulators take more than half of the registers", _likely_spill, certain=False),
+    Restriction("more warps than the tile has work for", _idle_threads, certain=False),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
+    Restriction("the accumulators do not fit in the registers", _certain_spill),
 )

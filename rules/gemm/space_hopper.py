@@ -71,6 +71,10 @@ def _other_registers(functional: Functional, keys: Mapping[str, int], config: Co
     return config["maxnreg"] != (168 if config["CONSUMERS"] == 2 or config["COLUMNS"] == 256 else 128)
 
 
+def _lone_turns(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return bool(config["TURNS"]) and config["CONSUMERS"] != 2
+
+
 def _larger_than_d(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     of_m, of_n = (config["COLUMNS"], _of_x(config)) if config["SWAP"] else (_of_x(config), config["COLUMNS"])
     smallest = 16 if config["SWAP"] else 64
@@ -85,14 +89,15 @@ def _small_tiles(functional: Functional, keys: Mapping[str, int], config: Config
 
 HOPPER_RESTRICTIONS = (
     # Consumers that share a tile halve what each loads; two tiles hide one's end behind the other's products.
-    Restriction("two consumers take turns at tiles of 128 x 128, and at no others", _odd_turns),
+    Restriction("two consumers take turns at tiles of 128 x 128, and at no others", _odd_turns, certain=False),
     Restriction("the accumulators do not fit in the registers", _too_many_accumulators),
-    Restriction("not a tile for this number of consumers", _odd_consumers),
-    Restriction("BLOCK_K is 128 for tiles up to 64 x 64, and 64 else", _other_steps),
+    Restriction("not a tile for this number of consumers", _odd_consumers, certain=False),
+    Restriction("BLOCK_K is 128 for tiles up to 64 x 64, and 64 else", _other_steps, certain=False),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
     # An idle stage costs nothing but shared memory, which nothing else asks for.
-    Restriction("more stages fit", _too_few_stages),
+    Restriction("more stages fit", _too_few_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("the tile is larger than D", _larger_than_d),
-    Restriction("tiles are small, though large ones fill the GPU", _small_tiles),
+    Restriction("tiles are small, though large ones fill the GPU", _small_tiles, certain=False),
+    Restriction("only two consumers can take turns", _lone_turns),
 )

@@ -14,7 +14,7 @@ from aotriton.rules.kernel import (
     strides,
 )
 from aotriton.rules.operators import Backend, Operator, Scalar
-from aotriton.rules.target import ADDRESSING
+from aotriton.rules.target import ADDRESSING, REGISTERS
 
 # What a caller gives. Sizes are named by the operands that have them.
 X = Operand("x", ("rows", "width"))
@@ -41,9 +41,10 @@ RMS_NORM = KernelDescription(
         Choice("WIDTH", (1024, 4096, 8192), size("width"), round_up=True, option="width"),
         Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing"),
     ),
-    # What the tuner picks.
-    psels=by_vendor(cuda={"ROWS": (1, 2, 4, 8)}, hip={"ROWS": (1, 2, 4)}),
+    # What the tuner picks; ``more`` is what only a search tries.
+    psels=by_vendor(more={"cuda": {"ROWS": (16, 32)}}, cuda={"ROWS": (1, 2, 4, 8)}, hip={"ROWS": (1, 2, 4)}),
     copts=by_vendor(
+        more={"cuda": {"num_warps": (32,)}},
         cuda={"num_warps": (1, 2, 4, 8, 16)},
         hip={"num_warps": (1, 2, 4, 8, 16), "waves_per_eu": (0,)},
     ),
@@ -56,11 +57,20 @@ RMS_NORM = KernelDescription(
             lambda functional, keys, config: (
                 config["ROWS"] * int(functional["WIDTH"]) > 64 * config["num_warps"] * functional.target.warp_size
             ),
+            certain=False,
         ),
         Restriction(
             "a thread would hold fewer than 4 elements",
             lambda functional, keys, config: (
                 config["ROWS"] * int(functional["WIDTH"]) < 4 * config["num_warps"] * functional.target.warp_size
+            ),
+            certain=False,
+        ),
+        Restriction(
+            "a thread would hold more elements than it has registers",
+            lambda functional, keys, config: (
+                config["ROWS"] * int(functional["WIDTH"])
+                > REGISTERS[functional.target.vendor] * config["num_warps"] * functional.target.warp_size
             ),
         ),
     ),
