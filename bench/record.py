@@ -38,7 +38,7 @@ from aotriton.tune.family import tuning
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, shape_of
 from aotriton.tune.recompile import Compile
-from aotriton.tune.session import launch_request, prune
+from aotriton.tune.engine import launch_request, unfit
 from aotriton.tune.space import space
 from aotriton.tune.worker import Device, GpuWorker, Request, Result, TimedOut, Unstartable, WorkerError
 
@@ -336,12 +336,11 @@ def time_all(task: Task, worker: GpuWorker, seed: str, ending: Callable[[], bool
 def static_outcomes(task: Task) -> tuple[dict[str, Outcome], dict[str, Request]]:
     """What needs no GPU to be told, and the requests that are left, by image."""
     specs = {spec.name: spec for spec in task.specs}
-    pruned = prune(specs, task.images)
     outcomes, requests = {}, {}
     for name, image in task.images.items():
         if isinstance(image, CompileFailure):
             outcomes[name] = Outcome("compile_failed")
-        elif name in pruned:
+        elif unfit(specs[name], image):
             outcomes[name] = Outcome("pruned")
         else:
             requests[name] = launch_request(specs[name], image)

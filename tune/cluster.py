@@ -268,10 +268,10 @@ def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:
     from distributed import Scheduler, SpecCluster, Worker
 
     dask.config.set({"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False})
-    options = {"dashboard": False, "memory_limit": 0}
+    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
     workers = {
         f"gpu-{gpu}": {"cls": Worker, "options": {"nthreads": 1, "resources": {GPU: 1}, **options}} for gpu in gpus
     }
     workers["compile"] = {"cls": Worker, "options": {"nthreads": jobs, "resources": {CPU: jobs}, **options}}
-    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", "dashboard": False}}
+    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", "dashboard_address": "127.0.0.1:0"}}
     return SpecCluster(workers=workers, scheduler=scheduler, asynchronous=False, silence_logs=logging.ERROR)
