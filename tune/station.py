@@ -157,6 +157,7 @@ class GpuStation:
         self.gpu, self.core = gpu, core
         self.store = ImageStore()
         self._stop = threading.Event()
+        self._busy = threading.Lock()
         self._worker: GpuWorker | None = None
         self._setting: Setting | None = None
         self._problem: Problem | None = None
@@ -178,7 +179,8 @@ class GpuStation:
         began = time.monotonic()
         made = Measured()
         try:
-            self._measure(job, made)
+            with self._busy:
+                self._measure(job, made)
         except TuningError as error:
             made.error = str(error)
         except Stopped:
@@ -187,7 +189,11 @@ class GpuStation:
         return made
 
     def close(self) -> None:
+        """Ends the child, and with it what is under way."""
         self._stop.set()
+        if self._worker and not self._busy.acquire(timeout=1.0):
+            self._worker.kill()
+            self._busy.acquire(timeout=60.0)
         if self._worker:
             self._worker.close()
 

@@ -194,6 +194,11 @@ class GpuWorker:
             self.close()
             raise Crashed("the GPU does not answer as it should")
 
+    def kill(self) -> None:
+        """Has the child end; from any thread, whatever another one does with it."""
+        if child := self._child:
+            child.kill()
+
     def close(self) -> None:
         """Ends the child."""
         if self._child is None:
