@@ -1,0 +1,32 @@
+"""Search: which configs of a problem to measure, asked for and told one after the other."""
+
+from __future__ import annotations
+
+from aotriton.tune.search.lfbo import Lfbo
+from aotriton.tune.search.pattern import Pattern
+from aotriton.tune.search.space import SearchSpace
+from aotriton.tune.search.strategy import Search, Strategy
+from aotriton.tune.search.sweep import Exhaustive, Random
+from aotriton.tune.search.transfer import Transfer
+
+STRATEGIES: dict[str, type[Search]] = {
+    "exhaustive": Exhaustive,
+    "random": Random,
+    "pattern": Pattern,
+    "lfbo": Lfbo,
+    "transfer": Transfer,
+}
+DEFAULT = "transfer"
+
+QUICK = 48  # trials; those that learn nothing need more of them to come as close
+BUDGETS: dict[str, dict[str, int | None]] = {
+    "quick": {"exhaustive": None, "random": 200, "pattern": 200, "lfbo": 200, "transfer": 48},
+    "full": {"exhaustive": None, "random": 1000, "pattern": None, "lfbo": None, "transfer": None},
+}
+
+
+def strategy(name: str, space: SearchSpace, seed: int = 0, budget: int | None = None) -> Strategy:
+    """The strategy of this name; ``budget`` is the most trials that it asks for. ValueError where there is none."""
+    if name not in STRATEGIES:
+        raise ValueError(f"no strategy {name!r}, only {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](space, seed, budget)

@@ -1,26 +1,116 @@
-"""What a search is: a strategy is asked for configs to try, and told what became of them."""
+"""The two questions that a search answers: what to measure next, and whether that was all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-Config = tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    config: Config
-    status: str
-    median_us: float | None
-    facts: Mapping[str, float] = field(default_factory=dict)
+from aotriton.tune.search.space import Config, SearchSpace, Trial
 
 
 class Strategy(Protocol):
-    def ask(self, count: int) -> list[Config]: ...
+    """``ask`` for configs, compile and measure them, ``tell`` the trials, until ``finished``.
 
-    def tell(self, trials: Sequence[Trial]) -> None: ...
+    Trials may come late, in any order, and one by one: whoever asks need not wait for them before it asks again.
+    """
+
+    def ask(self, count: int) -> list[Config]:
+        """Up to ``count`` configs, none of which was asked or told before; fewer, or none, while trials are missing
+        without which nothing more can be chosen, and when finished.
+        """
+
+    def tell(self, trials: Iterable[Trial]) -> None:
+        """What became of configs: of those that were asked, or of others that are known from before.
+
+        ValueError where one is not of the space. A config that is told again has its later trial.
+        """
 
     @property
-    def finished(self) -> bool: ...
+    def finished(self) -> bool:
+        """Whether nothing more will be asked, whatever is told. Some of what was asked may still be under way."""
+
+
+class Search(ABC):
+    """What all strategies keep: the trials, what is under way, how much of the budget is left, and a seeded draw."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
+        """``budget``: how many configs are asked at most."""
+        self.space = space
+        self.draw = random.Random(seed)
+        self.left = len(space.configs) if budget is None else budget
+        self.trials: dict[Config, Trial] = {}
+        self.under_way: set[Config] = set()
+
+    @abstractmethod
+    def propose(self, count: int) -> list[Config]:
+        """Up to ``count`` configs that are ``new``, each once."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether ``propose`` has nothing more, whatever is told."""
+
+    def ask(self, count: int) -> list[Config]:
+        found = self.propose(min(count, self.left)) if min(count, self.left) > 0 else []
+        self.under_way.update(found)
+        self.left -= len(found)
+        return found
+
+    def tell(self, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            if trial.config not in self.space.known:
+                raise ValueError(f"{trial.config} is not of the space that is searched")
+            self.trials[trial.config] = trial
+            self.under_way.discard(trial.config)
+
+    @property
+    def finished(self) -> bool:
+        return self.left <= 0 or self.done
+
+    def new(self, config: Config) -> bool:
+        return config not in self.trials and config not in self.under_way
+
+    def time(self, config: Config) -> float:
+        """The config's median in µs; infinite where there is none."""
+        trial = self.trials.get(config)
+        return trial.median_us or float("inf") if trial else float("inf")
+
+    def ranked(self) -> list[Config]:
+        """The configs that have a time, the fastest first."""
+        return sorted((config for config, trial in self.trials.items() if trial.median_us), key=self.time)
+
+
+class Stepwise(Search):
+    """A strategy that learns from whole batches: each one is chosen when all of those before it have been told."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
+        super().__init__(space, seed, budget)
+        self._batches = self.batches()
+        self._waiting: list[Config] = []
+        self._ended = False
+
+    @abstractmethod
+    def batches(self) -> Iterator[Iterable[Config]]:
+        """The batches, one after the other; what is no longer ``new`` is left out of them. When it goes on after a
+        ``yield``, all of that batch was told.
+        """
+
+    def propose(self, count: int) -> list[Config]:
+        self._go_on()
+        found, self._waiting = self._waiting[:count], self._waiting[count:]
+        return found
+
+    @property
+    def done(self) -> bool:
+        self._go_on()
+        return self._ended
+
+    def _go_on(self) -> None:
+        """To the next batch that has anything new in it, if nothing of the last one is missing."""
+        self._waiting = [config for config in self._waiting if self.new(config)]
+        while not (self._waiting or self.under_way or self._ended):
+            batch = next(self._batches, None)
+            self._ended = batch is None
+            self._waiting = [config for config in dict.fromkeys(batch or ()) if self.new(config)]

@@ -1,0 +1,58 @@
+"""From other problems of a kernel to the few configs that are worth trying first on a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, inf, log
+
+from aotriton.tune.search.encoding import scaled
+from aotriton.tune.search.space import Config, Past, SearchSpace
+
+UNKNOWN = log(2)  # the slowdown that a config is charged where it was not measured, or is slower than that
+
+
+def closeness(features: Mapping[str, float], history: Sequence[Past]) -> list[float]:
+    """How much each problem of the history tells about one with ``features``: 1 for one like it, less for others.
+
+    Falls by e where the features are as far apart as those of the history's problems are on average.
+    """
+    names = sorted(features)
+    own = [scaled(features[name]) for name in names]
+    apart = [
+        sum(abs(scaled(past.features.get(name, 0.0)) - mine) for name, mine in zip(names, own, strict=True))
+        for past in history
+    ]
+    mean = sum(apart) / len(apart) if apart else 0.0
+    return [exp(-distance / mean) if mean else 1.0 for distance in apart]
+
+
+def slowdowns(past: Past) -> dict[Config, float]:
+    """log(time / least time) of each config that has a time."""
+    least = min(past.medians.values(), default=inf)
+    return {config: log(time / least) for config, time in past.medians.items()}
+
+
+def portfolio(space: SearchSpace, size: int) -> list[Config]:
+    """Up to ``size`` configs of the space, such that each problem of the history has a fast one among the first few.
+
+    Greedy, as for the facilities of a location problem: the next is the one that takes most off the mean slowdown of
+    what was chosen so far, a problem counting as much as it is close. So the first is the best mean, and those after it
+    win where it is slow. Ends early when nothing is left to take off.
+    """
+    weights = closeness(space.features, space.history)
+    tables = [slowdowns(past) for past in space.history]
+    known = sorted({config for table in tables for config in table} & space.known)
+    left = [UNKNOWN] * len(tables)
+    chosen: list[Config] = []
+
+    def taken_off(config: Config) -> float:
+        each = zip(weights, tables, left, strict=True)
+        return sum(weight * max(0.0, now - table.get(config, inf)) for weight, table, now in each)
+
+    while known and len(chosen) < size:
+        best = max(known, key=taken_off)
+        if taken_off(best) <= 0:
+            break
+        chosen.append(best)
+        left = [min(now, table.get(best, inf)) for now, table in zip(left, tables, strict=True)]
+    return chosen

@@ -1,0 +1,107 @@
+"""What a search chooses from, and all that is known of it before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+Config = tuple[tuple[str, int], ...]  # psels, then copts, in the description's order, as an ImageSpec has them
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a config: a measurement's status, and the median time in µs where that is ``ok``.
+
+    ``facts`` are those of the compiled image, as far as known: registers, shared, spills, instructions.
+    """
+
+    config: Config
+    status: str
+    median_us: float | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.status == "ok") != (self.median_us is not None and self.median_us > 0):
+            raise ValueError(f"{self.config}: status {self.status!r} with a median of {self.median_us} µs")
+
+
+@dataclass(frozen=True)
+class Past:
+    """Another problem of the same kernel: its features, and what is known of its configs. Times in µs."""
+
+    features: Mapping[str, float]
+    medians: Mapping[Config, float]
+    failed: frozenset[Config] = frozenset()
+    facts: Mapping[Config, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The candidates of one problem. ValueError where a config is not of the parameters, or is there twice.
+
+    ``parameters``: the ordered values of each, in the order that configs have. ``defaults``: of those parameters that
+    have one. ``features``: numbers that tell the problem from others of the kernel. ``facts``: numbers that are known
+    of a config before it is measured, the same ones for each config that has any. ``history``: the kernel's other
+    problems.
+    """
+
+    configs: tuple[Config, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[Config, Mapping[str, float]] = field(default_factory=dict)
+    history: tuple[Past, ...] = ()
+
+    def __post_init__(self) -> None:
+        names, known = tuple(self.parameters), {name: set(values) for name, values in self.parameters.items()}
+        if not self.configs:
+            raise ValueError("a search space needs a config")
+        for config in self.configs:
+            if tuple(name for name, _ in config) != names:
+                raise ValueError(f"{config}: expected the parameters {names}")
+            if wrong := [(name, value) for name, value in config if value not in known[name]]:
+                raise ValueError(f"{config}: no values of the space: {wrong}")
+        if len(self.known) != len(self.configs):
+            raise ValueError("a config is there twice")
+
+    @cached_property
+    def known(self) -> frozenset[Config]:
+        return frozenset(self.configs)
+
+    @cached_property
+    def default(self) -> Config:
+        """The config with the fewest parameters off their defaults; of several, one of middling values."""
+
+        def distance(config: Config) -> tuple[int, float]:
+            off = sum(value != self.defaults.get(name, value) for name, value in config)
+            places = [(self.parameters[name].index(value), len(self.parameters[name]) - 1) for name, value in config]
+            return off, sum(abs(place / last - 0.5) for place, last in places if last)
+
+        return min(self.configs, key=distance)
+
+    def neighbours(self, config: Config) -> list[Config]:
+        """The configs one step away: one parameter at its next larger or smaller value that gives a config."""
+        found = []
+        for place, (name, value) in enumerate(config):
+            values = self.parameters[name]
+            at = values.index(value)
+            for way in (values[at + 1 :], values[:at][::-1]):
+                steps = ((*config[:place], (name, other), *config[place + 1 :]) for other in way)
+                found += [step for step in steps if step in self.known][:1]
+        return found
+
+    def diagonal(self, config: Config) -> Iterator[Config]:
+        """The configs two steps away: two parameters, each at the value next to its own."""
+        moves = []
+        for place, (name, value) in enumerate(config):
+            values = self.parameters[name]
+            at = values.index(value)
+            moves += [(place, (name, values[to])) for to in (at - 1, at + 1) if 0 <= to < len(values)]
+        for (first, one), (second, other) in combinations(moves, 2):
+            if first != second:
+                step = list(config)
+                step[first], step[second] = one, other
+                if tuple(step) in self.known:
+                    yield tuple(step)
