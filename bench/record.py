@@ -34,11 +34,11 @@ from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Value
 from aotriton.rules.target import target
 from aotriton.tune.cores import launch_cores, leave
+from aotriton.tune.engine import launch_request, unfit
 from aotriton.tune.family import tuning
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, shape_of
 from aotriton.tune.recompile import Compile
-from aotriton.tune.engine import launch_request, unfit
 from aotriton.tune.space import space
 from aotriton.tune.worker import Device, GpuWorker, Request, Result, TimedOut, Unstartable, WorkerError
 

@@ -30,6 +30,7 @@ from aotriton.rules.rows import (
     Outcome,
     Product,
     Sample,
+    Searched,
     SequenceTiming,
     Session,
     Winner,
@@ -47,6 +48,7 @@ __all__ = [
     "Outcome",
     "Product",
     "Sample",
+    "Searched",
     "SequenceTiming",
     "TuningDatabase",
     "TuningDatabaseError",
@@ -382,6 +384,23 @@ class TuningDatabase:
             )
             outcome = rows.outcomes(problems, images, sessions)
             return list(self._read("measurement", outcome, found))
+
+    def end_search(self, problem: int, session: int, trials: int) -> None:
+        """Records that the session's strategy is through with a problem."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO search VALUES (?, ?, ?)", [problem, session, trials])
+
+    def searched(self, arch: str, kernel: str, product: str) -> list[Searched]:
+        """The searches that came to their end."""
+        with self._errors():
+            found = self._db.execute(
+                f"WITH {AGE} SELECT p.kernel, p.functional, p.bin, p.shape, age.place, s.strategy, x.trials"
+                " FROM search x JOIN problem p ON p.id = x.problem JOIN session s ON s.id = x.session"
+                " JOIN age ON age.id = s.id JOIN device d ON d.id = s.device"
+                " WHERE (p.arch, p.kernel, d.product) = (?, ?, ?) ORDER BY age.place, p.id",
+                [arch, kernel, product],
+            )
+            return [Searched(*row) for row in found]
 
     def samples_of(self, measurement: int) -> tuple[float, ...]:
         """The microseconds of one measurement by ``Outcome.id``, in the order taken; empty where it has none."""

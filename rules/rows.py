@@ -127,6 +127,19 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Searched:
+    """A strategy's end on a problem, after so many trials. ``session`` as ``Outcome.session``."""
+
+    kernel: str
+    functional: str
+    bin: str
+    shape: str
+    session: int
+    strategy: str
+    trials: int
+
+
+@dataclass(frozen=True)
 class SequenceTiming:
     """One way to run an operator, its ``images`` in launch order, timed in ``rounds`` rounds. ``spread`` in µs."""
 

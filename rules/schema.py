@@ -109,6 +109,12 @@ MIGRATIONS = (
         coefficients TEXT NOT NULL, error REAL NOT NULL, samples INTEGER NOT NULL, saves REAL NOT NULL,
         source TEXT NOT NULL, PRIMARY KEY (arch, product, kernel, functional, image)) WITHOUT ROWID;
     """,
+    # A session's strategy came to its end on a problem: what it did not try, it did not want to.
+    """
+    CREATE TABLE search (
+        problem INTEGER NOT NULL REFERENCES problem, session INTEGER NOT NULL REFERENCES session,
+        trials INTEGER NOT NULL, PRIMARY KEY (problem, session)) WITHOUT ROWID;
+    """,
 )
 
 
@@ -151,6 +157,11 @@ MERGE = """
         JOIN sample s ON (s.session, s.operator, s.functional, s.shape)
             = (e.id, os.operator, os.functional, os.shape)
         JOIN other.sequence oq ON oq.id = t.sequence JOIN sequence q USING (operator, backend, images)
+        WHERE true ON CONFLICT DO NOTHING;
+    INSERT INTO search (problem, session, trials)
+        SELECT p.id, s.id, x.trials FROM other.search x
+        JOIN other.problem op ON op.id = x.problem JOIN problem p USING (arch, kernel, functional, bin, shape)
+        JOIN other.session os ON os.id = x.session JOIN session s ON s.uuid = os.uuid
         WHERE true ON CONFLICT DO NOTHING;
     INSERT INTO winner SELECT * FROM other.winner WHERE true ON CONFLICT DO NOTHING;
 """

@@ -34,6 +34,9 @@ TABLE = {
         "scipy",
         "sklearn",
         "pyaotriton",
+        "dask",
+        "distributed",
+        "rich",
     },
     "codegen": {"aotriton", "aotriton.codegen", "aotriton.rules", "jinja2", "triton"},
 }
@@ -97,11 +100,11 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
 
 
 def test_tuning_starts_without_a_gpu() -> None:
-    """Importing the tuner, and a family for it, imports neither torch nor the binding, Triton, numpy, scipy or scikit-learn,
-    through whichever of our modules.
+    """Importing the tuner, and a family for it, imports neither torch nor the binding, Triton, numpy, scipy,
+    scikit-learn or Dask, through whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
-    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn"}
+    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn", "dask", "distributed", "rich"}
     waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:
         name = waiting.pop()

@@ -54,10 +54,12 @@ def decidable(
     outcomes: Iterable[Outcome],
     winners: Iterable[Winner],
     campaign_of: Mapping[int, str],
+    searched: Collection[tuple[str, str, str]] = (),
 ) -> tuple[list[Outcome], set[Place]]:
     """The outcomes to decide by, and the places that keep their winner until they are finished; all of one product.
 
-    An unfinished cell is not decided, and what an unfinished campaign measured in one does not count yet.
+    An unfinished cell is not decided, and what an unfinished campaign measured in one does not count yet. ``searched``
+    are functional, bin and shape of what a strategy has come to its end with: it need not have tried everything.
     """
     named = {str(functional): functional for functional in functionals}
     keys = functionals[0].kernel.tuning_keys
@@ -69,10 +71,11 @@ def decidable(
             places.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     kept: list[Outcome] = []
     held: set[Place] = set()
-    for (functional, bin, _), rows in places.items():
+    for (functional, bin, shape), rows in places.items():
         names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
         rows = _without_unfinished(names, rows, campaign_of)
-        if finished(names, rows):
+        through = (functional, bin, shape) in searched and not race_is_due(rows)
+        if finished(names, rows) or through:
             kept += rows
         elif standing.get((functional, bin)) in names:
             kept += rows

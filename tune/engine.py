@@ -7,7 +7,7 @@ twice is dropped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -23,7 +23,8 @@ from aotriton.tune.decide import decide, race_is_due
 from aotriton.tune.incident import Canary, TuningError
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
-from aotriton.tune.search.strategy import Config, Strategy, Trial
+from aotriton.tune.search import Strategy
+from aotriton.tune.search.space import Config, Trial
 from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Facts, Failed, Measured, MeasureJob
 from aotriton.tune.worker import UNTOLD, Conditions, Device, Request, Result
 
@@ -45,8 +46,9 @@ class Search:
     row: int
     strategy: Strategy
     known: dict[str, Outcome]  # by image, of before: what needs no measuring
-    specs: dict[str, ImageSpec] = field(default_factory=dict)
-    configs: dict[str, Config] = field(default_factory=dict)
+    candidates: Mapping[str, ImageSpec]
+    records_end: bool = False  # whether the end of the search is a row of its own
+    specs: dict[str, ImageSpec] = field(default_factory=dict)  # of what was asked for, or known before
     compiling: set[str] = field(default_factory=set)
     verdicts: list[tuple[str, str, str]] = field(default_factory=list)  # what the compilers said, until there is a GPU
     ready: dict[str, Request] = field(default_factory=dict)
@@ -58,6 +60,13 @@ class Search:
     canaries: list[Canary] = field(default_factory=list)
     sessions: set[int] = field(default_factory=set)  # of the sweeps
     unfinished: bool = False
+
+    def __post_init__(self) -> None:
+        self._by_config = {spec.psels + spec.copts: spec for spec in self.candidates.values()}
+        self.specs = {name: self.candidates[name] for name in self.known}
+
+    def spec(self, config: Config) -> ImageSpec:
+        return self._by_config[config]
 
     @property
     def whole(self) -> bool:
@@ -74,7 +83,7 @@ class Gpu:
     session: int = 0
     search: Search | None = None
     flying: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)
-    has: set[str] = field(default_factory=set)  # checksums of the images that it was sent
+    has: set[str] = field(default_factory=set)  # the images that it was sent
     ran: bool = False
     withheld: list[Measurement] = field(default_factory=list)
     times: list[tuple[float, float]] = field(default_factory=list)  # begin and end of what it was busy with
@@ -170,8 +179,8 @@ class Engine:
             if not asked:
                 return
             for config in asked:
-                spec = _spec(search, config)
-                search.specs[spec.name], search.configs[spec.name] = spec, config
+                spec = search.spec(config)
+                search.specs[spec.name] = spec
                 if known := search.known.get(spec.name):
                     self._tell(search, spec.name, known.status, known.median_us)
                 else:
@@ -254,7 +263,8 @@ class Engine:
         image = self._images.get(name)
         facts = dict(image.metadata) if isinstance(image, CompiledImage) else {}
         numbers = {key: float(facts[key]) for key in ("registers", "shared", "spills") if facts.get(key) is not None}
-        search.strategy.tell([Trial(search.configs[name], status, median_us, numbers)])
+        spec = search.specs[name]
+        search.strategy.tell([Trial(spec.psels + spec.copts, status, median_us, numbers)])
         if status == "ok" and median_us and (search.best is None or median_us < search.best[0]):
             search.best = median_us, search.specs[name].config
 
@@ -312,9 +322,8 @@ class Engine:
         sent: dict[str, bytes] = {}
         if gpu.facts.store != self.cluster.setting.store:
             for request in (*requests, *(one.request for one in canaries)):
-                digest = request.metadata["sha256"]
-                if digest not in gpu.has:
-                    sent[digest] = request.path.read_bytes()
+                if request.name not in gpu.has:
+                    sent[request.name] = request.path.read_bytes()
             gpu.has.update(sent)
         best = search.best[0] if search.best else None
         job = MeasureJob(self.cluster.setting, search.problem, requests, race, best, canaries, sent)
@@ -341,8 +350,7 @@ class Engine:
             self.progress.note(note)
         now = time.monotonic()
         gpu.times.append((now - made.seconds, now))
-        for digest in (one.metadata["sha256"] for one in job.requests if one.name in made.missing):
-            gpu.has.discard(digest)
+        gpu.has -= set(made.missing)
         if job.race:
             search.racing = False
             self._raced(gpu, search, job, made)
@@ -477,6 +485,12 @@ class Engine:
             for one in self.database.winners(functional.arch, problem.kernel.name, self.product)
             if one.provenance == "measured"
         }
+        if winner := getattr(search.strategy, "winner", None):
+            before.setdefault((str(functional), problem.bin), search.spec(winner).name)  # the plain one, if it ties
+        if search.records_end and self._gpus:
+            gpu = next(iter(self._gpus.values()))
+            self._take(gpu, search)
+            self.database.end_search(search.row, gpu.session, search.trials)
         winners = decide([functional], self._outcomes(search), self.database.samples_of, before)
         self._close(search)
         if not winners:
@@ -618,12 +632,3 @@ def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
 
 def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
     return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
-
-
-def _spec(search: Search, config: Config) -> ImageSpec:
-    psels = search.problem.kernel.psel_names
-    given = dict(config)
-    own = {name: value for name, value in given.items() if name in psels}
-    return ImageSpec.of(
-        search.problem.functional, own, {name: value for name, value in given.items() if name not in psels}
-    )

@@ -22,12 +22,12 @@ from aotriton.rules.rows import Model
 from aotriton.rules.target import target
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.compute_unit import Candidate
+from aotriton.tune.engine import unfit
 from aotriton.tune.family import tuning
 from aotriton.tune.fit import Apart, Facts, fit_apart
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import keys_of
 from aotriton.tune.sample import MOST_IMAGES, WITHIN
-from aotriton.tune.session import prune
 from aotriton.tune.settle import FACTS
 from aotriton.tune.space import configs, ruled_out
 
@@ -159,7 +159,7 @@ def predict(
             asked[functional.kernel.name, str(functional)] = functional
     specs = [spec for functional in asked.values() for spec in configs(functional)]
     for spec, image in compile_images(specs, store, jobs):
-        if isinstance(image, CompiledImage) and not prune({image.name: spec}, {image.name: image}):
+        if isinstance(image, CompiledImage) and not unfit(spec, image):
             place = spec.functional.kernel.name, str(spec.functional)
             found.setdefault(place, []).append((spec, Candidate.of(spec, image.metadata)))
             known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotriton.codegen.compile import ImageStore
@@ -14,14 +14,19 @@ from aotriton.rules.kernel import Functional
 from aotriton.tune import campaign
 from aotriton.tune.campaign import finished
 from aotriton.tune.cluster import Cluster
-from aotriton.tune.decide import Place, decide
+from aotriton.tune.decide import Place, decide, race_is_due
 from aotriton.tune.engine import Engine, Search
 from aotriton.tune.incident import TuningError
+from aotriton.tune.knowledge import config_of, search_space, values_of
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
-from aotriton.tune.search.exhaustive import Exhaustive
+from aotriton.tune.search import strategy
+from aotriton.tune.search.finish import Finish
+from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.space import space
 from aotriton.tune.worker import Device
+
+EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Task:
 class Plan:
     """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun.
 
+    ``strategy`` is one of ``tune.search``, of at most ``budget`` trials a problem; but for the exhaustive one it
+    chooses from the rich space. ``only`` has the images to choose from by problem, where others chose them before.
     ``campaign`` is the name of the run of ``again`` that this one is or goes on with.
     """
 
@@ -45,6 +52,10 @@ class Plan:
     again: bool = False
     deadline: float = float("inf")
     options: str = ""
+    strategy: str = EXHAUSTIVE
+    seed: int = 0
+    budget: int | None = None
+    only: Mapping[Problem, Sequence[ImageSpec]] = field(default_factory=dict)
     campaign: str | None = None
 
     @property
@@ -87,15 +98,25 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> li
         functional = problem.functional
         row = database.problem_id(functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes)
         outcomes = _counting(plan, database, database.outcomes(problem=row, product=plan.product))
-        known = {one.image: one for one in outcomes if one.phase == "sweep"}
-        return Search(problem, row, Exhaustive([spec.psels + spec.copts for spec in task.specs.values()]), known)
+        known = {one.image: one for one in outcomes if one.phase == "sweep" and one.image in task.specs}
+        if plan.strategy in (EXHAUSTIVE, FINALISTS):
+            space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
+            every, ends = strategy(EXHAUSTIVE, space), plan.strategy == FINALISTS
+            return Search(problem, row, every, known, task.specs, records_end=ends)
+        space = search_space(problem, list(task.specs.values()), database, plan.product)
+        trials = [
+            Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
+            for name, one in known.items()
+        ]
+        search = Finish(space, strategy(plan.strategy, space, plan.seed, plan.budget), trials)
+        return Search(problem, row, search, known, task.specs, records_end=True)
 
     return [lambda task=task: begin(task) for task in tasks]  # type: ignore[misc]
 
 
 def _begin_session(plan: Plan, database: TuningDatabase, device: Device) -> int:
     options = f"{plan.options} again={plan.campaign}".strip() if plan.campaign else plan.options
-    return begin_session(database, device, options)
+    return begin_session(database, device, options, plan.strategy, None if plan.strategy == EXHAUSTIVE else plan.seed)
 
 
 def _begin(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> tuple[Plan, list[Task]]:
@@ -113,14 +134,28 @@ def _begin(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
 def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> list[Task]:
     """The problems that still have something to measure, with all their candidates."""
     known: dict[tuple[str, str, str], list[Outcome]] = {}
-    for kernel in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
-        for outcome in _counting(plan, database, database.outcomes(*kernel, product=plan.product)):
+    ended: set[tuple[str, ...]] = set()
+    marks = campaign.campaigns(database)
+    for arch, kernel in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
+        for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
+        ended |= {
+            (one.kernel, one.functional, one.bin, one.shape)
+            for one in database.searched(arch, kernel, plan.product)
+            if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
+        }
     tasks = []
     for problem in problems:
-        specs = {spec.name: spec for spec in space(problem).candidates}
+        candidates = plan.only.get(problem) or space(problem, rich=plan.strategy != EXHAUSTIVE).candidates
+        specs = {spec.name: spec for spec in candidates}
         place = problem.kernel.name, str(problem.functional), problem.bin
-        if not finished(specs, [o for o in known.get(place, ()) if o.shape == problem.shape_text]):
+        outcomes = [o for o in known.get(place, ()) if o.shape == problem.shape_text]
+        if plan.strategy == EXHAUSTIVE:
+            done = finished(specs, outcomes)
+        else:
+            mine = [one for one in outcomes if one.image in specs]  # none where the source has changed since
+            done = (*place, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
+        if specs and not done:
             tasks.append(Task(problem, specs))
     return tasks
 
@@ -139,8 +174,12 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
     texts = {str(one) for one in group}
     outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
     before = database.winners(functional.arch, functional.kernel.name, product)
+    searched = {
+        (one.functional, one.bin, one.shape)
+        for one in database.searched(functional.arch, functional.kernel.name, product)
+    }
     outcomes, held = campaign.decidable(
-        group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database)
+        group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
     )
     winners = decide(group, outcomes, database.samples_of, standing(before), held)
     database.put_winners(winners)

@@ -102,7 +102,8 @@ class Compiled:
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """Candidates of one problem: swept one after the other, or raced. ``images`` are those that the worker has not."""
+    """Candidates of one problem: swept one after the other, or raced. ``images`` are those, by name, that
+    the worker has not."""
 
     setting: Setting
     problem: Problem
@@ -283,7 +284,7 @@ class GpuStation:
         return [] if made.missing else [self._local(one) for one in job.requests]
 
     def _has(self, request: Request) -> bool:
-        return request.path.exists() or self.store.get(request.name, request.metadata["sha256"]) is not None
+        return self.store.get(request.name, request.metadata["sha256"]) is not None
 
     def _local(self, request: Request) -> Request:
         found = self.store.get(request.name, request.metadata["sha256"])
@@ -483,10 +484,10 @@ def close(worker: Any) -> None:
 
 
 def put_images(store: ImageStore, images: Mapping[str, bytes], requests: Sequence[Request]) -> None:
-    """Stores what was sent, by SHA-256, under the names that the requests know."""
+    """Stores what was sent of the requests' images, by name, and is what it should be."""
     for request in requests:
         metadata = dict(request.metadata)
-        binary = images.get(metadata["sha256"])
+        binary = images.get(request.name)
         if binary is not None and hashlib.sha256(binary).hexdigest() == metadata["sha256"]:
             suffix = Path(metadata.pop("file")).suffix.removeprefix(".")
             for name in ("name", "sha256"):
@@ -506,7 +507,7 @@ def store_token(store: ImageStore) -> str:
 def code_digest() -> str:
     """Of our own sources: workers with others would measure something else."""
     digest = hashlib.sha256()
-    for package in (aotriton.rules, aotriton.tune, aotriton.codegen):  # type: ignore[attr-defined]
+    for package in (aotriton.rules, aotriton.tune, aotriton.codegen):
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())

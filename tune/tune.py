@@ -27,16 +27,19 @@ from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS, target
+from aotriton.tune.budget import Budget, budget
 from aotriton.tune.carry import carry
 from aotriton.tune.cluster import Cluster, new_setting
 from aotriton.tune.cores import launch_cores
 from aotriton.tune.family import tuning
+from aotriton.tune.finalists import read_finalists, write_finalists
 from aotriton.tune.incident import PAUSES, TuningError
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
 from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
-from aotriton.tune.session import Plan, tune
+from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
+from aotriton.tune.session import EXHAUSTIVE, FINALISTS, Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
 from aotriton.tune.station import store_token
@@ -71,7 +74,21 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
         help="what launches candidates in the child processes; tests put a stand-in or a faulty one here",
     )
 
-    made.add_argument("--seed", type=int, default=0, help="of the shapes of --sample (default: %(default)s)")
+    made.add_argument(
+        "--seed", type=int, default=0, help="of a strategy, or of --sample's shapes (default: %(default)s)"
+    )
+    how = made.add_argument_group("how to search", "without any of these, all that the descriptions list is measured")
+    how.add_argument("--strategy", choices=[*STRATEGIES], help=f"default with one of the others: {DEFAULT}")
+    how.add_argument("--effort", choices=[*BUDGETS], help="how many trials a strategy has (default: full)")
+    how.add_argument("--budget", help="of trials a problem (64), seconds (60s) or dollars (0.80usd) of the run")
+    how.add_argument("--price", type=float, metavar="USD", help="of a GPU an hour, for a budget in dollars")
+    how.add_argument(
+        "--top",
+        type=int,
+        metavar="COUNT",
+        help="write so many of the best of each problem, with images, beside the database, as .finalists.zip",
+    )
+    how.add_argument("--finalists", type=Path, metavar="FILE", help="measure and race here what --top wrote elsewhere")
     made.add_argument(
         "--since", type=Path, metavar="DATABASE", help="an earlier state, which --report tells the changes from"
     )
@@ -173,12 +190,17 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
     except (ValueError, argparse.ArgumentError) as error:  # of two choices with one option, for instance
         return _fail(str(error), 2)
     options = made.parse_args(given)
-    for name in ("time_budget", "jobs", "sample", *tuning(of.name).shape_options):
+    for name in ("time_budget", "jobs", "sample", "top", "price", *tuning(of.name).shape_options):
         value = getattr(options, name)
         if value is not None and value <= 0:
             made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
     if options.since and not options.report:
         made.error("--since is for --report")
+    if options.budget:
+        try:
+            budget(options.budget, options.price, 1)
+        except ValueError as error:
+            made.error(str(error))
     run = Run(of, made, options)
     try:
         if options.report:
@@ -238,6 +260,12 @@ class Run:
                 if (value := getattr(self.options, name)) is not None
             },
         )
+
+    @property
+    def strategy(self) -> str:
+        """How candidates are chosen: all of them, unless something is said of a search."""
+        searched = self.options.budget or self.options.effort
+        return str(self.options.strategy or (DEFAULT if searched else EXHAUSTIVE))
 
     def arch_without_gpu(self, default: str) -> str:
         if not self.options.arch:
@@ -402,8 +430,14 @@ def _tune(run: Run, started: float) -> int:
                 f"--arch {options.arch}, but the GPU is {device.arch}; other archs: --compile-only, --predict", 2
             )
         progress.note(f"{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
-        found = _problems(run, device.arch, device.multiprocessors)
-        plan = Plan(options.database, store, device, options.again, deadline, run.spelled)
+        only = read_finalists(options.finalists, store) if options.finalists else {}
+        found = list(only) or _problems(run, device.arch, device.multiprocessors)
+        chosen = FINALISTS if only else run.strategy
+        limit = _budget(run, chosen, len(gpus))
+        plan = Plan(
+            options.database, store, device, options.again, min(deadline, started + (limit.seconds or float("inf"))),
+            run.spelled, chosen, options.seed, limit.trials, only,
+        )  # fmt: skip
         with TuningDatabase(options.database) as database:
             before = Before.of(database, device.arch, device.name)
         left = None
@@ -414,9 +448,21 @@ def _tune(run: Run, started: float) -> int:
                 if left is not None:
                     settle(database, [problem.functional for problem in found], store, options.jobs)
                 print("\n".join(summary(database, before, left, _following(run))))
+                if options.top:
+                    path = options.database.with_suffix(".finalists.zip")
+                    count = write_finalists(path, database, found, device.name, store, options.top)
+                    print(f"finalists: {count} with their images in {path}; --finalists races them on another machine")
     finally:
         cluster.close()
     return 0
+
+
+def _budget(run: Run, chosen: str, gpus: int) -> Budget:
+    """What is given, else the effort's."""
+    options = run.options
+    if options.budget:
+        return budget(options.budget, options.price, gpus)
+    return Budget(trials=BUDGETS[options.effort or "full"].get(chosen))
 
 
 def _gpus_here(run: Run) -> list[str]:

@@ -1,0 +1,52 @@
+"""A search and what follows it: when a strategy is through, its winner is made as plain as costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aotriton.tune.search.simplify import Simplify
+from aotriton.tune.search.space import Config, SearchSpace, Trial
+from aotriton.tune.search.strategy import Strategy
+
+WITHIN = 0.005  # of the winner's time: what two timings of one image differ by
+MOST = 16  # trials
+
+
+class Finish:
+    """``tune.search.Strategy`` that asks what ``strategy`` does, and then what simplifying its winner takes.
+
+    ``known``: trials of before, which the strategy is told.
+    """
+
+    def __init__(self, space: SearchSpace, strategy: Strategy, known: Iterable[Trial] = ()) -> None:
+        self._space, self._strategy = space, strategy
+        self._trials = {trial.config: trial for trial in known}
+        strategy.tell(self._trials.values())
+        self._under_way: set[Config] = set()
+        self._simplify: Simplify | None = None
+
+    @property
+    def winner(self) -> Config | None:
+        """The plainest config that is as fast as any, once there is one."""
+        return self._simplify.winner if self._simplify else None
+
+    def ask(self, count: int) -> list[Config]:
+        found = self._now().ask(count)
+        self._under_way.update(found)
+        return found
+
+    def tell(self, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            self._trials[trial.config] = trial
+            self._under_way.discard(trial.config)
+            (self._simplify or self._strategy).tell([trial])
+
+    @property
+    def finished(self) -> bool:
+        return not self._under_way and self._now().finished
+
+    def _now(self) -> Strategy:
+        timed = any(trial.median_us for trial in self._trials.values())
+        if self._simplify is None and self._strategy.finished and not self._under_way and timed:
+            self._simplify = Simplify(self._space, self._trials.values(), WITHIN, MOST)
+        return self._simplify or self._strategy
