@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from aotriton.codegen.compile import cpu_count
-from aotriton.rules.image import TRITON_VERSION
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, request_of
+from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune import station
 from aotriton.tune.incident import PAUSES, TuningError
-from aotriton.tune.station import CPU, GPU, Facts, Setting
+from aotriton.tune.station import CPU, GPU, CompileJob, Facts, Setting
 from aotriton.tune.worker import CANDIDATE_LIMIT, Device
 
 if TYPE_CHECKING:
@@ -121,6 +121,27 @@ class Cluster:
         except queue.Empty:
             pass
         return found + [event for key, future in ended for event in self._ended(key, future)]
+
+    def compile_images(
+        self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None
+    ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
+        """As ``codegen.compile.compile_images``, on the workers; in the store, too, are those that they made.
+
+        For when nothing else is under way. TuningError where none can.
+        """
+        waiting: dict[str, ImageSpec] = {}
+        for spec in specs:
+            if stored := store.get(spec.name):
+                yield spec, stored
+            else:
+                job = CompileJob(self.setting, {"name": spec.name, **request_of(spec)})
+                waiting[self.submit(station.compile_image, job, CPU)] = spec
+        while waiting:
+            for event in self.events(LOOK):
+                if isinstance(event, Ended) and (made := waiting.pop(event.key, None)):
+                    if event.reply is None or event.reply.error:
+                        raise TuningError(f"compiling failed: {event.error or event.reply.error}")
+                    yield made, station.received(event.reply, made.name, store)
 
     def forget(self, key: str) -> None:
         """The job's reply is of no use any more."""

@@ -86,7 +86,6 @@ class Gpu:
     has: set[str] = field(default_factory=set)  # the images that it was sent
     ran: bool = False
     withheld: list[Measurement] = field(default_factory=list)
-    times: list[tuple[float, float]] = field(default_factory=list)  # begin and end of what it was busy with
 
     @property
     def device(self) -> Device:
@@ -108,6 +107,7 @@ class Engine:
     begin_session: Callable[[Device], int]
     counting: Callable[[list[Outcome]], list[Outcome]]  # those that make further measuring needless
     checksums: dict[str, str]
+    began: float  # on time.monotonic's clock
 
     def __post_init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
@@ -123,9 +123,11 @@ class Engine:
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
         self._lost: list[str] = []
+        self._times: dict[str, list[tuple[float, float]]] = {}  # begin and end of what each GPU was busy with
+        self._recorded = 0
+        self._ended = 0.0
         self.touched: dict[str, Functional] = {}  # one of each group that borrows from each other
         self.unfinished: list[Problem] = []
-        self.began = time.monotonic()
 
     def run(self, waiting: Iterable[Callable[[], Search]], arrived: Sequence[Event] = ()) -> None:
         """Until all is done, or the deadline has passed and what was begun is done. TuningError where it cannot."""
@@ -154,7 +156,7 @@ class Engine:
             return False
         if self._lost and not self._gpus and self.cluster.address is None:
             raise TuningError(self._lost[-1])
-        self.progress.show(self.trials_of_all, len(self._gpus), self.busy(), self._best_now())
+        self.progress.show(self._recorded, len(self._gpus), self.busy(), self._best_now())
         return True
 
     # Asking and compiling.
@@ -227,14 +229,8 @@ class Engine:
                 self._compile(spec, tried + 1)
                 return
             image: CompiledImage | CompileFailure = CompileFailure(name, f"{tried} machines were lost with it: {why}")
-        elif reply.metadata is None:
-            image = CompileFailure(name, reply.message)
-        elif reply.binary is None:
-            image = CompiledImage(name, dict(reply.metadata), self.store.path / str(reply.metadata["file"]))
         else:
-            metadata = {key: value for key, value in reply.metadata.items() if key not in ("name", "file", "sha256")}
-            suffix = str(reply.metadata["file"]).rpartition(".")[2]
-            image = self.store.put(name, suffix, reply.binary, metadata, self.checksums.get(name))
+            image = station.received(reply, name, self.store, self.checksums.get(name))
         self._images[name] = image
         for search in self._users.pop(name):
             search.compiling.discard(name)
@@ -349,7 +345,7 @@ class Engine:
         for note in made.notes:
             self.progress.note(note)
         now = time.monotonic()
-        gpu.times.append((now - made.seconds, now))
+        self._times[gpu.address].append((now - made.seconds, now))
         gpu.has -= set(made.missing)
         if job.race:
             search.racing = False
@@ -545,9 +541,11 @@ class Engine:
             self.progress.note(f"{event.address} is left out: {self._lost[-1]}")
         else:
             self._gpus[event.address] = Gpu(event.address, event.facts)
+            self._times.setdefault(event.address, [])
 
     def _settle(self) -> None:
         """Records what is under way still, if it comes soon; leaves nothing behind."""
+        self._ended = time.monotonic()
         self.cluster.stop()
         until = time.monotonic() + 5
         while any(gpu.flying for gpu in self._gpus.values()) and time.monotonic() < until:
@@ -561,19 +559,23 @@ class Engine:
     def _outcomes(self, search: Search) -> list[Outcome]:
         return self.database.outcomes(problem=search.row, product=self.product)
 
-    @property
-    def trials_of_all(self) -> int:
-        return self._recorded
-
-    _recorded = 0
-
     def busy(self, after: float = 10.0) -> float | None:
-        """The share of their time, after the first seconds of the run, in which the GPUs measured."""
-        begin, end = self.began + after, time.monotonic()
-        if end <= begin or not self._gpus:
+        """The share of their time, after the first seconds of the run, in which the GPUs measured; None before."""
+        begin, end = self.began + after, self._ended or time.monotonic()
+        if end <= begin or not self._times:
             return None
-        spent = sum(max(0.0, till - max(since, begin)) for gpu in self._gpus.values() for since, till in gpu.times)
-        return spent / ((end - begin) * len(self._gpus))
+        spent = sum(max(0.0, till - max(since, begin)) for times in self._times.values() for since, till in times)
+        return spent / ((end - begin) * len(self._times))
+
+    def told(self) -> str:
+        """How many trials there were, and how well the GPUs were used."""
+        seconds, gpus = (self._ended or time.monotonic()) - self.began, max(len(self._times), 1)
+        busy, every = self.busy(), self.busy(0.0)
+        share = f"{busy:.0%} of the time after the first 10 s" if busy is not None else f"{every or 0:.0%} of the time"
+        hourly = 3600 * self._recorded / (seconds * gpus)
+        return (
+            f"{self._recorded} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour: {gpus} GPUs measured {share}"
+        )
 
     def _best_now(self) -> str:
         best = [one.best for one in self._open if one.begun and one.best]

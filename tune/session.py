@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +58,7 @@ class Plan:
     budget: int | None = None
     only: Mapping[Problem, Sequence[ImageSpec]] = field(default_factory=dict)
     campaign: str | None = None
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def product(self) -> str:
@@ -78,12 +80,15 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
             begin_session=lambda device: _begin_session(plan, database, device),
             counting=lambda outcomes: _counting(plan, database, outcomes),
             checksums=database.checksums(),
+            began=plan.began,
         )  # fmt: skip
         try:
             if tasks:
                 engine.run(_searches(plan, tasks, database))
         finally:
             progress.end()
+            if tasks:
+                progress.note(engine.told())
             for functional in engine.touched.values():
                 decide_siblings(database, functional, plan.product)
         left = _tasks(plan, [task.problem for task in tasks], database)
@@ -108,7 +113,7 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> li
             Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
             for name, one in known.items()
         ]
-        search = Finish(space, strategy(plan.strategy, space, plan.seed, plan.budget), trials)
+        search = Finish(space, plan.strategy, plan.seed, plan.budget, trials)
         return Search(problem, row, search, known, task.specs, records_end=True)
 
     return [lambda task=task: begin(task) for task in tasks]  # type: ignore[misc]

@@ -9,14 +9,21 @@ from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.recompile import Compile
 from aotriton.tune.session import decide_siblings
 
 FACTS = ("sha256", "registers", "spills", "shared")
 
 
-def settle(database: TuningDatabase, functionals: Iterable[Functional], store: ImageStore, jobs: int | None) -> int:
+def settle(
+    database: TuningDatabase,
+    functionals: Iterable[Functional],
+    store: ImageStore,
+    jobs: int | None,
+    compiler: Compile | None = None,
+) -> int:
     """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
-    until none of it is known to spill.
+    until none of it is known to spill, here or by another ``compiler``.
 
     Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
     """
@@ -41,7 +48,7 @@ def settle(database: TuningDatabase, functionals: Iterable[Functional], store: I
                     specs[winner.image] = ImageSpec.of(named[winner.functional], winner.psels, winner.copts)
         if not specs:
             return compiled
-        for spec, image in compile_images(specs.values(), store, jobs):
+        for spec, image in (compiler or compile_images)(specs.values(), store, jobs):
             if isinstance(image, CompiledImage):
                 database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
                 compiled += 1

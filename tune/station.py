@@ -483,6 +483,18 @@ def close(worker: Any) -> None:
         station.close()
 
 
+def received(
+    reply: Compiled, name: str, store: ImageStore, checksum: str | None = None
+) -> CompiledImage | CompileFailure:
+    """What a compile job made, in the coordinator's store."""
+    if reply.metadata is None:
+        return CompileFailure(name, reply.message)
+    if reply.binary is None:
+        return CompiledImage(name, dict(reply.metadata), store.path / str(reply.metadata["file"]))
+    own = {key: value for key, value in reply.metadata.items() if key not in ("name", "file", "sha256")}
+    return store.put(name, str(reply.metadata["file"]).rpartition(".")[2], reply.binary, own, checksum)
+
+
 def put_images(store: ImageStore, images: Mapping[str, bytes], requests: Sequence[Request]) -> None:
     """Stores what was sent of the requests' images, by name, and is what it should be."""
     for request in requests:

@@ -436,7 +436,8 @@ def _tune(run: Run, started: float) -> int:
         limit = _budget(run, chosen, len(gpus))
         plan = Plan(
             options.database, store, device, options.again, min(deadline, started + (limit.seconds or float("inf"))),
-            run.spelled, chosen, options.seed, limit.trials, only,
+            run.spelled,
+            chosen, options.seed, limit.trials, only, began=started,
         )  # fmt: skip
         with TuningDatabase(options.database) as database:
             before = Before.of(database, device.arch, device.name)
@@ -445,8 +446,8 @@ def _tune(run: Run, started: float) -> int:
             left = tune(plan, found, cluster, progress)
         finally:
             with TuningDatabase(options.database) as database:
-                if left is not None:
-                    settle(database, [problem.functional for problem in found], store, options.jobs)
+                if left is not None and not only:
+                    settle(database, [one.functional for one in found], store, options.jobs, cluster.compile_images)
                 print("\n".join(summary(database, before, left, _following(run))))
                 if options.top:
                     path = options.database.with_suffix(".finalists.zip")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aotriton.tune.search import strategy
 from aotriton.tune.search.simplify import Simplify
 from aotriton.tune.search.space import Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import Strategy
@@ -13,15 +14,20 @@ MOST = 16  # trials
 
 
 class Finish:
-    """``tune.search.Strategy`` that asks what ``strategy`` does, and then what simplifying its winner takes.
+    """``tune.search.Strategy`` that asks what the strategy called ``name`` does, and then what simplifying its winner
+    takes; ``budget`` is for both.
 
     ``known``: trials of before, which the strategy is told.
     """
 
-    def __init__(self, space: SearchSpace, strategy: Strategy, known: Iterable[Trial] = ()) -> None:
-        self._space, self._strategy = space, strategy
+    def __init__(
+        self, space: SearchSpace, name: str, seed: int = 0, budget: int | None = None, known: Iterable[Trial] = ()
+    ) -> None:
+        self._space = space
+        self._simplifying = MOST if budget is None else min(MOST, budget // 4)
+        self._strategy = strategy(name, space, seed, None if budget is None else budget - self._simplifying)
         self._trials = {trial.config: trial for trial in known}
-        strategy.tell(self._trials.values())
+        self._strategy.tell(self._trials.values())
         self._under_way: set[Config] = set()
         self._simplify: Simplify | None = None
 
@@ -48,5 +54,5 @@ class Finish:
     def _now(self) -> Strategy:
         timed = any(trial.median_us for trial in self._trials.values())
         if self._simplify is None and self._strategy.finished and not self._under_way and timed:
-            self._simplify = Simplify(self._space, self._trials.values(), WITHIN, MOST)
+            self._simplify = Simplify(self._space, self._trials.values(), WITHIN, self._simplifying)
         return self._simplify or self._strategy
