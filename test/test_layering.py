@@ -32,6 +32,7 @@ TABLE = {
         "torch",
         "numpy",
         "scipy",
+        "pyarrow",
         "pyaotriton",
     },
     "codegen": {"aotriton", "aotriton.codegen", "aotriton.rules", "jinja2", "triton"},
@@ -100,7 +101,7 @@ def test_tuning_starts_without_a_gpu() -> None:
     whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
-    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy"}
+    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "pyarrow"}
     waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:
         name = waiting.pop()

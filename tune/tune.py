@@ -29,6 +29,7 @@ from aotriton.rules.operators import Operator
 from aotriton.rules.target import TARGETS, target
 from aotriton.tune.carry import carry
 from aotriton.tune.cores import launch_cores
+from aotriton.tune.dataset import export, take_in
 from aotriton.tune.family import tuning
 from aotriton.tune.incident import TuningError
 from aotriton.tune.launcher import visible_gpus
@@ -65,6 +66,9 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
 
     made.add_argument("--seed", type=int, default=0, help="of the shapes of --sample (default: %(default)s)")
     made.add_argument(
+        "--over-predicted", action="store_true", help="with --import: cells of predicted winners take what is imported"
+    )
+    made.add_argument(
         "--since", type=Path, metavar="DATABASE", help="an earlier state, which --report tells the changes from"
     )
 
@@ -88,6 +92,19 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     mode.add_argument("--decide", action="store_true", help="choose winners anew from what is measured; needs no GPU")
     mode.add_argument(
         "--merge", type=Path, metavar="FILE", help="take over what another database has, and decide; needs no GPU"
+    )
+    mode.add_argument(
+        "--export",
+        type=Path,
+        metavar="PATH",
+        help="write all tables into a folder, as Parquet, or one to a file of its name, measurement.csv; needs no GPU",
+    )
+    mode.add_argument(
+        "--import",
+        dest="take_in",
+        type=Path,
+        metavar="PATH",
+        help="take over what --export wrote, and decide; or the winners of a database of AOTriton's; needs no GPU",
     )
     mode.add_argument(
         "--sample",
@@ -171,18 +188,22 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
     if options.since and not options.report:
         made.error("--since is for --report")
+    if options.over_predicted and not options.take_in:
+        made.error("--over-predicted is for --import")
     run = Run(of, made, options)
     try:
         if options.report:
             return _report(run)
+        if options.export:
+            return _export(run)
         if options.dry_run:
             return _dry_run(run)
         if not _triton_fits():
             return 2
         if options.decide:
             return _decide(run)
-        if options.merge:
-            return _merge(run)
+        if options.merge or options.take_in:
+            return _import_published(run) if _is_sqlite(options.take_in) else _merge(run)
         if options.fit:
             return _fit(run)
         if options.carry:
@@ -310,6 +331,37 @@ def _report(run: Run) -> int:
     return 0
 
 
+def _export(run: Run) -> int:
+    out = run.options.export
+    try:
+        written = export(run.options.database, out)
+    except OSError as error:
+        return _fail(f"{out}: {error.strerror or error}", 1)
+    print(f"{out}: {', '.join(f'{rows} rows of {table}' for table, rows in written.items())}")
+    return 0
+
+
+def _is_sqlite(path: Path | None) -> bool:
+    return path is not None and path.is_file() and path.open("rb").read(16) == b"SQLite format 3\0"
+
+
+def _import_published(run: Run) -> int:
+    """Of the functionals that were asked for, on all archs."""
+    from aotriton.tune import published
+
+    options = run.options
+    archs = [options.arch] if options.arch else [row.arch for row in TARGETS]
+    found = published.read(options.take_in, run.family, [one for arch in archs for one in _functionals(run, arch)])
+    over = ("predicted",) if options.over_predicted else ()
+    with TuningDatabase(options.database) as database:
+        written = published.put(database, found, ImageStore(), options.jobs, over)
+    for what, counts in (("rows", found.left), ("winners", found.dropped)):
+        for reason, count in counts.most_common():
+            print(f"left {count} {what}: {reason}")
+    print(f"{found.rows} rows can be said in our words: {len(found.winners)} winners, of which {written} were written")
+    return 0
+
+
 def _decide(run: Run) -> int:
     arch = run.arch_without_gpu(TARGETS[0].arch)
     with TuningDatabase(run.options.database) as database:
@@ -320,9 +372,10 @@ def _decide(run: Run) -> int:
 
 
 def _merge(run: Run) -> int:
-    """Whatever families the other database measured: all of them are decided anew."""
+    """Whatever families the other database, or its tables, measured: all of them are decided anew."""
     with TuningDatabase(run.options.database) as database:
-        taken = database.merge(run.options.merge)
+        merged = run.options.merge
+        taken = database.merge(merged) if merged else take_in(run.options.take_in, database)
         measured = {(outcome.arch, outcome.kernel) for outcome in database.outcomes()}
         known = [kernel for one in families() for kernel in one.kernels]
         of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
