@@ -67,7 +67,8 @@ def take_in(path: Path, database: TuningDatabase) -> int:
                     read = _csv_rows(file, columns) if file.suffix == ".csv" else _parquet_rows(file, columns)
                     made.add_flat(file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read))
                 except (ValueError, OSError) as error:
-                    raise TuningDatabaseError(f"{file}: {error}") from None
+                    told = error.strerror if isinstance(error, OSError) else error
+                    raise TuningDatabaseError(f"{file}: {told}") from None
         return database.merge(staged, called=path)
 
 

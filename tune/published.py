@@ -129,7 +129,8 @@ def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int 
         if standing.get(cell, "imported") in ("imported", *over):
             wanted.append((winner, spec))
         else:
-            found.dropped[f"the cell has a {standing[cell]} winner"] += 1
+            hint = ", which --over-predicted replaces" if standing[cell] == "predicted" else ""
+            found.dropped[f"the cell has a {standing[cell]} winner{hint}"] += 1
     fit: set[str] = set()
     unfit: dict[str, str] = {}
     for spec, image in compile_images({spec.name: spec for _, spec in wanted}.values(), store, jobs):

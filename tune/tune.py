@@ -104,7 +104,7 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
         dest="take_in",
         type=Path,
         metavar="PATH",
-        help="take over what --export wrote, and decide; or the winners of a database of AOTriton's; needs no GPU",
+        help="take over what --export wrote, or winners of a database that AOTriton publishes; needs no GPU",
     )
     mode.add_argument(
         "--sample",
@@ -196,14 +196,18 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _report(run)
         if options.export:
             return _export(run)
+        if options.take_in and not _is_sqlite(options.take_in):
+            return _import(run)
         if options.dry_run:
             return _dry_run(run)
         if not _triton_fits():
             return 2
         if options.decide:
             return _decide(run)
-        if options.merge or options.take_in:
-            return _import_published(run) if _is_sqlite(options.take_in) else _merge(run)
+        if options.merge:
+            return _merge(run)
+        if options.take_in:
+            return _import_published(run)
         if options.fit:
             return _fit(run)
         if options.carry:
@@ -341,8 +345,15 @@ def _export(run: Run) -> int:
     return 0
 
 
-def _is_sqlite(path: Path | None) -> bool:
-    return path is not None and path.is_file() and path.open("rb").read(16) == b"SQLite format 3\0"
+def _import(run: Run) -> int:
+    with TuningDatabase(run.options.database) as database:
+        taken = take_in(run.options.take_in, database)
+    print(f"{taken} timings were new; --decide chooses winners anew with them, --fit fits cost models anew")
+    return 0
+
+
+def _is_sqlite(path: Path) -> bool:
+    return path.is_file() and path.open("rb").read(16) == b"SQLite format 3\0"
 
 
 def _import_published(run: Run) -> int:
@@ -372,10 +383,9 @@ def _decide(run: Run) -> int:
 
 
 def _merge(run: Run) -> int:
-    """Whatever families the other database, or its tables, measured: all of them are decided anew."""
+    """Whatever families the other database measured: all of them are decided anew."""
     with TuningDatabase(run.options.database) as database:
-        merged = run.options.merge
-        taken = database.merge(merged) if merged else take_in(run.options.take_in, database)
+        taken = database.merge(run.options.merge)
         measured = {(outcome.arch, outcome.kernel) for outcome in database.outcomes()}
         known = [kernel for one in families() for kernel in one.kernels]
         of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
