@@ -8,6 +8,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,7 @@ def test_nothing_is_lost(full: Path, tmp_path: Path, suffix: str) -> None:
 def test_a_database_that_has_some_of_it_takes_the_rest(full: Path, tmp_path: Path) -> None:
     """Its own rows and winners stay; of what both have there is one."""
     folder = exported(full, tmp_path / "tables", ".csv")
+    (folder / "README.md").write_text("what is not a table is nobody's business")
     lines = (folder / "measurement.csv").read_text()
     some, other = tmp_path / "measurement.csv", tmp_path / "other.sqlite3"
     some.write_text("".join(lines.splitlines(keepends=True)[:2]))
@@ -237,9 +239,24 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     for content in (b"", b"\x00\xff" * 64, b'arch,"kernel\n'):
         file.write_bytes(content)
-        with pytest.raises(TuningDatabaseError, match=re.escape(str(file))):
+        told = "damaged, or not a Parquet file" if name.endswith(".parquet") else ""
+        with pytest.raises(TuningDatabaseError, match=f"{re.escape(str(file))}: {told}"):
             taken(file, tmp_path / "other.sqlite3")
     assert rows(tmp_path / "other.sqlite3") == {table: [] for table in TABLES}
+
+
+@pytest.mark.parametrize("where", [0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
+def test_a_damaged_parquet_file_is_never_read_as_something_else(full: Path, tmp_path: Path, where: float) -> None:
+    """It has checksums: whichever bytes of it are others, nothing is taken in, or what is right."""
+    file, other = tmp_path / "measurement.parquet", tmp_path / "other.sqlite3"
+    export(full, file)
+    content = bytearray(file.read_bytes())
+    place = int(len(content) * where)
+    content[place : place + 8] = bytes(255 - one for one in content[place : place + 8])
+    file.write_bytes(content)
+    with suppress(TuningDatabaseError):
+        taken(file, other)
+    assert rows(other)["measurement"] in ([], rows(full)["measurement"])
 
 
 def test_a_parquet_value_of_another_type_is_named(full: Path, tmp_path: Path) -> None:
@@ -328,7 +345,9 @@ def test_the_commands_say_what_they_did(full: Path, tmp_path: Path, capsys: pyte
     assert main(["--database", str(full), "--export", str(tmp_path / "none" / "tables")]) == 1
     assert "No such file" in capsys.readouterr().err
     assert main(["--database", str(other), "--import", str(tmp_path / "none.csv")]) == 1
-    assert "none.csv" in capsys.readouterr().err
+    assert "none.csv: a file is named after" in capsys.readouterr().err
+    assert main(["--database", str(other), "--import", str(tmp_path / "winner.csv")]) == 1
+    assert "winner.csv: No such file" in capsys.readouterr().err
 
 
 def test_analysts_read_it(full: Path, tmp_path: Path) -> None:

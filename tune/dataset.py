@@ -66,9 +66,10 @@ def take_in(path: Path, database: TuningDatabase) -> int:
                     columns = tables[file.stem]
                     read = _csv_rows(file, columns) if file.suffix == ".csv" else _parquet_rows(file, columns)
                     made.add_flat(file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read))
-                except (ValueError, OSError) as error:
-                    told = error.strerror if isinstance(error, OSError) else error
-                    raise TuningDatabaseError(f"{file}: {told}") from None
+                except OSError as error:
+                    raise TuningDatabaseError(f"{file}: {error.strerror}") from None
+                except ValueError as error:
+                    raise TuningDatabaseError(f"{file}: {error}") from None
         return database.merge(staged, called=path)
 
 
@@ -104,7 +105,7 @@ def _parquet(file: Path, columns: Sequence[Column], rows: Rows) -> tuple[bytes, 
     pa = _pyarrow(file)
     schema = pa.schema([(column.name, getattr(pa, TYPES[column.kind])()) for column in columns])
     content, count = io.BytesIO(), 0
-    with pa.parquet.ParquetWriter(content, schema, compression="zstd") as writer:
+    with pa.parquet.ParquetWriter(content, schema, compression="zstd", write_page_checksum=True) as writer:
         while batch := list(islice(rows, BATCH)):
             values = zip(*batch, strict=True)
             made = [pa.array(of_column, field.type) for of_column, field in zip(values, schema, strict=True)]
@@ -116,15 +117,16 @@ def _parquet(file: Path, columns: Sequence[Column], rows: Rows) -> tuple[bytes, 
 def _parquet_rows(file: Path, columns: Sequence[Column]) -> Rows:
     pa = _pyarrow(file)
     number = 0
+    content = io.BytesIO(file.read_bytes())
     try:
-        with pa.parquet.ParquetFile(file) as opened:
+        with pa.parquet.ParquetFile(content, page_checksum_verification=True) as opened:
             _order(opened.schema_arrow.names, columns)
             for batch in opened.iter_batches(BATCH, columns=[column.name for column in columns]):
                 found = batch.to_pydict()
                 for row in zip(*(found[column.name] for column in columns), strict=True):
                     number += 1
                     yield _row(number, (flat.sound(*pair) for pair in zip(columns, row, strict=True)))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"damaged, or not a Parquet file: {error}") from None
 
 
