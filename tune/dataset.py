@@ -27,14 +27,14 @@ Rows = Iterator[tuple[object, ...]]
 
 
 def export(path: Path, out: Path) -> dict[str, int]:
-    """Writes the database at ``path`` to ``out``: a file named after a table has that one, in the format that its
-    suffix says; a folder, made where there is none, has all of them, as Parquet. How many rows of each table.
+    """Writes the database at ``path`` to ``out``: a file, which has a suffix, is named after its table and has that
+    one; a folder, made where there is none, has all of them, as Parquet. How many rows of each table.
 
     TuningDatabaseError where that cannot be, OSError where it cannot be written.
     """
     with TuningDatabase(path, readonly=True) as database:
         tables = database.tables()
-        if alone := out.suffix in FORMATS:
+        if alone := bool(out.suffix) and not out.is_dir():
             _check_name(out, tables)
         else:
             _pyarrow(out)
