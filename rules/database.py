@@ -11,16 +11,17 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
 import sqlite_utils
 
-from aotriton.rules import rows
+from aotriton.rules import flat, rows
 from aotriton.rules.rows import (
     PHASES,
     PROVENANCES,
@@ -36,7 +37,7 @@ from aotriton.rules.rows import (
     Winner,
     latest_medians,
 )
-from aotriton.rules.schema import MERGE, MIGRATIONS
+from aotriton.rules.schema import MERGE, MIGRATIONS, Column, Table, depth, flat_name, flat_select
 from aotriton.rules.target import target
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "TuningDatabase",
     "TuningDatabaseError",
     "Winner",
+    "foreign_tables",
     "latest_medians",
 ]
 
@@ -450,13 +452,14 @@ class TuningDatabase:
                     list(row.values()),
                 )
 
-    def merge(self, path: str | os.PathLike[str]) -> int:
+    def merge(self, path: str | os.PathLike[str], called: Path | None = None) -> int:
         """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. How many
         measurements, and timings of launch sequences.
 
         Sessions are told apart by their uuid, so that merging twice changes nothing. A cell that has a winner here
-        keeps it, and models stay; to let what is new have its say, decide and fit anew. TuningDatabaseError where that
-        file is none, or where both know one image by different checksums.
+        keeps it, and so does an operator on a product its models; to let what is new have its say, decide and fit
+        anew. TuningDatabaseError where that file is none, or where both know one image by different checksums; it names
+        the file as ``called``.
         """
         with TuningDatabase(path, readonly=True) as other:
             name = other.path.absolute().as_uri()
@@ -466,7 +469,7 @@ class TuningDatabase:
             self._db.execute("ATTACH ? AS other", [f"{name}?mode=ro"])
             try:
                 with self._transaction():
-                    self._check_same_binaries(Path(path))
+                    self._check_same_binaries(called or Path(path))
                     count = "SELECT (SELECT count(*) FROM measurement) + (SELECT count(*) FROM timing)"
                     before = self._value(count)
                     for statement in _statements(MERGE):
@@ -484,6 +487,72 @@ class TuningDatabase:
             raise TuningDatabaseError(
                 f"{path}: {image} has checksum {there}, but {here} in {self.path}: timings would mix"
             )
+
+    def tables(self) -> dict[str, list[Column]]:
+        """Every table, and the columns of its flat rows: its own, and those of what it refers to in place of ids.
+
+        A table stands behind those that it refers to.
+        """
+        with self._snapshot():
+            tables = self._tables()
+        return {table: list({one.name: one for one in flat_select(tables, table)[0]}.values()) for table in tables}
+
+    def flat_rows(self, *tables: str) -> Iterator[tuple[str, Iterator[tuple[object, ...]]]]:
+        """Of each of the tables its flat rows, as ``tables`` has their columns; all of them of one state of the file.
+
+        TuningDatabaseError names what stands in a row and can not be.
+        """
+        with self._snapshot():
+            known = self._tables()
+            for table in tables:
+                columns, statement = flat_select(known, table)
+                yield table, self._read(table, partial(_flat, columns), self._db.execute(statement), key=5)
+
+    def add_flat(self, table: str, given: Iterable[Mapping[str, object]]) -> None:
+        """Adds flat rows of a table, by column, with all that they refer to; none twice, and all or none.
+
+        ValueError where a row contradicts another one or is none that the table takes, with its number from 1 on.
+        """
+        with self._transaction():
+            tables, known = self._tables(), dict[tuple[object, ...], object]()
+            for number, row in enumerate(given, 1):
+                try:
+                    self._put_flat(tables, known, table, row)
+                except sqlite3.IntegrityError as error:
+                    told = "it contradicts another one" if "UNIQUE" in str(error) else "it will not do"
+                    raise ValueError(f"row {number}: {told}: {error}") from None
+
+    def _put_flat(
+        self,
+        tables: Mapping[str, Table],
+        known: dict[tuple[object, ...], object],
+        table: str,
+        row: Mapping[str, object],
+    ) -> object:
+        """Id of what a flat row says of a table, where that has ids; added where it is new."""
+        made: dict[str, object] = {}
+        for column in tables[table].columns:
+            other = tables[table].references.get(column.name)
+            made[column.name] = (
+                self._put_flat(tables, known, other, row) if other else row[flat_name(table, column.name)]
+            )
+        values = (table, *made.values())
+        if values not in known:
+            where = " AND ".join(f"{name} IS ?" for name in made)
+            found = self._value(f"SELECT {tables[table].key[0]} FROM {table} WHERE {where}", values[1:])
+            known[values] = self._insert(table, made) if found is None else found
+        return known[values]
+
+    def _tables(self) -> dict[str, Table]:
+        names = [row[0] for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        made: dict[str, Table] = {}
+        for name in sorted(name for name in names if not name.startswith("sqlite_")):
+            found = self._db.execute(f"SELECT name, type, [notnull], pk FROM pragma_table_info('{name}')").fetchall()
+            columns = [Column(column, kind, not given) for column, kind, given, _ in found if column != "id"]
+            references = self._db.execute(f"SELECT [from], [table] FROM pragma_foreign_key_list('{name}')").fetchall()
+            key = [(place, column) for column, _, _, place in found if place]
+            made[name] = Table(tuple(columns), dict(references), tuple(column for _, column in sorted(key)))
+        return dict(sorted(made.items(), key=lambda item: depth(made, item[0])))
 
     def winners(self, arch: str | None = None, kernel: str | None = None, product: str | None = None) -> list[Winner]:
         """Winners of one arch, kernel or product where given, sorted by arch, product, kernel, functional and bin."""
@@ -561,6 +630,31 @@ class TuningDatabase:
                 f"SELECT {columns} FROM model {where} ORDER BY arch, product, kernel, functional, image", values
             )
             return list(self._read("model", rows.model, found, key=6))
+
+
+def foreign_tables(path: Path) -> dict[str, list[dict[str, object]]]:
+    """The tables of another program's SQLite file, with their rows by column; TuningDatabaseError where it is none."""
+    _check_access(path, readonly=True)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            quoted = {name: name.replace('"', '""') for name in names}
+            return {
+                name: [dict(row) for row in connection.execute(f'SELECT * FROM "{quoted[name]}"')] for name in names
+            }
+    except sqlite3.Error as error:
+        raise TuningDatabaseError(f"{path}: damaged, or not a SQLite database: {error}") from None
+
+
+def _flat(columns: Sequence[Column], row: Sequence[object]) -> tuple[object, ...]:
+    """A flat row, each of its columns once; ValueError where it holds what it can not, or two things in one column."""
+    made: dict[str, object] = {}
+    for column, value in zip(columns, row, strict=True):
+        if made.setdefault(column.name, value) != value:
+            raise ValueError(f"{column.name} is {value!r}, but {made[column.name]!r} in what else it refers to")
+        flat.sound(column, value)
+    return tuple(made.values())
 
 
 def _where(wanted: Mapping[str, object]) -> tuple[str, list[object]]:

@@ -1,6 +1,9 @@
-"""The SQL that makes the tuning database: its tables, step by step, and the merging of two files."""
+"""The SQL that makes the tuning database: its tables, step by step, the merging of two files, and flat rows."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 # Step n takes a file from user_version n to n + 1. A step that was ever committed with a database is never edited.
 MIGRATIONS = (
@@ -164,4 +167,62 @@ MERGE = """
         JOIN other.session os ON os.id = x.session JOIN session s ON s.uuid = os.uuid
         WHERE true ON CONFLICT DO NOTHING;
     INSERT INTO winner SELECT * FROM other.winner WHERE true ON CONFLICT DO NOTHING;
+    INSERT INTO model SELECT * FROM other.model o WHERE NOT EXISTS (
+        SELECT 1 FROM model m WHERE (m.arch, m.product, m.operator) = (o.arch, o.product, o.operator));
 """
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its SQL type is TEXT, INTEGER or REAL, and it may be NULL where it is ``optional``."""
+
+    name: str
+    kind: str
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns but for ``id``, which table those refer to that refer to one, and its primary key."""
+
+    columns: tuple[Column, ...]
+    references: Mapping[str, str]
+    key: tuple[str, ...]
+
+
+# What is called otherwise where it stands in a row of something else.
+FLAT_NAMES = {("device", "uuid"): "gpu", ("session", "uuid"): "session", ("image", "name"): "image"}
+
+
+def depth(tables: Mapping[str, Table], table: str) -> int:
+    """How long the longest chain of references from a table is."""
+    return max((1 + depth(tables, other) for other in tables[table].references.values()), default=0)
+
+
+def flat_name(table: str, column: str) -> str:
+    return FLAT_NAMES.get((table, column), column)
+
+
+def flat_select(tables: Mapping[str, Table], table: str) -> tuple[list[Column], str]:
+    """The statement that gives the rows of a table with those that they refer to in place of ids, and its columns.
+
+    A name may be there twice, as ``arch`` of a measurement: its problem's and its device's.
+    """
+    parts = list(_parts(tables, table, table))
+    columns = [column for column, _, _ in parts if column]
+    names = ", ".join(name for column, name, _ in parts if column)
+    joins = " ".join(join for _, _, join in parts if join)
+    order = ", ".join(f"{table}.{name}" for name in tables[table].key)
+    return columns, f"SELECT {names} FROM {table} {joins} ORDER BY {order}"
+
+
+def _parts(tables: Mapping[str, Table], table: str, alias: str) -> Iterator[tuple[Column | None, str, str]]:
+    """Of each column of a flat row itself and its name in SQL; of each table that is joined, how."""
+    for column in tables[table].columns:
+        if other := tables[table].references.get(column.name):
+            joined = f"{alias}_{column.name}"
+            yield None, "", f"JOIN {other} {joined} ON {joined}.id = {alias}.{column.name}"
+            yield from _parts(tables, other, joined)
+        else:
+            made = Column(flat_name(table, column.name), column.kind, column.optional)
+            yield made, f"{alias}.{column.name}", ""

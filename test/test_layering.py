@@ -33,6 +33,7 @@ TABLE = {
         "numpy",
         "scipy",
         "sklearn",
+        "pyarrow",
         "pyaotriton",
         "dask",
         "distributed",
@@ -104,7 +105,8 @@ def test_tuning_starts_without_a_gpu() -> None:
     scikit-learn or Dask, through whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
-    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn", "dask", "distributed", "rich"}
+    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn", "pyarrow", "dask", "distributed"}
+    heavy |= {"rich"}
     waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:
         name = waiting.pop()

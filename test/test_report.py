@@ -14,6 +14,7 @@ from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.gemm.operator import GEMM, OPERATOR
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import KernelDescription
 from aotriton.tune.report import changed, curves, report
 from aotriton.tune.tune import main
 
@@ -123,6 +124,32 @@ def test_a_cell_has_its_throughput_and_where_it_comes_from(tmp_path: Path) -> No
     assert guess[0] == "background: #eee"
     assert guess[1] == f"{cell(1024, 2048, 4096)}: {other.config}, predicted"
     assert squares[cell(512, 2048, 4096)][1].endswith("borrowed from another bin")
+
+
+def test_every_cell_of_a_product_is_counted_by_provenance(tmp_path: Path) -> None:
+    """Whatever has no winner of its own borrows, from the product or from another one; what no image serves is told."""
+    spec, place = specs()[0], cell(4096, 4096, 4096)
+    rows = [
+        winner(place, spec, 200.0),
+        winner(cell(2048, 2048, 4096), spec, 0.0, "predicted"),
+        winner(cell(1024, 2048, 4096), spec, 0.0, "imported"),
+    ]
+    hopper = next(kernel for kernel in OPERATOR.kernels if kernel.name == "gemm_hopper")
+    functional = next(hopper.functionals("sm_90"))
+    psels, copts = ({one.name: one.values["cuda"][0] for one in given} for given in (hopper.psels, hopper.copts))
+    other = ImageSpec.of(functional, psels, copts)
+    bin = bin_text(hopper.tuning_keys, next(hopper.cells()))
+    elsewhere = ("sm_90", "Other", hopper.name, str(functional), bin, other.name, *other.canonical(), "measured")
+    made = page(filled(tmp_path / "a.sqlite3", [*rows, Winner(*elsewhere, median_us=1.0)]))
+
+    def cells(*kernels: KernelDescription) -> int:
+        return sum(one.cell_count for one in kernels for _ in one.functionals("sm_90"))
+
+    none = cells(*OPERATOR.kernels) - cells(GEMM, hopper)
+    text = " ".join(made.texts)
+    assert "product measured predicted imported borrowed from another product none" in text
+    assert f" {PRODUCT} 1 1 1 {cells(GEMM) - 3} {cells(hopper)} {none} " in text
+    assert f" Other 1 {cells(hopper) - 1} {cells(GEMM)} {none} " in text
 
 
 def test_a_page_stands_alone_and_holds_nothing_but_text_of_the_database(tmp_path: Path) -> None:

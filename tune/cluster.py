@@ -219,7 +219,7 @@ class Cluster:
             error = f"{type(raised).__name__}: {raised}" if (raised := _raised(future)) else "it was lost on the way"
             if address:
                 self._note(f"{address} does not say what it is: {error}")
-                return []
+                return [Arrived(address, Facts("", "", "", error=error), 0)]
             return [Ended(key, error=error)]
         try:
             reply = future.result(timeout=60)

@@ -17,6 +17,7 @@ from typing import Any
 
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
+from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
@@ -29,6 +30,7 @@ from aotriton.tune.fit import scalars_of
 
 TEMPLATE = Path(__file__).parent / "template"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+ORIGINS = ("measured", "predicted", "imported", "borrowed", "from another product", "none")
 MOST_CHANGES = 200  # rows of the table of changes
 FEWEST_CURVE = 4  # candidates of a problem, for it to say anything of a search
 
@@ -82,8 +84,7 @@ class KernelReport:
     kernel: str
     unit: str
     keys: tuple[str, ...]
-    measured: int
-    predicted: int
+    counts: Counter[str]  # cells, by the provenance of their winners
     cells: int
     days: str
     noise: tuple[float, float] | None  # half of an interval over its median: the median, and the ninetieth percentile
@@ -93,9 +94,10 @@ class KernelReport:
 
 @dataclass
 class ProductReport:
-    """What is known of a product."""
+    """What is known of a product. ``provenance`` counts the cells of all kernels by where their winners come from."""
 
     product: Product
+    provenance: Counter[str] = field(default_factory=Counter)
     kernels: list[KernelReport] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=list)
     verdicts: list[tuple[str, Counter[str]]] = field(default_factory=list)
@@ -108,7 +110,8 @@ def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | N
     TuningDatabaseError where one of the two is none.
     """
     with TuningDatabase(path, readonly=True) as database:
-        found = [_product(database, operators, product) for product in database.products()]
+        products = database.products()
+        found = [_product(database, operators, product, products) for product in products]
         sessions = database.sessions()
         winners = _measured(database)
     before = {}
@@ -120,8 +123,9 @@ def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | N
         "database": path.name,
         "since": since.name if since else "",
         "products": sorted(
-            (one for one in found if one.kernels), key=lambda one: -sum(k.measured for k in one.kernels)
+            (one for one in found if one.kernels), key=lambda one: -sum(k.counts["measured"] for k in one.kernels)
         ),
+        "origins": ORIGINS,
         "sessions": sessions,
         "changes": changes[:MOST_CHANGES],
         "changes_in_all": len(changes),
@@ -179,11 +183,15 @@ def changed(before: Mapping[Key, Winner], now: Mapping[Key, Winner]) -> list[Cha
     return sorted(found, key=lambda one: (-abs(log(one.ratio)), one.cell))
 
 
-def _product(database: TuningDatabase, operators: Sequence[Operator], product: Product) -> ProductReport:
+def _product(
+    database: TuningDatabase, operators: Sequence[Operator], product: Product, products: Sequence[Product]
+) -> ProductReport:
     made = ProductReport(product)
     models = [one for one in database.models(product.arch) if one.product == product.name]
     for kernel in kernels_of(operators):
-        winners = database.winners(product.arch, kernel.name, product.name)
+        of_arch = database.winners(product.arch, kernel.name)
+        winners = [one for one in of_arch if one.product == product.name]
+        made.provenance += _provenance(kernel, product, of_arch, products)
         outcomes = database.outcomes(product.arch, kernel.name, product=product.name)
         if winners:
             operator = next(one for one in operators if kernel in one.kernels)
@@ -193,6 +201,16 @@ def _product(database: TuningDatabase, operators: Sequence[Operator], product: P
             made.curves += curves(outcomes)
     made.models = [_model(operator, models) for operator in operators if _of(operator, models)]
     return made
+
+
+def _provenance(
+    kernel: KernelDescription, product: Product, winners: Sequence[Winner], products: Sequence[Product]
+) -> Counter[str]:
+    """The cells of all of a kernel's functionals on the product, by where their winners come from."""
+    cells = filled(kernel, product.arch, product.name, winners, products)
+    found = Counter("from another product" if one.source.startswith("product=") else one.provenance for one in cells)
+    found["none"] = sum(1 for _ in kernel.functionals(product.arch)) * kernel.cell_count - found.total()
+    return found
 
 
 def _of(operator: Operator, models: Iterable[Model]) -> list[Model]:
@@ -226,8 +244,7 @@ def _kernel(operator: Operator, kernel: KernelDescription, product: Product, win
         kernel=kernel.name,
         unit="TFLOP/s" if counted else "µs",
         keys=tuple(key.name for key in kernel.tuning_keys),
-        measured=sum(one.provenance == "measured" for one in winners),
-        predicted=sum(one.provenance == "predicted" for one in winners),
+        counts=Counter(one.provenance for one in winners),
         cells=len(by_functional) * kernel.cell_count,
         days=" to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
         noise=(median(halves), quantiles(halves, n=10)[-1]) if len(halves) > 1 else None,

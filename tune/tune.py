@@ -31,6 +31,7 @@ from aotriton.tune.budget import Budget, budget
 from aotriton.tune.carry import carry
 from aotriton.tune.cluster import Cluster, new_setting
 from aotriton.tune.cores import launch_cores
+from aotriton.tune.dataset import export, take_in
 from aotriton.tune.family import tuning
 from aotriton.tune.finalists import read_finalists, write_finalists
 from aotriton.tune.incident import PAUSES, TuningError
@@ -90,6 +91,9 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     )
     how.add_argument("--finalists", type=Path, metavar="FILE", help="measure and race here what --top wrote elsewhere")
     made.add_argument(
+        "--over-predicted", action="store_true", help="with --import: cells of predicted winners take what is imported"
+    )
+    made.add_argument(
         "--since", type=Path, metavar="DATABASE", help="an earlier state, which --report tells the changes from"
     )
 
@@ -113,6 +117,19 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     mode.add_argument("--decide", action="store_true", help="choose winners anew from what is measured; needs no GPU")
     mode.add_argument(
         "--merge", type=Path, metavar="FILE", help="take over what another database has, and decide; needs no GPU"
+    )
+    mode.add_argument(
+        "--export",
+        type=Path,
+        metavar="PATH",
+        help="write all tables into a folder, as Parquet, or one to a file of its name, measurement.csv; needs no GPU",
+    )
+    mode.add_argument(
+        "--import",
+        dest="take_in",
+        type=Path,
+        metavar="PATH",
+        help="take over what --export wrote, or winners of a database that AOTriton publishes; needs no GPU",
     )
     mode.add_argument(
         "--sample",
@@ -201,10 +218,16 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             budget(options.budget, options.price, 1)
         except ValueError as error:
             made.error(str(error))
+    if options.over_predicted and not options.take_in:
+        made.error("--over-predicted is for --import")
     run = Run(of, made, options)
     try:
         if options.report:
             return _report(run)
+        if options.export:
+            return _export(run)
+        if options.take_in and not _is_sqlite(options.take_in):
+            return _import(run)
         if options.dry_run:
             return _dry_run(run)
         if not _triton_fits():
@@ -213,6 +236,8 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _decide(run)
         if options.merge:
             return _merge(run)
+        if options.take_in:
+            return _import_published(run)
         if options.fit:
             return _fit(run)
         if options.carry:
@@ -343,6 +368,44 @@ def _report(run: Run) -> int:
     except OSError as error:
         return _fail(f"{options.report}: {error.strerror or error}", 1)
     print(f"{options.report} is written: open it in a browser")
+    return 0
+
+
+def _export(run: Run) -> int:
+    out = run.options.export
+    try:
+        written = export(run.options.database, out)
+    except OSError as error:
+        return _fail(f"{out}: {error.strerror or error}", 1)
+    print(f"{out}: {', '.join(f'{rows} rows of {table}' for table, rows in written.items())}")
+    return 0
+
+
+def _import(run: Run) -> int:
+    with TuningDatabase(run.options.database) as database:
+        taken = take_in(run.options.take_in, database)
+    print(f"{taken} timings were new; --decide chooses winners anew with them, --fit fits cost models anew")
+    return 0
+
+
+def _is_sqlite(path: Path) -> bool:
+    return path.is_file() and path.open("rb").read(16) == b"SQLite format 3\0"
+
+
+def _import_published(run: Run) -> int:
+    """Of the functionals that were asked for, on all archs."""
+    from aotriton.tune import published
+
+    options = run.options
+    archs = [options.arch] if options.arch else [row.arch for row in TARGETS]
+    found = published.read(options.take_in, run.family, [one for arch in archs for one in _functionals(run, arch)])
+    over = ("predicted",) if options.over_predicted else ()
+    with TuningDatabase(options.database) as database:
+        written = published.put(database, found, ImageStore(), options.jobs, over)
+    for what, counts in (("rows", found.left), ("winners", found.dropped)):
+        for reason, count in counts.most_common():
+            print(f"left {count} {what}: {reason}")
+    print(f"{found.rows} rows can be said in our words: {len(found.winners)} winners, of which {written} were written")
     return 0
 
 

@@ -1,0 +1,158 @@
+"""The tuning database as tables that any program reads, Parquet or CSV, and back.
+
+A file is named after its table, ``measurement.csv``. Its rows are flat: each has all that it refers to, so that it can
+be read, and taken in, by itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from aotriton.codegen.store import write_atomically
+from aotriton.rules import flat
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError
+from aotriton.rules.schema import Column
+
+FORMATS = (".parquet", ".csv")
+BATCH = 16384  # rows of Parquet that are made at once
+TYPES = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
+
+Rows = Iterator[tuple[object, ...]]
+
+
+def export(path: Path, out: Path) -> dict[str, int]:
+    """Writes the database at ``path`` to ``out``: a file, which has a suffix, is named after its table and has that
+    one; a folder, made where there is none, has all of them, as Parquet. How many rows of each table.
+
+    TuningDatabaseError where that cannot be, OSError where it cannot be written.
+    """
+    with TuningDatabase(path, readonly=True) as database:
+        tables = database.tables()
+        if alone := bool(out.suffix) and not out.is_dir():
+            _check_name(out, tables)
+        else:
+            _pyarrow(out)
+            out.mkdir(exist_ok=True)
+        written = {}
+        for table, rows in database.flat_rows(*([out.stem] if alone else tables)):
+            file = out if alone else out / f"{table}.parquet"
+            content, written[table] = (_csv if file.suffix == ".csv" else _parquet)(file, tables[table], rows)
+            write_atomically(file, content)
+    return written
+
+
+def take_in(path: Path, database: TuningDatabase) -> int:
+    """Merges into the database what the file at ``path`` has, or all files of the folder, as ``merge`` does.
+
+    TuningDatabaseError names file, row (from 1 on) and column of what will not do; nothing is taken in then.
+    """
+    files = sorted(one for one in path.iterdir() if one.suffix in FORMATS) if path.is_dir() else [path]
+    if not files:
+        raise TuningDatabaseError(f"{path}: there is no table in it, such as measurement.parquet")
+    with TemporaryDirectory() as folder:
+        staged = Path(folder) / "staged.sqlite3"
+        with TuningDatabase(staged) as made:
+            tables = made.tables()
+            for file in files:
+                _check_name(file, tables)
+            for file in sorted(files, key=lambda one: list(tables).index(one.stem)):  # so that ids keep their order
+                try:
+                    columns = tables[file.stem]
+                    read = _csv_rows(file, columns) if file.suffix == ".csv" else _parquet_rows(file, columns)
+                    made.add_flat(file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read))
+                except OSError as error:
+                    raise TuningDatabaseError(f"{file}: {error.strerror}") from None
+                except ValueError as error:
+                    raise TuningDatabaseError(f"{file}: {error}") from None
+        return database.merge(staged, called=path)
+
+
+def _check_name(file: Path, tables: Iterable[str]) -> None:
+    if file.suffix not in FORMATS or file.stem not in tables:
+        known = ", ".join(tables)
+        raise TuningDatabaseError(f"{file}: a file is named after its table, .csv or .parquet; tables are {known}")
+
+
+def _csv(file: Path, columns: Sequence[Column], rows: Rows) -> tuple[bytes, int]:
+    text, count = io.StringIO(newline=""), 0
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in columns])
+    for count, row in enumerate(rows, 1):  # noqa: B007 (they are counted as they are written)
+        writer.writerow(row)
+    return text.getvalue().encode(), count
+
+
+def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
+    with file.open(newline="", encoding="utf-8-sig") as opened:
+        found = csv.reader(opened, strict=True)
+        try:
+            order = _order(next(found, []), columns)
+            for number, cells in enumerate(found, 1):
+                if len(cells) != len(columns):
+                    raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(columns)}")
+                yield _row(number, (flat.read(one, cells[place]) for one, place in zip(columns, order, strict=True)))
+        except csv.Error as error:
+            raise ValueError(f"line {found.line_num}: {error}") from None
+
+
+def _parquet(file: Path, columns: Sequence[Column], rows: Rows) -> tuple[bytes, int]:
+    pa = _pyarrow(file)
+    schema = pa.schema([(column.name, getattr(pa, TYPES[column.kind])()) for column in columns])
+    content, count = io.BytesIO(), 0
+    with pa.parquet.ParquetWriter(content, schema, compression="zstd", write_page_checksum=True) as writer:
+        while batch := list(islice(rows, BATCH)):
+            values = zip(*batch, strict=True)
+            made = [pa.array(of_column, field.type) for of_column, field in zip(values, schema, strict=True)]
+            writer.write_batch(pa.record_batch(made, schema=schema))
+            count += len(batch)
+    return content.getvalue(), count
+
+
+def _parquet_rows(file: Path, columns: Sequence[Column]) -> Rows:
+    pa = _pyarrow(file)
+    number = 0
+    content = io.BytesIO(file.read_bytes())
+    try:
+        with pa.parquet.ParquetFile(content, page_checksum_verification=True) as opened:
+            _order(opened.schema_arrow.names, columns)
+            for batch in opened.iter_batches(BATCH, columns=[column.name for column in columns]):
+                found = batch.to_pydict()
+                for row in zip(*(found[column.name] for column in columns), strict=True):
+                    number += 1
+                    yield _row(number, (flat.sound(*pair) for pair in zip(columns, row, strict=True)))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"damaged, or not a Parquet file: {error}") from None
+
+
+def _row(number: int, values: Iterable[object]) -> tuple[object, ...]:
+    try:
+        return tuple(values)
+    except ValueError as error:
+        raise ValueError(f"row {number}: {error}") from None
+
+
+def _order(found: Sequence[str], columns: Sequence[Column]) -> list[int]:
+    """Where each column stands in a file; ValueError where it has others."""
+    names = [column.name for column in columns]
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"it has no column {missing[0]}")
+    if more := [name for place, name in enumerate(found) if name not in names or name in found[:place]]:
+        raise ValueError(f"column {more[0]!r} is one too many; the columns are {', '.join(names)}")
+    return [found.index(name) for name in names]
+
+
+def _pyarrow(file: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise TuningDatabaseError(
+            f"{file}: Parquet needs pyarrow (pip install pyarrow); a table by itself can be CSV: measurement.csv"
+        ) from None
+    return pyarrow
