@@ -68,7 +68,7 @@ class Cluster:
     ) -> None:
         self.setting, self.address = setting, address
         self._note = note
-        self._events: queue.SimpleQueue[tuple[str, Future]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         self._flying: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
@@ -101,7 +101,7 @@ class Cluster:
         where = {"workers": [address], "allow_other_workers": False} if address else {}
         future = self._client.submit(run, job, key=key, resources={needs: 1}, pure=False, **where)
         self._flying[key] = future, address
-        future.add_done_callback(lambda done: self._events.put((key, done)))
+        future.add_done_callback(lambda done: self._events.put(_end(key, done)))
         return key
 
     def events(self, wait: float) -> list[Event]:
@@ -113,14 +113,18 @@ class Cluster:
             found += self._look()
             self._look_at = time.monotonic() + LOOK
         until = min(wait, max(self._look_at - time.monotonic(), 0.0)) if not found else 0.0
-        ended: list[tuple[str, Future]] = []
+        ended: list[Ended | None] = []
         try:
             ended.append(self._events.get(timeout=until) if until else self._events.get_nowait())
             while True:
                 ended.append(self._events.get_nowait())
         except queue.Empty:
             pass
-        return found + [event for key, future in ended for event in self._ended(key, future)]
+        return found + [event for one in ended if one for event in self._ended(one)]
+
+    def wake(self) -> None:
+        """Has ``events`` return; from any thread."""
+        self._events.put(None)
 
     def compile_images(
         self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None
@@ -210,22 +214,16 @@ class Cluster:
                 found += [Ended(key, error="its worker is gone")] if key not in self._asked else []
         return found
 
-    def _ended(self, key: str, future: Future) -> list[Event]:
-        if key not in self._flying:
+    def _ended(self, event: Ended) -> list[Event]:
+        if event.key not in self._flying:
             return []  # it was given up: late news
-        del self._flying[key]
-        address = self._asked.pop(key, None)
-        if future.status != "finished":
-            error = f"{type(raised).__name__}: {raised}" if (raised := _raised(future)) else "it was lost on the way"
-            if address:
-                self._note(f"{address} does not say what it is: {error}")
-                return [Arrived(address, Facts("", "", "", error=error), 0)]
-            return [Ended(key, error=error)]
-        try:
-            reply = future.result(timeout=60)
-        except Exception as gone:  # whatever Dask says of a worker that died with the reply
-            return [Ended(key, error=f"its reply is lost: {type(gone).__name__}")] if not address else []
-        return self._greeted(address, reply) if address else [Ended(key, reply)]
+        del self._flying[event.key]
+        if (address := self._asked.pop(event.key, None)) is None:
+            return [event]
+        if event.error:
+            self._note(f"{address} does not say what it is: {event.error}")
+            return [Arrived(address, Facts("", "", "", error=event.error), 0)]
+        return self._greeted(address, event.reply)
 
     def _greeted(self, address: str, facts: Facts) -> list[Event]:
         unfit = None
@@ -273,12 +271,12 @@ def new_setting(
     return Setting(uuid4().hex, launcher, compiler, store, tuple(pauses), families, candidate_limit)
 
 
-def _raised(future: Future) -> BaseException | None:
+def _end(key: str, future: Future) -> Ended:
+    """What became of a job; called by Dask, in a thread of its own."""
     try:
-        found: BaseException | None = future.exception(timeout=1)
-        return found
-    except Exception as error:  # of a cancelled one
-        return error
+        return Ended(key, future.result(timeout=60))
+    except Exception as error:  # the job's own, or whatever Dask says of a worker that died with it
+        return Ended(key, error=f"{type(error).__name__}: {error}")
 
 
 def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:

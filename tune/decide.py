@@ -35,8 +35,16 @@ def racers(outcomes: Iterable[Outcome]) -> list[str]:
     for outcome in sorted(outcomes, key=lambda o: (o.session, o.id)):
         if outcome.phase == "sweep":
             sweep[outcome.image] = outcome
-    ok = sorted((o for o in sweep.values() if o.status == "ok"), key=lambda o: (o.median_us or 0, o.config))
-    near = [o.image for o in ok[:RACERS] if (o.median_us or 0) <= WITHIN * (ok[0].median_us or 0)]
+    return leaders({o.image: (o.median_us or 0.0, o.config) for o in sweep.values() if o.status == "ok"})
+
+
+def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
+    """The RACERS of those ``swept``, of which each has a median and a config, that are within WITHIN of the best; none
+    where that is one alone.
+    """
+    exact = {name: (float(f"{median_us:.5g}"), config) for name, (median_us, config) in swept.items()}  # as rows are
+    order = sorted(exact, key=lambda name: exact[name])[:RACERS]
+    near = [name for name in order if exact[name][0] <= WITHIN * exact[order[0]][0]]
     return near if len(near) > 1 else []
 
 

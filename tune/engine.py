@@ -7,8 +7,9 @@ twice is dropped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -23,74 +24,22 @@ from aotriton.tune.decide import decide, race_is_due
 from aotriton.tune.incident import Canary, TuningError
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
-from aotriton.tune.search import Strategy
-from aotriton.tune.search.space import Config, Trial
-from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Facts, Failed, Measured, MeasureJob
-from aotriton.tune.worker import UNTOLD, Conditions, Device, Request, Result
+from aotriton.tune.search.mind import Step
+from aotriton.tune.search.space import Trial
+from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Failed, Measured, MeasureJob
+from aotriton.tune.under_way import Gpu, Search
+from aotriton.tune.worker import UNTOLD, Conditions, Device, Race, Request, Result
+from aotriton.tune.writer import Image, Writer
 
 AHEAD = 2  # jobs that a worker has: one is under way while the next one waits
 JOBS_A_SECOND = 200.0  # that a scheduler is asked for, at most; Dask's needs under 1 ms for each
 LOOKAHEAD = 16  # problems compiled but not begun; beyond it the compilers wait, so that a cut run wastes little
 HOPELESS_AFTER = 12  # failures of a GPU on which nothing ran before: it is not the candidates' fault
 CANARIES = 3  # known good candidates that a GPU is proven with, in turns: one may have its own faults
+MOST_FAILURES = 3  # jobs in a row without a reply: the worker can not do them
 KILLED = 3  # machines that are lost with an image's compiler, before it is to blame
 DETAIL = 300  # characters of a message that a row keeps
 WAIT = 0.5  # seconds, for what there is no event of
-
-
-@dataclass
-class Search:
-    """One problem under way: what its strategy has asked for, and how far each of that is."""
-
-    problem: Problem
-    row: int
-    strategy: Strategy
-    known: dict[str, Outcome]  # by image, of before: what needs no measuring
-    candidates: Mapping[str, ImageSpec]
-    records_end: bool = False  # whether the end of the search is a row of its own
-    specs: dict[str, ImageSpec] = field(default_factory=dict)  # of what was asked for, or known before
-    compiling: set[str] = field(default_factory=set)
-    verdicts: list[tuple[str, str, str]] = field(default_factory=list)  # what the compilers said, until there is a GPU
-    ready: dict[str, Request] = field(default_factory=dict)
-    measuring: set[str] = field(default_factory=set)
-    racing: bool = False
-    begun: bool = False
-    trials: int = 0
-    best: tuple[float, str] | None = None
-    canaries: list[Canary] = field(default_factory=list)
-    sessions: set[int] = field(default_factory=set)  # of the sweeps
-    unfinished: bool = False
-
-    def __post_init__(self) -> None:
-        self._by_config = {spec.psels + spec.copts: spec for spec in self.candidates.values()}
-        self.specs = {name: self.candidates[name] for name in self.known}
-
-    def spec(self, config: Config) -> ImageSpec:
-        return self._by_config[config]
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing of it is under way, and it is known what comes next."""
-        return not (self.compiling or self.ready or self.measuring or self.racing)
-
-
-@dataclass
-class Gpu:
-    """A worker that measures, as the coordinator sees it."""
-
-    address: str
-    facts: Facts
-    session: int = 0
-    search: Search | None = None
-    flying: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)
-    has: set[str] = field(default_factory=set)  # the images that it was sent
-    ran: bool = False
-    withheld: list[Measurement] = field(default_factory=list)
-
-    @property
-    def device(self) -> Device:
-        assert self.facts.device
-        return self.facts.device
 
 
 @dataclass
@@ -117,8 +66,7 @@ class Engine:
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now
         self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
         self._images: dict[str, CompiledImage | CompileFailure] = {}
-        self._numbers: dict[str, int] = {}  # ids of images
-        self._rows: list[Measurement] = []
+        self._writer = Writer(self.database.path)
         self._canaries: list[Canary] = []
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
@@ -151,7 +99,6 @@ class Engine:
             if search.whole:
                 self._conclude(search)
         self._assign()
-        self._flush()
         if not self._waiting and not self._open:
             return False
         if self._lost and not self._gpus and self.cluster.address is None:
@@ -175,12 +122,19 @@ class Engine:
 
     def _ask_one(self, search: Search) -> None:
         """Has compiled what the strategy asks for: enough that neither compilers nor GPUs wait for it."""
-        while not search.strategy.finished:
-            room = max(self._most_asked() - len(search.compiling) - len(search.ready) - len(search.measuring), 0)
-            asked = search.strategy.ask(room) if room else []
-            if not asked:
+        while not search.through:
+            if search.thinking is None:
+                room = self._most_asked() - len(search.compiling) - len(search.ready) - len(search.measuring)
+                if room <= 0 or (search.vain and not search.told):
+                    return
+                told, search.told = search.told, []
+                search.thinking = search.mind.step(told, room)
+                search.thinking.add_done_callback(lambda _: self.cluster.wake())
+            if not search.thinking.done():
                 return
-            for config in asked:
+            step, search.thinking = _thought(search.thinking), None
+            search.through, search.vain, search.winner = step.finished, not step.asked, step.winner
+            for config in step.asked:
                 spec = search.spec(config)
                 search.specs[spec.name] = spec
                 if known := search.known.get(spec.name):
@@ -260,7 +214,7 @@ class Engine:
         facts = dict(image.metadata) if isinstance(image, CompiledImage) else {}
         numbers = {key: float(facts[key]) for key in ("registers", "shared", "spills") if facts.get(key) is not None}
         spec = search.specs[name]
-        search.strategy.tell([Trial(spec.psels + spec.copts, status, median_us, numbers)])
+        search.told.append(Trial(spec.psels + spec.copts, status, median_us, numbers))
         if status == "ok" and median_us and (search.best is None or median_us < search.best[0]):
             search.best = median_us, search.specs[name].config
 
@@ -275,7 +229,7 @@ class Engine:
         """The problem that this GPU is to go on with: its own, the next that is compiled, or one of another GPU."""
         if gpu.search in self._open and gpu.search.ready:
             return gpu.search
-        if gpu.flying and gpu.search in self._open:
+        if gpu.flying and gpu.search in self._open and not gpu.search.concluding:
             return None  # more of it may be ready, or its race due, before the GPU is through with what it has
         taken = [one.search for one in self._gpus.values() if one is not gpu]
         free = [one for one in self._open if one.ready and not any(one is other for other in taken)]
@@ -299,7 +253,10 @@ class Engine:
         names = sorted(search.ready, key=lambda name: search.ready[name].config != likely)[: self._batch()]
         requests = tuple(search.ready.pop(name) for name in names)
         search.measuring.update(names)
-        self._send(gpu, search, requests)
+        others = [one for other in self._gpus.values() if other is not gpu for one, _ in other.flying.values()]
+        elsewhere = search.known or search.sessions - {gpu.session} or any(one is search for one in others)
+        search.concluding = search.through and not (search.ready or search.compiling or elsewhere)
+        self._send(gpu, search, requests, finish=search.concluding)
 
     def _take(self, gpu: Gpu, search: Search) -> None:
         """The problem is this GPU's: what the compilers said of it goes into its session."""
@@ -313,7 +270,9 @@ class Engine:
             self._record(gpu.session, search, name, status, detail=why)
         search.verdicts.clear()
 
-    def _send(self, gpu: Gpu, search: Search, requests: tuple[Request, ...], race: bool = False) -> None:
+    def _send(
+        self, gpu: Gpu, search: Search, requests: tuple[Request, ...], race: bool = False, finish: bool = False
+    ) -> None:
         canaries = tuple(search.canaries or self._canaries)[:CANARIES]
         sent: dict[str, bytes] = {}
         if gpu.facts.store != self.cluster.setting.store:
@@ -322,7 +281,7 @@ class Engine:
                     sent[request.name] = request.path.read_bytes()
             gpu.has.update(sent)
         best = search.best[0] if search.best else None
-        job = MeasureJob(self.cluster.setting, search.problem, requests, race, best, canaries, sent)
+        job = MeasureJob(self.cluster.setting, search.problem, requests, race, finish, best, canaries, sent)
         gpu.flying[self.cluster.submit(station.measure, job, GPU, gpu.address)] = search, job
 
     def _known_good(self, search: Search) -> list[Canary]:
@@ -337,10 +296,15 @@ class Engine:
 
     def _measured(self, gpu: Gpu, event: Ended) -> None:
         search, job = gpu.flying.pop(event.key)
+        search.concluding = search.concluding and not job.finish
         if event.reply is None:
             self.progress.note(f"{search.problem}: measured again: {event.error}")
             self._again(search, job, ())
+            gpu.failures += 1
+            if gpu.failures == MOST_FAILURES:
+                self._lose(gpu, str(event.error))
             return
+        gpu.failures = 0
         made: Measured = event.reply
         for note in made.notes:
             self.progress.note(note)
@@ -385,9 +349,11 @@ class Engine:
                 search.canaries = [canary, *search.canaries][:CANARIES]
                 self._canaries = search.canaries
             self._tell(search, name, result.status, middle)
+        if made.race:
+            self._record_race(gpu, search, made.race)
         if gpu.ran:
-            self._rows += gpu.withheld
-            gpu.withheld.clear()
+            self._put(gpu.withheld)
+            gpu.withheld = []
 
     def _again(self, search: Search, job: MeasureJob, done: Iterable[str]) -> None:
         """What the job did not come to is to be measured still."""
@@ -405,7 +371,7 @@ class Engine:
         self.progress.note(f"{search.problem}: {search.specs[name].config}: {failed.status}: {failed.detail}")
         verdict = self._measurement(gpu.session, search, name, failed.status, phase, detail=failed.detail)
         if gpu.ran or search.canaries or self._canaries:
-            self._rows.append(verdict)
+            self._put([verdict])
             return
         gpu.withheld.append(verdict)
         if len(gpu.withheld) >= HOPELESS_AFTER:
@@ -428,12 +394,12 @@ class Engine:
     # Racing and deciding.
 
     def _conclude(self, search: Search) -> None:
-        """Once nothing is under way, and the strategy was just asked: the race, then the winner."""
+        """Once nothing is under way, and the strategy has nothing to ask: the race, then the winner."""
         if search.verdicts:
             if not self._gpus:
                 return
             self._take(next(iter(self._gpus.values())), search)  # not one of its candidates is worth a GPU's time
-        self._flush()
+        self._writer.drain()
         outcomes = [one for one in self.counting(self._outcomes(search)) if one.image in search.specs]
         if not (names := race_is_due(outcomes)):
             self._decided(search)
@@ -462,9 +428,7 @@ class Engine:
     def _raced(self, gpu: Gpu, search: Search, job: MeasureJob, made: Measured) -> None:
         if made.race:
             gpu.ran = True
-            # In one transaction: a race that was cut off would say nothing.
-            for name, taken in made.race.samples.items():
-                self._record(gpu.session, search, name, "ok", "race", taken, conditions=made.race.conditions)
+            self._record_race(gpu, search, made.race)
         for name, result in made.results.items():
             assert isinstance(result, Failed)
             self._blame(gpu, search, name, "race", result)
@@ -472,17 +436,26 @@ class Engine:
             search.unfinished = True
             self._close(search)
 
+    def _record_race(self, gpu: Gpu, search: Search, race: Race) -> None:
+        """In one transaction: a race that was cut off would say nothing."""
+        about = race.conditions
+        self._put(
+            [
+                self._measurement(gpu.session, search, name, "ok", "race", taken, conditions=about)
+                for name, taken in race.samples.items()
+            ]
+        )
+
     def _decided(self, search: Search) -> None:
         problem, functional = search.problem, search.problem.functional
-        self._flush()
         self.touched.setdefault(f"{problem.kernel.name} {siblings(functional)[0]}", functional)
         before = {
             (one.functional, one.bin): one.image
             for one in self.database.winners(functional.arch, problem.kernel.name, self.product)
             if one.provenance == "measured"
         }
-        if winner := getattr(search.strategy, "winner", None):
-            before.setdefault((str(functional), problem.bin), search.spec(winner).name)  # the plain one, if it ties
+        if search.winner:
+            before.setdefault((str(functional), problem.bin), search.spec(search.winner).name)
         if search.records_end and self._gpus:
             gpu = next(iter(self._gpus.values()))
             self._take(gpu, search)
@@ -554,7 +527,7 @@ class Engine:
                     self._handle([event])
         for key in self._compile_jobs:
             self.cluster.forget(key)
-        self._flush()
+        self._writer.close()
 
     def _outcomes(self, search: Search) -> list[Outcome]:
         return self.database.outcomes(problem=search.row, product=self.product)
@@ -581,20 +554,15 @@ class Engine:
         best = [one.best for one in self._open if one.begun and one.best]
         return f"{best[-1][0]:.1f} us {best[-1][1]}" if best else ""
 
-    def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            self.database.record(*rows)
-            self._recorded += len(rows)
+    def _put(self, rows: Sequence[tuple[Image, Measurement]]) -> None:
+        self._writer.put(rows)
+        self._recorded += len(rows)
 
-    def _image(self, search: Search, name: str) -> int:
-        if name not in self._numbers:
-            image = self._images[name]
-            facts = {} if isinstance(image, CompileFailure) else image.metadata
-            wanted = ("sha256", "registers", "spills", "shared")
-            config = search.specs[name].config
-            self._numbers[name] = self.database.image_id(name, config, **{key: facts.get(key) for key in wanted})
-        return self._numbers[name]
+    def _image(self, search: Search, name: str) -> Image:
+        image = self._images[name]
+        facts = {} if isinstance(image, CompileFailure) else image.metadata
+        wanted = ("sha256", "registers", "spills", "shared")
+        return name, search.specs[name].config, {key: facts.get(key) for key in wanted}
 
     def _measurement(
         self,
@@ -608,18 +576,25 @@ class Engine:
         tolerance: float | None = None,
         detail: str | None = None,
         conditions: Conditions = UNTOLD,
-    ) -> Measurement:
+    ) -> tuple[Image, Measurement]:
         middle = median(samples) if samples else None
         detail = detail and (
             detail if len(detail) <= DETAIL else f"{detail[: DETAIL // 2]} ... {detail[-DETAIL // 2 :]}"
         )
-        return Measurement(
-            search.row, self._image(search, name), session, phase, status, middle, samples, error, tolerance, detail,
+        return self._image(search, name), Measurement(
+            search.row, 0, session, phase, status, middle, samples, error, tolerance, detail,
             conditions.sm_clock, conditions.temperature,
         )  # fmt: skip
 
     def _record(self, *about: Any, **more: Any) -> None:
-        self._rows.append(self._measurement(*about, **more))
+        self._put([self._measurement(*about, **more)])
+
+
+def _thought(future: Future[Step]) -> Step:
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        raise TuningError(f"the process of a strategy ended: {error}") from error
 
 
 def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:

@@ -20,8 +20,8 @@ from aotriton.rules.family import Family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.rows import Winner
-from aotriton.tune.problems import keys_of
 from aotriton.tune.engine import unfit
+from aotriton.tune.problems import keys_of
 from aotriton.tune.settle import FACTS
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from aotriton.codegen.compile import ImageStore
+from aotriton.codegen.compile import ImageStore, cpu_count
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, Winner
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
@@ -16,17 +16,20 @@ from aotriton.tune import campaign
 from aotriton.tune.campaign import finished
 from aotriton.tune.cluster import Cluster
 from aotriton.tune.decide import Place, decide, race_is_due
-from aotriton.tune.engine import Engine, Search
+from aotriton.tune.engine import Engine
 from aotriton.tune.incident import TuningError
 from aotriton.tune.knowledge import config_of, search_space, values_of
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.search import strategy
 from aotriton.tune.search.finish import Finish
+from aotriton.tune.search.mind import Mind, Minds
 from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.space import space
+from aotriton.tune.under_way import Search
 from aotriton.tune.worker import Device
 
+MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
 EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
 
 
@@ -82,10 +85,13 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
             checksums=database.checksums(),
             began=plan.began,
         )  # fmt: skip
+        learns = plan.strategy not in (EXHAUSTIVE, FINALISTS)
+        minds = Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
         try:
             if tasks:
-                engine.run(_searches(plan, tasks, database))
+                engine.run(_searches(plan, tasks, database, minds))
         finally:
+            minds.close()
             progress.end()
             if tasks:
                 progress.note(engine.told())
@@ -97,7 +103,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
     return len(left)
 
 
-def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> list[Callable[[], Search]]:
+def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Callable[[], Search]]:
     def begin(task: Task) -> Search:
         problem = task.problem
         functional = problem.functional
@@ -107,14 +113,14 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> li
         if plan.strategy in (EXHAUSTIVE, FINALISTS):
             space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
             every, ends = strategy(EXHAUSTIVE, space), plan.strategy == FINALISTS
-            return Search(problem, row, every, known, task.specs, records_end=ends)
+            return Search(problem, row, Mind(every), known, task.specs, records_end=ends)
         space = search_space(problem, list(task.specs.values()), database, plan.product)
         trials = [
             Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
             for name, one in known.items()
         ]
-        search = Finish(space, plan.strategy, plan.seed, plan.budget, trials)
-        return Search(problem, row, search, known, task.specs, records_end=True)
+        mind = minds.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
+        return Search(problem, row, mind, known, task.specs, records_end=True)
 
     return [lambda task=task: begin(task) for task in tasks]  # type: ignore[misc]
 

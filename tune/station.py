@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -28,6 +29,7 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules import family
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune.cores import launch_cores, leave
+from aotriton.tune.decide import leaders
 from aotriton.tune.incident import Attempts, Canary, Stopped, TuningError
 from aotriton.tune.problems import Problem
 from aotriton.tune.recompile import is_incident, recompile
@@ -102,13 +104,15 @@ class Compiled:
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """Candidates of one problem: swept one after the other, or raced. ``images`` are those, by name, that
+    """Candidates of one problem: swept one after the other, or raced. ``finish``: they are the last ones, so that those
+    which lead of all that were swept here are raced at once. ``images`` are those, by name, that
     the worker has not."""
 
     setting: Setting
     problem: Problem
     requests: tuple[Request, ...]
     race: bool = False
+    finish: bool = False
     best_us: float | None = None
     canaries: tuple[Canary, ...] = ()
     images: Mapping[str, bytes] = field(default_factory=dict)
@@ -163,6 +167,7 @@ class GpuStation:
         self._setting: Setting | None = None
         self._problem: Problem | None = None
         self._best: float | None = None
+        self._seen: dict[str, tuple[float, Request]] = {}  # the problem's right candidates, with their medians
 
     def facts(self, setting: Setting) -> Facts:
         worker = self._begin(setting)
@@ -222,7 +227,7 @@ class GpuStation:
         attempts = Attempts(worker, job.setting.pauses, self._stop, made.notes.append)
         if job.problem != self._problem:
             began = time.monotonic()
-            self._problem, self._best = None, None
+            self._problem, self._best, self._seen = None, None, {}
             failed = attempts.of(lambda: worker.prepare(job.problem), "its tensors", job.problem, canaries)
             made.preparing = time.monotonic() - began
             if failed:
@@ -240,6 +245,10 @@ class GpuStation:
             self._race(worker, requests, tried, made)
         else:
             self._sweep(worker, requests, tried, made, job.problem, canaries)
+            if job.finish and not self._stop.is_set() and (leading := self._leaders()):
+                alone = Measured()  # if they do not race together, the coordinator asks who is to blame
+                self._race(worker, leading, tried, alone)
+                made.race = alone.race
 
     def _sweep(
         self,
@@ -260,9 +269,14 @@ class GpuStation:
             made.results[request.name] = result
             if result.status == "ok":
                 canaries.insert(0, Canary(problem, request))
-                samples = sorted(result.samples)
-                middle = samples[len(samples) // 2]
+                middle = median(result.samples)
+                self._seen[request.name] = middle, request
                 self._best = min(self._best or middle, middle)
+
+    def _leaders(self) -> list[Request]:
+        """Those of the problem's candidates that are to be raced; none where one leads clearly."""
+        found = {name: (middle, request.config) for name, (middle, request) in self._seen.items()}
+        return [self._seen[name][1] for name in leaders(found)]
 
     def _race(self, worker: GpuWorker, requests: Sequence[Request], tried: Callable[..., Any], made: Measured) -> None:
         race = tried(lambda: worker.race(requests), "", "race")

@@ -1,0 +1,82 @@
+"""Who asks a strategy: at once where that costs nothing, in a process of its own where it learns."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+
+from aotriton.tune.search.space import Config, Trial
+from aotriton.tune.search.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a strategy asks for now, whether that was all, and which config it would rather have than one as fast."""
+
+    asked: list[Config]
+    finished: bool
+    winner: Config | None = None
+
+
+def step(strategy: Strategy, trials: Sequence[Trial], count: int) -> Step:
+    strategy.tell(trials)
+    asked = strategy.ask(count) if count else []
+    return Step(asked, strategy.finished, getattr(strategy, "winner", None))
+
+
+class Mind:
+    """A strategy, one step after the other."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def step(self, trials: Sequence[Trial], count: int) -> Future[Step]:
+        """Tells the strategy the trials, and asks it for so many configs."""
+        done: Future[Step] = Future()
+        done.set_result(step(self._strategy, trials, count))
+        return done
+
+
+class Minds:
+    """Processes in which strategies live, so that many can learn while the coordinator goes on."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")  # this process has threads
+        self._processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(count)]
+        self._numbers = itertools.count()
+
+    def add(self, make: Callable[..., Strategy], *arguments: object) -> Mind:
+        """The mind of ``make(*arguments)``, which is called in one of the processes."""
+        number = next(self._numbers)
+        process = self._processes[number % len(self._processes)]
+        process.submit(_make, number, make, arguments)
+        return _Elsewhere(process, number)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.shutdown(wait=False, cancel_futures=True)
+
+
+class _Elsewhere(Mind):
+    def __init__(self, process: Executor, number: int) -> None:
+        self._process, self._number = process, number
+
+    def step(self, trials: Sequence[Trial], count: int) -> Future[Step]:
+        return self._process.submit(_step, self._number, list(trials), count)
+
+
+_strategies: dict[int, Strategy] = {}
+
+
+def _make(number: int, make: Callable[..., Strategy], arguments: tuple[object, ...]) -> None:
+    _strategies[number] = make(*arguments)
+
+
+def _step(number: int, trials: Sequence[Trial], count: int) -> Step:
+    made = step(_strategies[number], trials, count)
+    if made.finished:
+        del _strategies[number]
+    return made
