@@ -1,0 +1,122 @@
+"""How a kernel is tuned of which its author said operands, sizes and a reference: on inputs drawn from a seed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from aotriton.rules.kernel import Functional, KernelDescription, Tensor
+from aotriton.rules.operators import Operator
+from aotriton.tune.check import Check, Expected
+from aotriton.tune.compute_unit import Candidate
+from aotriton.tune.incident import TuningError
+from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+
+
+class DrawnData:
+    """Normal inputs, and what the reference makes of them: in fp64 the truth, in their own types what an ordinary
+    implementation may get wrong. One rounding of a result to its type is always allowed, and ``tolerance``.
+    """
+
+    def __init__(
+        self, operator: Operator, sizes: Mapping[str, int], reference: Any, tolerance: float, device: str
+    ) -> None:
+        import torch
+
+        self._dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+        self._dtypes["T"] = self._dtypes[str(operator.lead.choices[0].values[0])]
+        self._sizes, self._device = sizes, device
+        generator = torch.Generator(device=device).manual_seed(SEED)
+        self.tensors = {
+            one.name: torch.randn(
+                [sizes[dim] for dim in one.dims], generator=generator, device=device, dtype=torch.float32
+            ).to(self._dtypes[one.dtype])
+            for one in operator.operands
+            if not one.written
+        }
+        self.scalars = {one.name: one.default for one in operator.scalars}
+        asked = [name for name in inspect.signature(reference).parameters if name in {**self.tensors, **self.scalars}]
+        wide = {name: one.double() for name, one in self.tensors.items()} | self.scalars
+        narrow = {**self.tensors, **self.scalars}
+        true, ordinary = (reference(**{name: given[name] for name in asked}) for given in (wide, narrow))
+        results = [one for one in operator.operands if one.written]
+        self._expected = {}
+        for place, one in enumerate(results):
+            parts = [made[place] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
+            shape = [sizes[dim] for dim in one.dims]
+            if list(parts[0].shape) != shape or (len(results) > 1 and not isinstance(true, (tuple, list))):
+                raise ValueError(f"reference: it gives {list(parts[0].shape)} for {one.name}, which is {shape}")
+            rounding = torch.finfo(self._dtypes[one.dtype]).eps + tolerance
+            rounded = parts[1].to(self._dtypes[one.dtype]).double()
+            self._expected[one.name] = Expected.of(parts[0].double(), rounded, rounding)
+
+    def result(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+    ) -> tuple[torch.Tensor, float]:
+        import torch
+
+        shape = [self._sizes[dim] for dim in argument.operand.dims]
+        return torch.empty(shape, dtype=self._dtypes[argument.dtype], device=self._device), torch.nan
+
+    def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
+        """All results are known."""
+
+    def check(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+    ) -> Check:
+        import torch
+
+        name = argument.operand.name
+        if not bool(torch.isfinite(actual).all()):
+            return Check(None, None, f"{name} has elements that were not written, or are not finite")
+        return self._expected[name].compare(name, actual.double())
+
+
+@dataclass(frozen=True)
+class DrawnTuning:
+    """``aotriton.tune.family.Tuning`` of an operator with one kernel. Its sizes are choices, or else tuning keys.
+
+    ``reference`` is a function of ``module``: from inputs by name to the results, in the operator's order. ``tolerance``
+    is a relative error that is allowed besides what an ordinary implementation gets wrong.
+    """
+
+    operator: Operator
+    module: str
+    reference: str
+    tolerance: float = 0.0
+    shape_options: Sequence[str] = ()
+
+    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+        return True
+
+    def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
+        given = {**functional.as_dict(), **keys_of(functional, cell)}
+        return shape_of(**{name: int(given[name]) for name in self.operator.sizes})
+
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        return dict(shape)
+
+    def rank(self, problem: Problem) -> tuple[object, ...]:
+        return (-prod(problem.sizes.values()),)
+
+    def data_key(self, problem: Problem) -> tuple[object, ...]:
+        return (problem.shape,)
+
+    def data(self, problem: Problem) -> DrawnData:
+        reference = getattr(importlib.import_module(self.module), self.reference)
+        return DrawnData(self.operator, problem.sizes, reference, self.tolerance, "cuda")
+
+    def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
+        return [[cell] for cell in functional.kernel.cells()]
+
+    def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
+        raise TuningError(f"{functional.kernel.name} has no static model: tune it on a GPU")
