@@ -97,7 +97,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
 
 def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any]]:
     """The same of a kernel that is not Triton's."""
-    compiler: Compiler = importlib.import_module(provider.module)  # type: ignore[assignment]
+    compiler: Compiler = importlib.import_module(provider.module)
     if compiler.version() != provider.version:
         raise RuntimeError(
             f"{provider.module} {provider.version} is needed, this is {compiler.version()}: measurements are tied to it"

@@ -1,7 +1,7 @@
 """CUDA C++ as a provider: from a kernel's .cu file and a config to a cubin, through nvcc.
 
-Psels reach the source as macros of their names. THREADS is one of them: how many threads a program has. The copt
-``maxnreg`` limits the registers of a thread.
+A config reaches the source as macros. THREADS is one of them: how many threads a program has. ``maxnreg`` limits the
+registers of a thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,22 @@ def version() -> str:
     return found[1]
 
 
-def parameters(name: str, source: str) -> list[tuple[str, str]]:
-    """As ``aotriton.rules.provider.Compiler``. ValueError where the source has no such kernel, or takes what no image
-    is given.
-    """
+def parameters(name: str, source: str, space: Collection[str]) -> list[tuple[str, str]]:
+    """As ``aotriton.rules.provider.Compiler``."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     if own := re.search(r'#\s*include\s*"([^"]*)"', code):
-        raise ValueError(f"{name}.cu includes {own[1]}, a change of which no image's name would tell: put it in the file")
+        raise ValueError(
+            f"{name}.cu includes {own[1]}, of whose changes no image's name would tell: put it in the file"
+        )
     bounds = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
     found = re.search(rf'extern\s+"C"\s+__global__\s+{bounds}void\s+{bounds}{name}\s*\(([^)]*)\)', code)
     if not found:
         raise ValueError(f'{name}.cu has no extern "C" __global__ void {name}(...)')
+    if "THREADS" not in space:
+        raise ValueError(f"space: THREADS says how many threads a program of {name}.cu has, and must be there")
+    for one in space:
+        if one not in ("THREADS", "maxnreg") and not re.search(rf"\b{re.escape(one)}\b", code):
+            raise ValueError(f"space: {name}.cu has nothing called {one}")
     return [_parameter(name, one) for one in found[1].split(",") if one.strip()]
 
 
@@ -66,13 +72,13 @@ def _parameter(kernel: str, text: str) -> tuple[str, str]:
 
 def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
     """As ``aotriton.rules.provider.Compiler``."""
-    functional, psels, copts = spec.functional, dict(spec.psels), dict(spec.copts)
+    functional, config = spec.functional, dict(spec.psels)
     if functional.target.vendor != "cuda":
         raise RuntimeError(f"nvcc compiles nothing for {functional.arch}")
     compute = functional.arch.removeprefix("sm_")
-    options = [f"-D{name}={value}" for name, value in psels.items()]
-    if "maxnreg" in copts:
-        options.append(f"-maxrregcount={copts['maxnreg']}")
+    options = [f"-D{name}={value}" for name, value in config.items()]
+    if "maxnreg" in config:
+        options.append(f"-maxrregcount={config['maxnreg']}")
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "image.cubin"
         architecture = f"-gencode=arch=compute_{compute}a,code=sm_{compute}a"
@@ -87,7 +93,7 @@ def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
         binary = cubin.read_bytes()
     return binary, {
         "entry": functional.kernel.name,
-        "threads": psels["THREADS"],
+        "threads": config["THREADS"],
         "shared": 0,
         **resources(functional.kernel.name, done.stderr),
     }

@@ -238,8 +238,8 @@ class Restriction:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One kernel, Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the function
-    in it.
+    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the
+    function in it.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
     serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations

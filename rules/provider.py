@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,8 +38,10 @@ class Compiler(Protocol):
     def version(self) -> str:
         """Of the compiler that is here. RuntimeError where there is none, and what to do about it."""
 
-    def parameters(self, name: str, source: str) -> Sequence[tuple[str, str]]:
-        """What kernel ``name`` takes, in its order: names, and types as "*bf16", "i32", "i64" or "fp32"."""
+    def parameters(self, name: str, source: str, space: Collection[str]) -> Sequence[tuple[str, str]]:
+        """What kernel ``name`` takes, in its order: names, and types as "*bf16", "i32", "i64" or "fp32". ValueError
+        where images of it cannot be launched, or have no use for a name in ``space``, of which configs are made.
+        """
 
     def compile(self, spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
         """The cubin or hsaco of ``spec``, and of it: "entry", its function's name; "threads" of a program; "shared",

@@ -23,7 +23,6 @@ from aotriton.tune.anything.text import expression, operand, spelled
 
 TEMPLATE = Path(__file__).parent.parent / "template"
 COPTS = {"num_warps": ("cuda", "hip"), "num_stages": ("cuda", "hip"), "maxnreg": ("cuda",), "waves_per_eu": ("hip",)}
-CUDA_COPTS = ("maxnreg",)
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Described:
         """What of the space reaches the source; the rest is the compiler's."""
         given, allowed = self.given, tuple(COPTS)
         if given.provider and not given.called:
-            return tuple(name for name in self.space if name not in CUDA_COPTS)
+            return tuple(self.space)  # its module has looked at them
         own = {name for name, kind in given.arguments if kind == CONSTEXPR or given.provider}
         for name in self.space:
             if name not in own and (given.provider or name not in allowed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -39,12 +40,12 @@ class Given:
         return self.provider is not None and self.provider.called
 
 
-def given(kernel: Any, provider: str | None = None) -> Given:
+def given(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> Given:
     """What ``kernel`` is: a triton.jit or Gluon function, a path of a file that ``provider`` compiles, which is the
     name of a module, or a Python function. ValueError names what cannot be tuned, and why.
     """
     if isinstance(kernel, (str, os.PathLike)):
-        return _file(Path(kernel), provider)
+        return _file(Path(kernel), provider, space)
     if provider is not None:
         raise ValueError(f"provider: {provider} compiles a file, and the kernel is {kernel!r}")
     if isinstance(kernel, FunctionType):
@@ -62,7 +63,7 @@ def given(kernel: Any, provider: str | None = None) -> Given:
     return Given(function.__name__, place, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
 
 
-def _file(path: Path, provider: str | None) -> Given:
+def _file(path: Path, provider: str | None, space: Collection[str]) -> Given:
     module = provider or BY_SUFFIX.get(path.suffix)
     if module is None:
         raise ValueError(f"kernel: who compiles {path}? {', '.join(BY_SUFFIX)} are known, for others name a provider")
@@ -70,7 +71,7 @@ def _file(path: Path, provider: str | None) -> Given:
         source = path.read_text()
     except OSError as error:
         raise ValueError(f"kernel: {path}: {error.strerror}") from None
-    compiler: Compiler = importlib.import_module(module)  # type: ignore[assignment]
-    arguments = tuple(compiler.parameters(path.stem, source))
+    compiler: Compiler = importlib.import_module(module)
+    arguments = tuple(compiler.parameters(path.stem, source, space))
     made = Provider(module, compiler.version(), path.suffix.removeprefix("."))
     return Given(path.stem, str(path.resolve()), arguments, source, made)

@@ -21,14 +21,14 @@ def operand(where: str, text: object, written: bool) -> Operand:
     dims = tuple(one.strip() for one in found[2].split(",")) if found else ()
     if not found or found[1] not in DTYPES[1:] or not all(one.isidentifier() for one in dims):
         raise ValueError(
-            f"{where}: {text!r} is no tensor: write its type, among {', '.join(DTYPES[1:])}, and the names of its sizes,"
-            " as bf16[rows, columns]"
+            f"{where}: {text!r} is no tensor: write its type, {' or '.join(DTYPES[1:])}, and the names of its sizes, as"
+            " bf16[rows, columns]"
         )
     return Operand(where, dims, found[1], written, contiguous=True, alignment=16)
 
 
 def expression(where: str, text: object, names: Mapping[str, str]) -> Expression:
-    """What ``text`` spells: whole numbers, +, -, *, cdiv, min, max, and ``names``, each a "size", "psel" or "scalar"."""
+    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``, each a "size", "psel" or "scalar"."""
     if type(text) is int:
         text = str(text)
     try:

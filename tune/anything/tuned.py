@@ -9,23 +9,24 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aotriton
 from aotriton.codegen.store import cache_folder, write_atomically
 from aotriton.rules.binning import bin_text
-from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import VARIABLE
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Number, Tensor
-from aotriton.rules.target import TARGETS, target
+from aotriton.rules.target import TARGETS
 from aotriton.tune.anything.describe import Described, Wanted
 from aotriton.tune.anything.given import given
+
+if TYPE_CHECKING:
+    from aotriton.rules.rows import Winner
 
 DATABASE = Path("rules") / "tuning_database.sqlite3"
 STAMP = "tuned.json"  # of each product: a digest of what all of its measurements were made of
@@ -49,13 +50,17 @@ class Tuned:
         self._described, self._asked, self._options = described, product, tuple(options)
         described.operator  # noqa: B018 (what is wrong with it is told now)
 
-    def tune(self) -> Tuned:
-        """Measures what is not measured yet on this machine's GPUs. RuntimeError where that came to no end."""
+    def write(self) -> None:
+        """Brings the family's files up to date."""
         for name, text in self._described.files.items():
             path = self.folder / name
             if not path.is_file() or path.read_text() != text:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, text.encode())
+
+    def tune(self) -> Tuned:
+        """Measures what is not measured yet on this machine's GPUs. RuntimeError where that came to no end."""
+        self.write()
         if not self._is_tuned():
             self._run()
             stamp = {**self._stamp(), self._product(): self._digest}
@@ -65,15 +70,19 @@ class Tuned:
 
     @cached_property
     def winners(self) -> tuple[Best, ...]:
-        """What won at each combination of sizes."""
+        """What won at each combination of sizes. RuntimeError where that is in the space no more."""
         if not self._is_tuned():
             self.tune()
         found = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        return tuple(
-            Best(sizes, {**row.psels, **row.copts}, row.median_us, row.image)
-            for sizes in self._described.shapes
-            for row in [found[self._place(sizes)]]
-        )
+        rows = [(sizes, found[self._place(sizes)]) for sizes in self._described.shapes]
+        winners = [Best(sizes, {**row.psels, **row.copts}, row.median_us, row.image) for sizes, row in rows]
+        for name, value in (pair for one in winners for pair in one.config.items()):
+            if value not in self._described.space.get(name, ()):
+                raise RuntimeError(
+                    f"{self._name}: {name}={value} won when it was in the space: take another folder, or remove"
+                    f" {self.folder / DATABASE}, which has its measurements"
+                )
+        return tuple(winners)
 
     def best(self, **sizes: int) -> Best:
         """What won where such sizes belong: each goes to the next larger one that was measured, or to the largest.
@@ -114,9 +123,7 @@ class Tuned:
         self.tune()
         archs = {row.arch for row in self._rows()}
         described = self._described.named(into.name).on(*sorted(archs))
-        for name, text in described.files.items():
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            (into / name).write_text(text)
+        Tuned(self.kernel, described, into, self._asked, self._options).write()
         shutil.copyfile(self.folder / DATABASE, into / DATABASE)
         return into
 
@@ -181,6 +188,8 @@ class Tuned:
 
     def _rows(self, product: str | None = None) -> list[Winner]:
         """The winners at the sizes that are asked for."""
+        from aotriton.rules.database import TuningDatabase  # with packages that an import of aotriton can do without
+
         if not (self.folder / DATABASE).is_file():
             return []
         places = {self._place(sizes) for sizes in self._described.shapes}
@@ -217,7 +226,7 @@ class Tuned:
 
     def _run(self) -> None:
         # A process of its own: GPU workers begin with what a program began with, and this program may be anything.
-        root = str(Path(aotriton.__file__).absolute().parent.parent)
+        root = str(Path(__file__).absolute().parents[3])
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))
         command = [sys.executable, "-m", "aotriton.tune.tune", "--family", str(self.folder), *self._options]
@@ -250,8 +259,7 @@ def autotune(
     it. Inputs are normal numbers from a seed.
     ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in.
     ``reference``: from inputs by name to the result, or to a tuple of them. It is asked in fp64 for the truth, and in
-    the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and one rounding, and
-    ``tolerance``, relatively.
+    the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and ``tolerance`` more.
     ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu.
     ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
     ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
@@ -265,18 +273,20 @@ def autotune(
             if value is None:
                 raise ValueError(f"{name}: it must be given")
         wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, tolerance)  # type: ignore[arg-type]
-        found = given(kernel, provider)
-        place = Path(folder).resolve() if folder else _default_folder(found.name, found.place)
-        archs = [row.arch for row in TARGETS if not found.provider or found.provider.suffix != "cu"]
-        described = Described(found, wanted, "", tuple(archs or [TARGETS[0].arch])).named(place.name)
+        found = given(kernel, provider, space or {})
+        described = Described(found, wanted, "", tuple(row.arch for row in TARGETS))
+        place = Path(folder).resolve() if folder else _default_folder(described)
+        described = described.named(place.name)
         return Tuned(kernel, described, place, product, options)
 
     return tuned if kernel is None else tuned(kernel).tune()
 
 
-def _default_folder(name: str, place: str) -> Path:
-    """Kernels of one name in two files are two."""
-    return cache_folder() / "autotuned" / hashlib.sha256(place.encode()).hexdigest()[:16] / f"tuned_{name}"
+def _default_folder(described: Described) -> Path:
+    """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
+    made_of = repr((described.given.place, sorted(described.space.items())))
+    digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    return cache_folder() / "autotuned" / digest / f"tuned_{described.given.name}"
 
 
 def product_here() -> str | None:
@@ -287,8 +297,11 @@ def product_here() -> str | None:
         except OSError:
             continue
         device, name = ctypes.c_int(0), ctypes.create_string_buffer(256)
-        asked = [(f"{prefix}Init", (0,)), (f"{prefix}DeviceGet", (ctypes.byref(device), 0))]
-        asked.append((f"{prefix}DeviceGetName", (name, len(name), device)))
-        if all(getattr(driver, function)(*arguments) == 0 for function, arguments in asked):
+        asked: list[tuple[str, tuple[Any, ...]]] = [
+            ("Init", (0,)),
+            ("DeviceGet", (ctypes.byref(device), 0)),
+            ("DeviceGetName", (name, len(name), device)),
+        ]
+        if all(getattr(driver, prefix + function)(*arguments) == 0 for function, arguments in asked):
             return name.value.decode()
     return None
