@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-import triton
-import triton.language as tl
+import triton, triton.language as tl, triton.compiler  # noqa: E401, I001 (of such a line, too, what is needed is taken)
 from standin_launcher import time_of  # no kernel may need it
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 import aotriton
 
@@ -37,9 +38,24 @@ def row_sum(x, out, rows, columns: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def whole(x, out, columns: tl.constexpr):
+    """A kernel of which all is compiled in."""
+    tl.store(out + tl.arange(0, columns), tl.load(x + tl.arange(0, columns)))
+
+
+@triton.jit
 def needy(x, out, BLOCK: tl.constexpr):
     """It needs what an image's name would not cover."""
     tl.store(out + OTHER, tl.load(x))
+
+
+@gluon.jit
+def swapped(x, y, out, count, BLOCK: gl.constexpr):
+    """A kernel in Gluon: y - x, whose layout it spells out."""
+    layout: gl.constexpr = gl.BlockedLayout([2], [32], [gl.num_warps()], [0])
+    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    inside = place < count
+    gl.store(out + place, gl.load(y + place, mask=inside) - gl.load(x + place, mask=inside), mask=inside)
 
 
 wrapped = triton.autotune([triton.Config({"BLOCK": 64})], key=["count"])(scaled)
@@ -61,6 +77,10 @@ def of_scaled(x, shift=0.0):
 
 def of_doubled(x, bias):
     return 2 * x + bias
+
+
+def of_gluon(x, y):
+    return y - x
 
 
 def of_gate(gate):

@@ -207,19 +207,21 @@ def test_a_size_has_the_winner_of_the_next_one() -> None:
     assert (only.config, only.median_us) == (only.best(n=1).config, only.winners[0].median_us)
 
 
+ROW_SUM: dict[str, Any] = {
+    "kernel": autotuned.row_sum,
+    "inputs": {"x": "bf16[rows, columns]"},
+    "results": {"out": "fp32[rows]"},
+    "sizes": {"rows": 64, "columns": (32, 128)},
+    "reference": autotuned.of_rows,
+    "grid": "cdiv(rows, ROWS)",
+    "space": {"ROWS": (2, 4)},
+}
+
+
 def test_a_size_may_be_compiled_in() -> None:
     """A size that is a constexpr is a choice: images are made for each value, and for no other."""
-    given: dict[str, Any] = {
-        "kernel": autotuned.row_sum,
-        "inputs": {"x": "bf16[rows, columns]"},
-        "results": {"out": "fp32[rows]"},
-        "sizes": {"rows": 64, "columns": (32, 128)},
-        "reference": autotuned.of_rows,
-        "grid": "cdiv(rows, ROWS)",
-        "space": {"ROWS": (2, 4)},
-    }
-    one = scaled(**given).tune()
-    assert [(choice.name, choice.values) for choice in one._described.kernel.choices[1:]] == [("columns", (32, 128))]
+    one = scaled(**ROW_SUM).tune()
+    assert [(choice.name, choice.values) for choice in one._description.choices[1:]] == [("columns", (32, 128))]
     assert len({best.image for best in one.winners}) == 2
     assert one.best(rows=7, columns=128) == one.winners[1]
     with pytest.raises(ValueError, match=r"row_sum: columns is 64, and there are images for \(32, 128\)"):
@@ -230,15 +232,15 @@ def test_the_description_says_what_the_kernel_takes() -> None:
     """Arguments are in the kernel's order; what all measured sizes are a multiple of, is told and guarded."""
     tensors = {"inputs": {"x": "fp32[m, n]", "count": "m * n + 1", "shift": 0.5, "steps": 1}}
     one = scaled(**tensors, results={"out": "fp32[m, n]"}, sizes={"m": (8, 2**16), "n": 2**15})
-    kernel = one._described.kernel
+    kernel = one._description
     assert [argument.name for argument in kernel.arguments] == ["x", "out", "count", "shift", "steps", "BLOCK"]
     numbers = {argument.name: argument for argument in kernel.arguments if hasattr(argument, "multiple_of")}
     assert {name: number.dtype for name, number in numbers.items()} == {"count": "i64", "shift": "fp32", "steps": "i32"}
     assert not kernel.guards
-    (guard,) = scaled(sizes={"n": (1024, 4096)})._described.kernel.guards
+    (guard,) = scaled(sizes={"n": (1024, 4096)})._description.guards
     assert guard.why == "count must be a multiple of 16, as where it was tuned"
     assert [evaluate(guard.condition, Environment(sizes={"n": n})) for n in (15, 16, 17, 4096)] == [0, 1, 0, 1]
-    assert not scaled(sizes={"n": (1024, 1000)})._described.kernel.guards
+    assert not scaled(sizes={"n": (1024, 1000)})._description.guards
     assert [one.name for one in kernel.copts] == ["num_warps"]
     assert [evaluate(axis, Environment(sizes={"n": 129}, psels={"BLOCK": 64})) for axis in kernel.grid] == [3, 1, 1]
 
@@ -246,7 +248,7 @@ def test_the_description_says_what_the_kernel_takes() -> None:
 def test_compilers_are_given_their_own_options() -> None:
     """Of a space the registers are CUDA's, the waves AMD's."""
     one = scaled(space={"BLOCK": (64,), "num_warps": (1,), "num_stages": (2,), "maxnreg": (64,), "waves_per_eu": (2,)})
-    kernel = one._described.kernel
+    kernel = one._description
     assert list(kernel.copt_values("cuda")) == ["num_warps", "num_stages", "maxnreg"]
     assert list(kernel.copt_values("hip")) == ["num_warps", "num_stages", "waves_per_eu"]
 
@@ -404,6 +406,17 @@ def test_nvcc_compiles_the_cuda_example(tmp_path: Path) -> None:
     assert first.metadata["sha256"] == second.metadata["sha256"]
 
 
+def test_a_kernel_in_gluon_is_one_in_triton(tmp_path: Path) -> None:
+    """It is told from Triton's own, and its images are made."""
+    inputs, grid = {"x": "fp32[n]", "y": "fp32[n]", "count": "n"}, "cdiv(n, BLOCK)"
+    one = scaled(
+        kernel=autotuned.swapped, inputs=inputs, grid=grid, reference=autotuned.of_gluon, folder=tmp_path / "gl"
+    )
+    spec = spec_of(one)
+    assert spec.functional.kernel.gluon
+    assert isinstance(compiled(spec, tmp_path), CompiledImage)
+
+
 def test_a_python_function_is_called() -> None:
     """It is tuned as it is, and a build can not have it."""
     one = doubled().tune()
@@ -443,8 +456,11 @@ def test_the_launcher_calls_a_python_function(tmp_path: Path) -> None:
 
 def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     """What was tuned becomes a folder that CMake can have: a header, tables and the winners' images, by their names."""
-    both = [softmax().tune(), example("swiglu").tuned(options=OPTIONS)]
-    folders = [one.export(tmp_path / name) for one, name in zip(both, ("rows", "gates"), strict=True)]
+    fixed = {"kernel": autotuned.whole, "grid": 1, "sizes": {"columns": (32, 128)}, "space": {"num_warps": (1, 2)}}
+    tensors = {"inputs": {"x": "bf16[columns]"}, "results": {"out": "bf16[columns]"}}
+    made = [softmax(), scaled(**ROW_SUM), scaled(**ROW_SUM | fixed | tensors)]
+    all_ = [*(one.tune() for one in made), example("swiglu").tuned(options=OPTIONS)]
+    folders = [one.export(tmp_path / f"exported_{place}") for place, one in enumerate(all_)]
     store, listed = str(program.cache_folder() / "images"), os.pathsep.join(map(str, folders))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "AOTRITON_IMAGE_STORE": store, family.VARIABLE: listed}
 
@@ -457,18 +473,18 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     run("generate", *archs, "--alone", "--out", out, *(word for one in folders for word in ("--family", one)))
     packs = json.loads((out / "images.json").read_text())["packs"]
     names = {image["name"] for pack in packs for image in pack["images"]}
-    assert names == {best.image for one in both for best in one.winners}
+    assert names == {best.image for one in all_ for best in one.winners}
     assert "Tensor<2> gate;  // [rows, columns], contiguous" in (out / "swiglu.h").read_text()
-    assert "namespace gates {" in (out / "swiglu.h").read_text()
+    assert "namespace exported_3 {" in (out / "swiglu.h").read_text()
     flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{out}")
     headers = [f"-I{ROOT / 'v2src' / part}" for part in ("include", "")]
-    made, kinds = (out / "generated.txt").read_text().split(), (".call.cc", ".operator.cc", ".lut.cc")
-    sources = [str(out / name) for name in made if name.endswith(kinds)]
-    assert len(sources) == 2 * 3
+    files, kinds = (out / "generated.txt").read_text().split(), (".call.cc", ".operator.cc", ".lut.cc")
+    sources = [str(out / name) for name in files if name.endswith(kinds)]
+    assert len(sources) == 3 * len(all_)
     subprocess.run([compiler(), *flags, *headers, *sources], check=True)
     run("compile", "--list", out / "images.json", "--out", out, "--compress", "none")
     assert (out / "swiglu.sm_90.images.bin").stat().st_size > 0
     with pytest.raises(ValueError, match="the name of the folder, which is the family's, is 'not a name'"):
-        both[0].export(tmp_path / "not a name")
+        all_[0].export(tmp_path / "not a name")
     with pytest.raises(ValueError, match="the family is there already"):
-        both[0].export(both[0].folder)
+        all_[0].export(all_[0].folder)

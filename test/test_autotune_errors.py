@@ -45,8 +45,9 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"inputs": inputs(x="fp32[m]")}, "x: sizes does not say what m is"),
         ({"inputs": inputs(shift=float("nan"))}, "inputs: shift is nan: neither a tensor, nor an expression, nor a"),
         ({"inputs": inputs(shift=[1])}, r"inputs: shift is \[1\]: neither"),
+        ({"inputs": inputs(steps=1 << 40)}, "inputs: steps is 1099511627776, and whole numbers have 32 bits"),
         ({"inputs": inputs(shift="n / 2")}, "shift: 'n / 2' is no expression of .* n, steps: n / 2 is unknown"),
-        ({"inputs": inputs(more=2)}, "inputs: scaled takes no more, but BLOCK, count, out, shift, steps, x"),
+        ({"inputs": inputs(more=2)}, "inputs: scaled takes no more, but x, out, count, shift, steps, BLOCK"),
         ({"inputs": {"x": "fp32[n]", "count": "n", "shift": 0.5}}, "steps: scaled takes it, and it is neither in"),
         ({"results": {}}, "results: there must be a tensor"),
         ({"results": {"out": 3}}, "out: 3 is no tensor"),
@@ -59,13 +60,13 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"space": {"BLOCK": 64}}, "space: BLOCK must be whole numbers from 0 on, not 64"),
         ({"space": {"BLOCK": (0.5,)}}, r"space: BLOCK must be whole numbers from 0 on, not \(0.5,\)"),
         ({"space": {"num_warps": (4,)}}, "BLOCK: a constexpr must be in space, or be one of the sizes"),
-        ({"space": {"BLOCK": (64,), "WARPS": (4,)}}, "space: WARPS is no constexpr, nor among num_warps, num_stages,"),
+        ({"space": {"BLOCK": (64,), "WARPS": (4,)}}, "space: WARPS is no constexpr of scaled, nor among num_warps,"),
         ({"grid": ()}, "grid: how many programs of scaled are there"),
         ({"grid": (1, 1, 1, 1)}, r"grid: \(1, 1, 1, 1\) is not one to three expressions"),
         ({"grid": lambda meta: (1,)}, "grid: .* is not one to three expressions"),
         ({"grid": "cdiv(n, num_warps)"}, "grid: .* num_warps is unknown"),
         ({"grid": "n +"}, "grid: 'n [+]' is no expression of whole numbers"),
-        ({"reference": autotuned.of_gate}, "reference: it takes gate, and is given inputs by name: shift, steps, x"),
+        ({"reference": autotuned.of_gate}, "reference: it takes gate, and is given inputs by name: x, shift, steps"),
         ({"reference": autotuned.lambda_}, "<lambda>: autotune takes functions that are defined by `def` at the top"),
         ({"kernel": autotuned.nested()}, "nested.<locals>.inner: autotune takes functions that are defined by `def`"),
         ({"kernel": autotuned.wrapped}, "kernel: .* one within triton.autotune or triton.heuristics is to be given wi"),
@@ -147,13 +148,13 @@ def test_a_cuda_file_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     declared = {"space": {"THREADS": (64,)}, "grid": "n", "inputs": {"x": "fp32[n]", "count": "n"}}
     for text, message in (
         ("const __nv_bfloat16* x, float* out, int count", "x: scale takes [*]bf16, it is declared as [*]fp32"),
-        ("const float* x, float* out, float count", "count: scale takes fp32, it is declared as a whole number"),
+        ("const float* x, float* out, float count", "count: scale takes fp32, it is declared as i32 or i64"),
     ):
         path.write_text(KERNEL.format(text))
         with pytest.raises(ValueError, match=message):
             aotriton.autotune(**GIVEN | declared)(path)
     path.write_text(KERNEL.format("const float* x, float* out, long long count"))
-    kernel = aotriton.autotune(**GIVEN | declared)(str(path))._described.kernel
+    kernel = aotriton.autotune(**GIVEN | declared)(str(path))._description
     assert (kernel.arguments[2].dtype, kernel.provider) == ("i64", Provider("aotriton.codegen.cuda", "99.1.2", "cu"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +24,11 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "autotun
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Families and a cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("AOTRITON_IMAGE_STORE", raising=False)
     monkeypatch.setenv(family.VARIABLE, "")
-    yield
 
 
 def example(name: str) -> ModuleType:

@@ -33,8 +33,9 @@ def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> s
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             kept = [one for one in node.names if _bound(one) in needed or one.name == "*" or _is_future(node)]
             if kept:
+                node.names = kept
                 _check_import(name, node, imports)
-                parts.append(ast.unparse(type(node)(**{**dict(ast.iter_fields(node)), "names": kept})))
+                parts.append(ast.unparse(node))
         elif needed & _binds(node):
             parts.append(_text(text, node))
     return "\n\n".join(parts) + "\n"

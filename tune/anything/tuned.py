@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ from aotriton.rules.family import VARIABLE
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Number, Tensor
 from aotriton.rules.target import TARGETS
-from aotriton.tune.anything.describe import Described, Wanted
+from aotriton.tune.anything.describe import Described
 from aotriton.tune.anything.given import given
+from aotriton.tune.anything.wanted import Wanted
 
 if TYPE_CHECKING:
     from aotriton.rules.rows import Winner
@@ -48,7 +49,8 @@ class Tuned:
     def __init__(self, kernel: Any, described: Described, folder: Path, product: str | None, options: Sequence[str]):
         self.kernel, self.folder = kernel, folder
         self._described, self._asked, self._options = described, product, tuple(options)
-        described.operator  # noqa: B018 (what is wrong with it is told now)
+        self._wanted, self._operator = described.wanted, described.operator  # what is wrong with them is told now
+        self._description = self._operator.lead
 
     def write(self) -> None:
         """Brings the family's files up to date."""
@@ -74,10 +76,10 @@ class Tuned:
         if not self._is_tuned():
             self.tune()
         found = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        rows = [(sizes, found[self._place(sizes)]) for sizes in self._described.shapes]
+        rows = [(sizes, found[self._place(sizes)]) for sizes in self._wanted.shapes]
         winners = [Best(sizes, {**row.psels, **row.copts}, row.median_us, row.image) for sizes, row in rows]
         for name, value in (pair for one in winners for pair in one.config.items()):
-            if value not in self._described.space.get(name, ()):
+            if value not in self._wanted.tried.get(name, ()):
                 raise RuntimeError(
                     f"{self._name}: {name}={value} won when it was in the space: take another folder, or remove"
                     f" {self.folder / DATABASE}, which has its measurements"
@@ -89,11 +91,11 @@ class Tuned:
 
         A size that images are compiled for must be one of those. ValueError names it, or one that is unknown.
         """
-        known = self._described.sizes
+        known = self._wanted.values
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
         measured = dict(sizes)
-        for key in self._described.kernel.tuning_keys:
+        for key in (one for one in self._description.tuning_keys if one.name in sizes):
             measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
         for one in self.winners:
             if one.sizes == measured:
@@ -121,8 +123,8 @@ class Tuned:
         if into == self.folder.resolve():
             raise ValueError(f"{into}: the family is there already")
         self.tune()
-        archs = {row.arch for row in self._rows()}
-        described = self._described.named(into.name).on(*sorted(archs))
+        archs = tuple(sorted({row.arch for row in self._rows()}))
+        described = replace(self._described.named(into.name), archs=archs)
         Tuned(self.kernel, described, into, self._asked, self._options).write()
         shutil.copyfile(self.folder / DATABASE, into / DATABASE)
         return into
@@ -131,10 +133,10 @@ class Tuned:
         """Launches the kernel's best config on tensors and numbers, by name or in the kernel's order; what follows from
         sizes is left out.
         """
-        operator, called = self._described.operator, self._described.given.called
+        operator, called = self._operator, self._described.given.called
         if self._described.given.provider and not called:
             raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
-        names = [one.name for one in self._described.kernel.arguments if one.name in self._free]
+        names = [one.name for one in self._description.arguments if one.name in self._free]
         given = dict(zip(names, arguments, strict=False)) | named
         if len(arguments) > len(names) or not given.keys() <= set(names):
             raise TypeError(f"{self._name}: it takes {', '.join(names)}, not {', '.join(given)}")
@@ -155,12 +157,12 @@ class Tuned:
             return
         scalars = {name: value for name, value in values.items() if isinstance(value, int)}
         environment = Environment(sizes=sizes, scalars=scalars, psels=config)
-        for one in self._described.kernel.arguments:
+        for one in self._description.arguments:
             if isinstance(one, Number) and one.name not in values:
                 values[one.name] = evaluate(one.value, environment)
             elif one.name in sizes:
                 values[one.name] = sizes[one.name]
-        grid = tuple(evaluate(axis, environment) for axis in self._described.kernel.grid)
+        grid = tuple(evaluate(axis, environment) for axis in self._description.grid)
         self.kernel[grid](**values, **config)
 
     @property
@@ -176,15 +178,15 @@ class Tuned:
     @cached_property
     def _free(self) -> set[str]:
         """The arguments that do not follow from sizes."""
-        tensors = {one.name for one in self._described.kernel.arguments if isinstance(one, Tensor)}
-        return tensors | {one.name for one in self._described.operator.scalars}
+        tensors = {one.name for one in self._description.arguments if isinstance(one, Tensor)}
+        return tensors | {one.name for one in self._operator.scalars}
 
     def _place(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
-        kernel = self._described.kernel
+        kernel = self._description
         pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
         functional = kernel.functional(kernel.archs[0], T=kernel.choices[0].values[0], **pinned)
-        return str(functional), bin_text(kernel.tuning_keys, [sizes[key.name] for key in kernel.tuning_keys])
+        return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
 
     def _rows(self, product: str | None = None) -> list[Winner]:
         """The winners at the sizes that are asked for."""
@@ -192,7 +194,7 @@ class Tuned:
 
         if not (self.folder / DATABASE).is_file():
             return []
-        places = {self._place(sizes) for sizes in self._described.shapes}
+        places = {self._place(sizes) for sizes in self._wanted.shapes}
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
             found = database.winners(kernel=self._name, product=product)
         return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
@@ -212,7 +214,7 @@ class Tuned:
         stamped = [name for name, digest in self._stamp().items() if digest == self._digest]
         if product is None and len(stamped) == 1:
             product = stamped[0]
-        return product in stamped and len(self._rows(product)) == len(list(self._described.shapes))
+        return product in stamped and len(self._rows(product)) == len(list(self._wanted.shapes))
 
     def _stamp(self) -> dict[str, str]:
         try:
@@ -284,7 +286,7 @@ def autotune(
 
 def _default_folder(described: Described) -> Path:
     """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
-    made_of = repr((described.given.place, sorted(described.space.items())))
+    made_of = repr((described.given.place, sorted(described.wanted.tried.items())))
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     return cache_folder() / "autotuned" / digest / f"tuned_{described.given.name}"
 
