@@ -409,10 +409,8 @@ def test_nvcc_compiles_the_cuda_example(tmp_path: Path) -> None:
 def test_a_kernel_in_gluon_is_one_in_triton(tmp_path: Path) -> None:
     """It is told from Triton's own, and its images are made."""
     inputs, grid = {"x": "fp32[n]", "y": "fp32[n]", "count": "n"}, "cdiv(n, BLOCK)"
-    one = scaled(
-        kernel=autotuned.swapped, inputs=inputs, grid=grid, reference=autotuned.of_gluon, folder=tmp_path / "gl"
-    )
-    spec = spec_of(one)
+    kernel = {"kernel": autotuned.swapped, "reference": autotuned.of_gluon}
+    spec = spec_of(scaled(**kernel, inputs=inputs, grid=grid, folder=tmp_path / "lower"))
     assert spec.functional.kernel.gluon
     assert isinstance(compiled(spec, tmp_path), CompiledImage)
 

@@ -202,6 +202,59 @@ def test_a_slice_has_what_a_function_needs() -> None:
     assert "triton" not in called.replace("aotriton.autotune", "")
 
 
+MODULE = """import os, sys as system
+from math import sqrt, pi as other
+from string import *
+if True:
+    NUMBER = os.getpid()
+else:
+    NUMBER = 0
+
+class Base:
+    def scale(self): return system.maxsize
+
+def made(x, sqrt=1):
+    y = other
+    def inner(a): return a + x
+    return y, Base, NUMBER, inner
+
+y = 3
+"""
+
+
+def module_of(tmp_path: Path, text: str) -> Any:
+    """The function ``made`` of a module with this text."""
+    path = tmp_path / "made.py"
+    path.write_text(text)
+    found: dict[str, Any] = {}
+    exec(compile(text, str(path), "exec"), found)
+    return found["made"]
+
+
+def test_a_slice_takes_of_a_line_what_is_needed(tmp_path: Path) -> None:
+    """Of an import the names that are used; blocks and classes whole; nothing that only looks like a name of the
+    module's: an argument, or what the function stores.
+    """
+    found = slice_of(module_of(tmp_path, MODULE))
+    wanted = ["import os, sys as system", "from math import pi as other", "from string import *", "if True:"]
+    assert found.splitlines()[2:9:2] == wanted
+    assert found.endswith(MODULE[MODULE.index("if True") :].replace("\n\ny = 3", ""))
+    again: dict[str, Any] = {}
+    exec(found, again)
+    assert again["made"](1)[0] > 3
+
+
+def test_a_slice_is_of_a_file(tmp_path: Path) -> None:
+    """What is in no file cannot be taken, nor what is named by where its module is."""
+    function = module_of(tmp_path, "def made(): return helper()")
+    (tmp_path / "made.py").write_text("from . import helper\ndef made(): return helper()")
+    with pytest.raises(ValueError, match=r"made: `from \. import helper` means nothing elsewhere"):
+        slice_of(function)
+    (tmp_path / "made.py").unlink()
+    with pytest.raises(ValueError, match="made: its source is in no file"):
+        slice_of(function)
+
+
 def test_a_kernel_is_known_by_what_it_is() -> None:
     """Constexprs of Triton's functions are told from arguments; a Python function is called."""
     found = given(autotuned.scaled)
