@@ -8,7 +8,7 @@ __all__ = ["autotune"]
 def __getattr__(name: str) -> Any:
     """``aotriton.autotune``, which the code generator and its workers have no use for."""
     if name == "autotune":
-        from aotriton.tune.anything.tuned import autotune
+        from aotriton.tune.anything.autotune import autotune
 
         return autotune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

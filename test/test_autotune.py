@@ -26,11 +26,13 @@ from test_kernels import round_to
 import aotriton
 from aotriton.codegen import cuda
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
+from aotriton.codegen.store import cache_folder
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.provider import Provider
+from aotriton.tune.anything import device
 from aotriton.tune.anything import tuned as program
 from aotriton.tune.anything.tuned import DATABASE, Tuned
 from aotriton.tune.launcher import GpuLauncher
@@ -128,6 +130,35 @@ def tuned_in(one: Tuned, phase: str = "sweep") -> Counter[str]:
         return Counter(outcome.status for outcome in database.outcomes() if outcome.phase == phase)
 
 
+def test_the_driver_is_asked_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's, then AMD's; one that does not start has no GPU."""
+
+    class Driver:
+        def __init__(self, prefix: str, status: int) -> None:
+            setattr(self, f"{prefix}Init", lambda flags: status)
+            setattr(self, f"{prefix}DeviceGet", lambda device, ordinal: ordinal)
+            setattr(self, f"{prefix}DeviceGetName", self.name)
+
+        def name(self, buffer: Any, size: int, device: object) -> int:
+            buffer.value = b"A GPU"
+            return 0
+
+    def opened(found: dict[str, Driver]) -> None:
+        def open_(name: str) -> Driver:
+            if name not in found:
+                raise OSError(name)
+            return found[name]
+
+        monkeypatch.setattr(device.ctypes, "CDLL", open_)
+
+    opened({"libamdhip64.so": Driver("hip", 0)})
+    assert device.product_here() == "A GPU"
+    opened({"libcuda.so.1": Driver("cu", 100), "libamdhip64.so": Driver("hip", 0)})
+    assert device.product_here() == "A GPU"
+    opened({"libcuda.so.1": Driver("cu", 100)})
+    assert device.product_here() is None
+
+
 @pytest.fixture
 def no_tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, it leaves nothing to run the tuner with."""
@@ -169,7 +200,9 @@ def test_what_is_added_is_measured_and_nothing_else(tmp_path: Path) -> None:
     assert more.best(n=4096).config["num_warps"] == 1
     assert tuned_in(first) == {"ok": 2 * 2 * 3}
     fewer = {"BLOCK": (64, 128), "num_warps": (4,)}
-    with pytest.raises(RuntimeError, match="scaled: num_warps=1 won when it was in the space: take another folder"):
+    with pytest.raises(
+        RuntimeError, match="scaled: num_warps=1 won at n=1000, and is tried no more: take another folder"
+    ):
         scaled(folder=tmp_path / "kept", space=fewer).best(n=4096)
     assert scaled().folder != scaled(space=fewer).folder
 
@@ -181,6 +214,15 @@ def test_a_tuning_that_fails_is_no_tuning(no_tuner: Callable[[], None]) -> None:
     no_tuner()
     with pytest.raises(AssertionError, match="the tuner was run"):
         scaled().tune()
+
+
+def test_nothing_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no config is right, the error counts verdicts and tells in whole what is said of the last one."""
+    lies = [f"CHUNK={chunk} num_warps={warps}" for chunk in (64, 256) for warps in (2, 4)]
+    monkeypatch.setenv("AOTRITON_STANDIN", json.dumps({"lie": lies[1:], "raise": lies[:1]}))
+    message = r"doubled: no config won at n=1024: \d \w+, \d \w+; CHUNK=256 num_warps=4: wrong: out is off by 0.2, allowed 0.004"
+    with pytest.raises(RuntimeError, match=message):
+        doubled().tune()
 
 
 def test_another_gpu_is_another_matter(no_tuner: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +347,7 @@ def test_cuda_is_tuned(nvcc: Path) -> None:
     one = example("swiglu").tuned(options=OPTIONS)
     assert tuned_in(one) == {"ok": 4 * 3, "pruned": 4}
     assert one.config["WIDTH"] == 4
-    image = ImageStore(program.cache_folder() / "images").get(one.winners[0].image)
+    image = ImageStore(cache_folder() / "images").get(one.winners[0].image)
     assert image
     threads = one.config["THREADS"]
     told = "-cubin -gencode=arch=compute_90a,code=sm_90a -std=c++17 -Xptxas=-v"
@@ -459,7 +501,7 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     made = [softmax(), scaled(**ROW_SUM), scaled(**ROW_SUM | fixed | tensors)]
     all_ = [*(one.tune() for one in made), example("swiglu").tuned(options=OPTIONS)]
     folders = [one.export(tmp_path / f"exported_{place}") for place, one in enumerate(all_)]
-    store, listed = str(program.cache_folder() / "images"), os.pathsep.join(map(str, folders))
+    store, listed = str(cache_folder() / "images"), os.pathsep.join(map(str, folders))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "AOTRITON_IMAGE_STORE": store, family.VARIABLE: listed}
 
     def run(what: str, *words: object) -> None:

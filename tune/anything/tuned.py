@@ -1,30 +1,27 @@
-"""``aotriton.autotune``: from a kernel and a few words about it to the best config, measured as the library's are."""
+"""A kernel with a family of its own: from its description to the best config at each of its sizes."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotriton.codegen.store import cache_folder, write_atomically
+from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
-from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import VARIABLE
 from aotriton.rules.image import TRITON_VERSION
-from aotriton.rules.kernel import Number, Tensor
-from aotriton.rules.target import TARGETS
+from aotriton.tune.anything.call import Call
 from aotriton.tune.anything.describe import Described
-from aotriton.tune.anything.given import given
-from aotriton.tune.anything.wanted import Wanted
+from aotriton.tune.anything.device import product_here
 
 if TYPE_CHECKING:
     from aotriton.rules.rows import Winner
@@ -44,13 +41,19 @@ class Best:
 
 
 class Tuned:
-    """A kernel with a family of its own in ``folder``, which is tuned when its winners are first asked for."""
+    """A kernel whose family is in ``folder``, and which is tuned when its winners are first asked for.
 
-    def __init__(self, kernel: Any, described: Described, folder: Path, product: str | None, options: Sequence[str]):
+    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
+    """
+
+    def __init__(
+        self, kernel: Any, described: Described, folder: Path, product: str | None = None, options: Sequence[str] = ()
+    ) -> None:
         self.kernel, self.folder = kernel, folder
         self._described, self._asked, self._options = described, product, tuple(options)
-        self._wanted, self._operator = described.wanted, described.operator  # what is wrong with them is told now
-        self._description = self._operator.lead
+        self._operator, self._wanted = described.operator, described.wanted  # what is wrong with them is told now
+        self._description, self._name = self._operator.lead, self._operator.name
+        self._winners: tuple[Best, ...] | None = None
 
     def write(self) -> None:
         """Brings the family's files up to date."""
@@ -61,30 +64,26 @@ class Tuned:
                 write_atomically(path, text.encode())
 
     def tune(self) -> Tuned:
-        """Measures what is not measured yet on this machine's GPUs. RuntimeError where that came to no end."""
+        """Measures what is not measured yet on this machine's GPUs.
+
+        RuntimeError where that came to no end, where no config is right, or where one won that is not tried any more.
+        """
         self.write()
         if not self._is_tuned():
             self._run()
             stamp = {**self._stamp(), self._product(): self._digest}
             write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
-        self.__dict__.pop("winners", None)
+        rows = {(row.functional, row.bin): row for row in self._rows(self._product())}
+        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._wanted.shapes)
         return self
 
-    @cached_property
+    @property
     def winners(self) -> tuple[Best, ...]:
-        """What won at each combination of sizes. RuntimeError where that is in the space no more."""
-        if not self._is_tuned():
+        """What won at each combination of sizes."""
+        if self._winners is None:
             self.tune()
-        found = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        rows = [(sizes, found[self._place(sizes)]) for sizes in self._wanted.shapes]
-        winners = [Best(sizes, {**row.psels, **row.copts}, row.median_us, row.image) for sizes, row in rows]
-        for name, value in (pair for one in winners for pair in one.config.items()):
-            if value not in self._wanted.tried.get(name, ()):
-                raise RuntimeError(
-                    f"{self._name}: {name}={value} won when it was in the space: take another folder, or remove"
-                    f" {self.folder / DATABASE}, which has its measurements"
-                )
-        return tuple(winners)
+        assert self._winners is not None
+        return self._winners
 
     def best(self, **sizes: int) -> Best:
         """What won where such sizes belong: each goes to the next larger one that was measured, or to the largest.
@@ -95,13 +94,13 @@ class Tuned:
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
         measured = dict(sizes)
-        for key in (one for one in self._description.tuning_keys if one.name in sizes):
-            measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
-        for one in self.winners:
-            if one.sizes == measured:
-                return one
-        off = next(name for name, value in measured.items() if value not in known[name])
-        raise ValueError(f"{self._name}: {off} is {sizes[off]}, and there are images for {known[off]}")
+        for key in self._description.tuning_keys:
+            if key.name in sizes:
+                measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
+        for name, value in measured.items():
+            if value not in known[name]:
+                raise ValueError(f"{self._name}: {name} is {value}, and there are images for {known[name]}")
+        return next(one for one in self.winners if one.sizes == measured)
 
     @property
     def config(self) -> Mapping[str, int]:
@@ -113,61 +112,32 @@ class Tuned:
         """Microseconds, likewise."""
         return self._only.median_us
 
-    def export(self, folder: str | os.PathLike[str]) -> Path:
-        """A copy of the family under ``folder``, for aotriton_add_family() of CMake: the winners become images with a
-        C++ header. The folder's name is the family's, and the header's namespace.
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        """Launches the best config on tensors and numbers, in the kernel's order or by name; what follows from sizes is
+        left out. Errors as ``Call.of`` says.
         """
-        if self._described.given.called:
+        if self._description.provider and not self._description.called:
+            raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
+        call = Call.of(self._operator, arguments, named)
+        config = self.best(**call.sizes).config
+        grid, values = call.launch(config)
+        launch = self.kernel if self._description.called else self.kernel[grid]
+        launch(**values, **config)
+
+    def export(self, folder: str | os.PathLike[str]) -> Path:
+        """A copy of the family, for aotriton_add_family() of CMake: the winners become images with a C++ header. The
+        folder's name is the family's, and the header's namespace.
+        """
+        if self._description.called:
             raise ValueError(f"{self._name}: a Python function has no image that a build could have")
         into = Path(folder).resolve()
         if into == self.folder.resolve():
             raise ValueError(f"{into}: the family is there already")
         self.tune()
         archs = tuple(sorted({row.arch for row in self._rows()}))
-        described = replace(self._described.named(into.name), archs=archs)
-        Tuned(self.kernel, described, into, self._asked, self._options).write()
+        Tuned(self.kernel, replace(self._described.named(into.name), archs=archs), into).write()
         shutil.copyfile(self.folder / DATABASE, into / DATABASE)
         return into
-
-    def __call__(self, *arguments: Any, **named: Any) -> None:
-        """Launches the kernel's best config on tensors and numbers, by name or in the kernel's order; what follows from
-        sizes is left out.
-        """
-        operator, called = self._operator, self._described.given.called
-        if self._described.given.provider and not called:
-            raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
-        names = [one.name for one in self._description.arguments if one.name in self._free]
-        given = dict(zip(names, arguments, strict=False)) | named
-        if len(arguments) > len(names) or not given.keys() <= set(names):
-            raise TypeError(f"{self._name}: it takes {', '.join(names)}, not {', '.join(given)}")
-        values = {one.name: one.default for one in operator.scalars} | given
-        sizes: dict[str, int] = {}
-        for operand in operator.operands:
-            if operand.name not in given:
-                raise TypeError(f"{self._name}: {operand.name} is not given")
-            shape = tuple(given[operand.name].shape)
-            if len(shape) != len(operand.dims) or not given[operand.name].is_contiguous():
-                raise ValueError(f"{self._name}: {operand.name} must be contiguous, [{', '.join(operand.dims)}]")
-            for dim, size in zip(operand.dims, shape, strict=True):
-                if sizes.setdefault(dim, size) != size:
-                    raise ValueError(f"{self._name}: {operand.name} has {dim} {size}, others have {sizes[dim]}")
-        config = self.best(**sizes).config
-        if called:
-            self.kernel(**values, **config)
-            return
-        scalars = {name: value for name, value in values.items() if isinstance(value, int)}
-        environment = Environment(sizes=sizes, scalars=scalars, psels=config)
-        for one in self._description.arguments:
-            if isinstance(one, Number) and one.name not in values:
-                values[one.name] = evaluate(one.value, environment)
-            elif one.name in sizes:
-                values[one.name] = sizes[one.name]
-        grid = tuple(evaluate(axis, environment) for axis in self._description.grid)
-        self.kernel[grid](**values, **config)
-
-    @property
-    def _name(self) -> str:
-        return self._described.given.name
 
     @property
     def _only(self) -> Best:
@@ -175,11 +145,30 @@ class Tuned:
             raise ValueError(f"{self._name} has {len(self.winners)} winners: ask for best(sizes)")
         return self.winners[0]
 
-    @cached_property
-    def _free(self) -> set[str]:
-        """The arguments that do not follow from sizes."""
-        tensors = {one.name for one in self._description.arguments if isinstance(one, Tensor)}
-        return tensors | {one.name for one in self._operator.scalars}
+    def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
+        if row is None:
+            raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
+        config = {**row.psels, **row.copts}
+        for name, value in config.items():
+            if value not in self._wanted.tried.get(name, ()):
+                raise RuntimeError(
+                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another folder,"
+                    f" or remove {self.folder / DATABASE}, which has its measurements"
+                )
+        return Best(sizes, config, row.median_us, row.image)
+
+    def _text(self, sizes: Mapping[str, int]) -> str:
+        return " ".join(f"{name}={value}" for name, value in sizes.items())
+
+    def _failures(self, sizes: Mapping[str, int]) -> str:
+        """What became of the configs there: how often which verdict, and in whole what is said of the last one."""
+        from aotriton.rules.database import TuningDatabase
+
+        with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
+            found = [row for row in database.failures(self._name) if row[:2] == self._place(sizes)]
+        counts = Counter(said.partition(":")[0] for *_, said in found)
+        last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
+        return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"
 
     def _place(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
@@ -189,7 +178,7 @@ class Tuned:
         return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
 
     def _rows(self, product: str | None = None) -> list[Winner]:
-        """The winners at the sizes that are asked for."""
+        """The measured winners at the sizes that are asked for."""
         from aotriton.rules.database import TuningDatabase  # with packages that an import of aotriton can do without
 
         if not (self.folder / DATABASE).is_file():
@@ -210,10 +199,8 @@ class Tuned:
         return found[0]
 
     def _is_tuned(self) -> bool:
-        product = self._asked or product_here()
-        stamped = [name for name, digest in self._stamp().items() if digest == self._digest]
-        if product is None and len(stamped) == 1:
-            product = stamped[0]
+        stamped = [product for product, digest in self._stamp().items() if digest == self._digest]
+        product = self._asked or product_here() or (stamped[0] if len(stamped) == 1 else None)
         return product in stamped and len(self._rows(product)) == len(list(self._wanted.shapes))
 
     def _stamp(self) -> dict[str, str]:
@@ -235,75 +222,3 @@ class Tuned:
         status = subprocess.run(command, env=environment, check=False).returncode
         if status:
             raise RuntimeError(f"{self._name}: tuning ended with status {status}: it says above why")
-
-
-def autotune(
-    kernel: Any = None,
-    inputs: Mapping[str, str | float] | None = None,
-    reference: Callable[..., Any] | None = None,
-    space: Mapping[str, Sequence[int]] | None = None,
-    *,
-    results: Mapping[str, str] | None = None,
-    sizes: Mapping[str, int | Sequence[int]] | None = None,
-    grid: str | int | Sequence[str | int] = (),
-    tolerance: float = 0.0,
-    provider: str | None = None,
-    folder: str | os.PathLike[str] | None = None,
-    product: str | None = None,
-    options: Sequence[str] = (),
-) -> Any:
-    """Tunes ``kernel`` and returns it as a ``Tuned``; without one, a decorator, whose kernel is tuned at its first use.
-
-    ``kernel``: a triton.jit or Gluon function; the path of a CUDA C++ file, or of one that the module ``provider``
-    compiles (``aotriton.rules.provider``); or a Python function, which is called and timed as it is.
-    ``inputs``, ``results``: the kernel's arguments by name. "bf16[rows, columns]" is a contiguous tensor of fp16, bf16
-    or fp32; a number is passed as such; other text is an expression of sizes. An argument that is called as a size is
-    it. Inputs are normal numbers from a seed.
-    ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in.
-    ``reference``: from inputs by name to the result, or to a tuple of them. It is asked in fp64 for the truth, and in
-    the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and ``tolerance`` more.
-    ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu.
-    ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
-    ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
-    ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s.
-
-    ValueError names the argument that is wrong.
-    """
-
-    def tuned(kernel: Any) -> Tuned:
-        for name, value in (("inputs", inputs), ("reference", reference), ("space", space), ("sizes", sizes)):
-            if value is None:
-                raise ValueError(f"{name}: it must be given")
-        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, tolerance)  # type: ignore[arg-type]
-        found = given(kernel, provider, space or {})
-        described = Described(found, wanted, "", tuple(row.arch for row in TARGETS))
-        place = Path(folder).resolve() if folder else _default_folder(described)
-        described = described.named(place.name)
-        return Tuned(kernel, described, place, product, options)
-
-    return tuned if kernel is None else tuned(kernel).tune()
-
-
-def _default_folder(described: Described) -> Path:
-    """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
-    made_of = repr((described.given.place, sorted(described.wanted.tried.items())))
-    digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    return cache_folder() / "autotuned" / digest / f"tuned_{described.given.name}"
-
-
-def product_here() -> str | None:
-    """What the driver calls the first visible GPU; None where there is none. Makes no context."""
-    for library, prefix in (("libcuda.so.1", "cu"), ("libamdhip64.so", "hip")):
-        try:
-            driver = ctypes.CDLL(library)
-        except OSError:
-            continue
-        device, name = ctypes.c_int(0), ctypes.create_string_buffer(256)
-        asked: list[tuple[str, tuple[Any, ...]]] = [
-            ("Init", (0,)),
-            ("DeviceGet", (ctypes.byref(device), 0)),
-            ("DeviceGetName", (name, len(name), device)),
-        ]
-        if all(getattr(driver, prefix + function)(*arguments) == 0 for function, arguments in asked):
-            return name.value.decode()
-    return None
