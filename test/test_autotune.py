@@ -26,7 +26,6 @@ from test_kernels import round_to
 import aotriton
 from aotriton.codegen import cuda
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
-from aotriton.codegen.store import cache_folder
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
@@ -55,10 +54,12 @@ echo "ptxas info    : Used 24 registers, used 0 barriers" >&2
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache folder, a GPU and families of this test's own."""
+def surroundings(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A cache folder, a GPU and families of this test's own; images are compiled for all tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("AOTRITON_IMAGE_STORE", raising=False)
+    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path_factory.getbasetemp() / "images"))
     monkeypatch.setenv(family.VARIABLE, "")
     monkeypatch.setattr(program, "product_here", lambda: "stand-in")
     yield
@@ -220,7 +221,8 @@ def test_nothing_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no config is right, the error counts verdicts and tells in whole what is said of the last one."""
     lies = [f"CHUNK={chunk} num_warps={warps}" for chunk in (64, 256) for warps in (2, 4)]
     monkeypatch.setenv("AOTRITON_STANDIN", json.dumps({"lie": lies[1:], "raise": lies[:1]}))
-    message = r"doubled: no config won at n=1024: \d \w+, \d \w+; CHUNK=256 num_warps=4: wrong: out is off by 0.2, allowed 0.004"
+    last = "CHUNK=256 num_warps=4: wrong: out is off by 0.2, allowed 0.004"
+    message = rf"doubled: no config won at n=1024: \d \w+, \d \w+; {last}"
     with pytest.raises(RuntimeError, match=message):
         doubled().tune()
 
@@ -347,7 +349,7 @@ def test_cuda_is_tuned(nvcc: Path) -> None:
     one = example("swiglu").tuned(options=OPTIONS)
     assert tuned_in(one) == {"ok": 4 * 3, "pruned": 4}
     assert one.config["WIDTH"] == 4
-    image = ImageStore(cache_folder() / "images").get(one.winners[0].image)
+    image = ImageStore().get(one.winners[0].image)
     assert image
     threads = one.config["THREADS"]
     told = "-cubin -gencode=arch=compute_90a,code=sm_90a -std=c++17 -Xptxas=-v"
@@ -501,8 +503,7 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     made = [softmax(), scaled(**ROW_SUM), scaled(**ROW_SUM | fixed | tensors)]
     all_ = [*(one.tune() for one in made), example("swiglu").tuned(options=OPTIONS)]
     folders = [one.export(tmp_path / f"exported_{place}") for place, one in enumerate(all_)]
-    store, listed = str(cache_folder() / "images"), os.pathsep.join(map(str, folders))
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "AOTRITON_IMAGE_STORE": store, family.VARIABLE: listed}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), family.VARIABLE: os.pathsep.join(map(str, folders))}
 
     def run(what: str, *words: object) -> None:
         command = [sys.executable, "-m", f"aotriton.codegen.{what}", *map(str, words)]

@@ -152,8 +152,8 @@ class Tuned:
         for name, value in config.items():
             if value not in self._wanted.tried.get(name, ()):
                 raise RuntimeError(
-                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another folder,"
-                    f" or remove {self.folder / DATABASE}, which has its measurements"
+                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
+                    f" folder, or remove {self.folder / DATABASE}, which has its measurements"
                 )
         return Best(sizes, config, row.median_us, row.image)
 
