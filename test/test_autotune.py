@@ -24,7 +24,7 @@ from test_install import compiler
 from test_kernels import round_to
 
 import aotriton
-from aotriton.codegen import cuda
+from aotriton.codegen import cuda, stamp
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
@@ -179,10 +179,11 @@ def test_the_package_is_imported_without_what_tuning_needs() -> None:
         _ = aotriton.autotuned
 
 
-def test_the_softmax_example_is_tuned(no_tuner: Callable[[], None]) -> None:
+def test_the_softmax_example_is_tuned(no_tuner: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every config is measured at both sizes, the stand-in's favourite wins, and the next run of the same program takes
-    it from the database.
+    it from the database. Families that the program has otherwise are no concern of it.
     """
+    monkeypatch.setenv(family.VARIABLE, "/nowhere")
     one = softmax()
     assert [best.sizes for best in one.winners] == [{"rows": 4096, "columns": 1024}, {"rows": 4096, "columns": 8192}]
     assert {best.config["num_warps"] for best in one.winners} == {1}
@@ -209,12 +210,17 @@ def test_what_is_added_is_measured_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_tuning_that_fails_is_no_tuning(no_tuner: Callable[[], None]) -> None:
-    """A tuner that cannot begin is an error, and leaves nothing that counts as tuned."""
-    with pytest.raises(RuntimeError, match="scaled: tuning ended with status 2"):
-        scaled(options=(*OPTIONS, "--launcher", "standin_launcher:Nobody", "--time-budget", "0")).tune()
+    """A tuner that cannot begin is an error, and leaves nothing that counts as tuned; nor does a database that is
+    gone.
+    """
+    with pytest.raises(RuntimeError, match="doubled: tuning ended with status 2"):
+        doubled(options=(*OPTIONS, "--time-budget", "0")).tune()
+    one = doubled().tune()
+    assert one.config == doubled().config
+    (one.folder / DATABASE).unlink()
     no_tuner()
     with pytest.raises(AssertionError, match="the tuner was run"):
-        scaled().tune()
+        doubled().tune()
 
 
 def test_nothing_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,6 +470,9 @@ def test_a_python_function_is_called() -> None:
     one = doubled().tune()
     assert one.config["num_warps"] == 2
     assert tuned_in(one) == {"ok": 4}
+    image = ImageStore().get(one.winners[0].image)
+    assert image
+    assert (image.path.suffix, image.binary) == (".py", (one.folder / "tritonsrc" / "doubled.py").read_bytes())
     x, out = tensor(9), tensor(9)
     autotuned.TOLD.clear()
     one(x, out)
@@ -523,6 +532,12 @@ def test_a_family_is_exported(nvcc: Path, tmp_path: Path) -> None:
     sources = [str(out / name) for name in files if name.endswith(kinds)]
     assert len(sources) == 3 * len(all_)
     subprocess.run([compiler(), *flags, *headers, *sources], check=True)
+    known = stamp.digest((), folders[3:], ())
+    with (folders[3] / "tritonsrc" / "swiglu.cu").open("a") as file:
+        file.write("// more")
+    assert stamp.digest((), folders[3:], ()) != known, "the generator would not see that the source has changed"
+    shutil.copy(EXAMPLES / "swiglu.cu", folders[3] / "tritonsrc")
+    assert stamp.digest((), folders[3:], ()) == known
     run("compile", "--list", out / "images.json", "--out", out, "--compress", "none")
     assert (out / "swiglu.sm_90.images.bin").stat().st_size > 0
     with pytest.raises(ValueError, match="the name of the folder, which is the family's, is 'not a name'"):

@@ -156,6 +156,7 @@ def test_a_cuda_file_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text(KERNEL.format("const float* x, float* out, long long count"))
     kernel = aotriton.autotune(**GIVEN | declared)(str(path))._description
     assert (kernel.arguments[2].dtype, kernel.provider) == ("i64", Provider("aotriton.codegen.cuda", "99.1.2", "cu"))
+    assert not kernel.guards, "nvcc is told of no multiples"
 
 
 def test_what_ptxas_says_is_read() -> None:
