@@ -239,6 +239,9 @@ def test_another_gpu_is_another_matter(no_tuner: Callable[[], None], monkeypatch
     no_tuner()
     with pytest.raises(AssertionError, match="the tuner was run"):
         doubled(product="NVIDIA H20").tune()
+    monkeypatch.setattr(program, "product_here", lambda: "NVIDIA H20")
+    with pytest.raises(AssertionError, match="the tuner was run"):
+        doubled().tune()
     monkeypatch.setattr(program, "product_here", lambda: None)
     assert doubled().winners == here
 
@@ -403,6 +406,7 @@ def test_an_image_is_named_by_source_and_compiler(nvcc: Path, tmp_path: Path) ->
     first = spec_of(swiglu(kernel=source, folder=tmp_path / "first"))
     again = spec_of(swiglu(kernel=source, folder=tmp_path / "again"))
     assert first.name == again.name
+    assert swiglu(kernel=source).folder != swiglu().folder, "kernels of one name in two files"
     result = compiled(again, tmp_path)
     assert isinstance(result, CompiledImage)
     source.write_text(source.read_text() + "// changed")
@@ -470,6 +474,8 @@ def test_a_python_function_is_called() -> None:
     one = doubled().tune()
     assert one.config["num_warps"] == 2
     assert tuned_in(one) == {"ok": 4}
+    with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
+        assert database.failures("doubled") == []
     image = ImageStore().get(one.winners[0].image)
     assert image
     assert (image.path.suffix, image.binary) == (".py", (one.folder / "tritonsrc" / "doubled.py").read_bytes())

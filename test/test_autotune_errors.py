@@ -55,6 +55,14 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"sizes": {"n": 0}}, "sizes: n must be a whole number above 0, or several of them, not 0"),
         ({"sizes": {"n": ()}}, r"sizes: n must be a whole number above 0, or several of them, not \(\)"),
         ({"sizes": {"n": 1024, "m": 2}}, "sizes: no tensor has the dimension m"),
+        (
+            {
+                "inputs": inputs(x="fp32[n, a, b, c]"),
+                "results": {"out": "fp32[n, d]"},
+                "sizes": dict.fromkeys("nabcd", 2),
+            },
+            "scaled: more than 12 psels or 4 tuning keys",
+        ),
         ({"sizes": {"n n": 4}}, "sizes: a name is 'n n', which is no name"),
         ({"space": {}}, "space: there is nothing to choose from"),
         ({"space": {"BLOCK": 64}}, "space: BLOCK must be whole numbers from 0 on, not 64"),
