@@ -18,7 +18,8 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.tune.anything.tuned import DATABASE, Tuned
 
 pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+import torch  # noqa: E402 (the functions below name it)
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "autotune"
 
@@ -107,6 +108,32 @@ def test_a_python_function() -> None:
     out = torch.empty_like(x)
     one(x, out)
     assert torch.equal(out, x / 2)
+
+
+def logarithms(x: Any, out: Any, PARTS: int) -> None:
+    """The logarithm of x, which must be above 0."""
+    torch.log(x, out=out)
+
+
+def logarithm(x: Any) -> Any:
+    return x.log()
+
+
+def positive(x: Any) -> Any:
+    return {"x": x.abs() + 0.5}
+
+
+def negative(x: Any) -> Any:
+    return {"x": x[1:]}
+
+
+def test_inputs_are_prepared() -> None:
+    """Inputs may be made of those that are drawn; others than declared are an error that names them."""
+    given: dict[str, Any] = {"inputs": {"x": "fp32[n]"}, "results": {"out": "fp32[n]"}, "space": {"PARTS": (1,)}}
+    given |= {"reference": logarithm, "sizes": {"n": 1 << 20}}
+    assert verdicts(aotriton.autotune(logarithms, prepare=positive, **given)) == {"ok"}
+    with pytest.raises(RuntimeError, match="logarithms: tuning ended with status 1"):
+        aotriton.autotune(logarithms, prepare=negative, **given)
 
 
 def test_what_is_wrong_does_not_win() -> None:

@@ -26,6 +26,7 @@ def autotune(
     sizes: Mapping[str, int | Sequence[int]] | None = None,
     grid: str | int | Sequence[str | int] = (),
     tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
     provider: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     product: str | None = None,
@@ -37,7 +38,7 @@ def autotune(
     compiles (``aotriton.rules.provider``); or a Python function, which is called and timed as it is.
     ``inputs``, ``results``: the kernel's arguments by name. "bf16[rows, columns]" is a contiguous tensor of fp16, bf16
     or fp32; a number is passed as such; other text is an expression of sizes. An argument that is called as a size is
-    it. Inputs are normal numbers from a seed.
+    it. Inputs are normal numbers from a seed; ``prepare`` makes others of them, a dictionary, where they must be.
     ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in.
     ``reference``: from inputs by name to the result, or to a tuple of them. It is asked in fp64 for the truth, and in
     the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and ``tolerance`` more.
@@ -53,7 +54,7 @@ def autotune(
         for name, value in (("inputs", inputs), ("reference", reference), ("space", space), ("sizes", sizes)):
             if value is None:
                 raise ValueError(f"{name}: it must be given")
-        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, tolerance)  # type: ignore[arg-type]
+        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)  # type: ignore[arg-type]
         found = given(kernel, provider, space or {})
         described = Described(found, wanted, "", tuple(row.arch for row in TARGETS))
         place = Path(folder).resolve() if folder else _default_folder(described)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,13 +72,15 @@ class Described:
             },
             "grid": self.grid,
             "reference": wanted.reference.__name__,
+            "prepare": wanted.prepare.__name__ if wanted.prepare else "",
             "tolerance": float(wanted.tolerance),
         }
         suffix = given.provider.suffix if given.provider else "py"
+        functions = {"reference": wanted.reference} | ({"prepare": wanted.prepare} if wanted.prepare else {})
         return {
             "rules/__init__.py": _render("family_rules.py", values),
             "tune/__init__.py": _render("family_tune.py", values),
-            "tune/reference.py": self.reference,
+            **{f"tune/{what}.py": self._function(what, function) for what, function in functions.items()},
             "tritonsrc/__init__.py": f'"""Device code of {self.family}."""\n',
             f"tritonsrc/{given.name}.{suffix}": given.source,
         }
@@ -155,15 +157,14 @@ class Described:
         names = self.wanted.names | dict.fromkeys(self.psels, "psel")
         return [expression("grid", one, names) for one in (*axes, 1, 1, 1)[:3]]
 
-    @cached_property
-    def reference(self) -> str:
-        """The source of the reference's module."""
+    def _function(self, what: str, function: Callable[..., Any]) -> str:
+        """The source of a module with the function, which is given inputs by name."""
         wanted = self.wanted
         known = [name for name in wanted.inputs if name in wanted.operands or name in wanted.scalars]
-        for name, one in inspect.signature(wanted.reference).parameters.items():
+        for name, one in inspect.signature(function).parameters.items():
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or (name not in known and one.default is one.empty):
-                raise ValueError(f"reference: it takes {name}, and is given inputs by name: {', '.join(known)}")
-        return slice_of(wanted.reference)  # type: ignore[arg-type]
+                raise ValueError(f"{what}: it takes {name}, and is given inputs by name: {', '.join(known)}")
+        return slice_of(function)  # type: ignore[arg-type]
 
 
 def _render(template: str, values: dict[str, Any]) -> str:

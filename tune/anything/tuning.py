@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,19 @@ ORDER = 1e-6  # by which sums in fp32 may differ that are taken in another order
 
 
 class DrawnData:
-    """Normal inputs, and what the reference makes of them: in fp64 the truth, in their own types what an ordinary
-    implementation may get wrong; that another order of sums does not count, nor what ``tolerance`` allows.
+    """Normal inputs, or what ``prepare`` makes of them, and what the reference makes of those: in fp64 the truth, in
+    their own types what an ordinary implementation may get wrong. That another order of sums does not count, nor what
+    ``tolerance`` allows.
     """
 
     def __init__(
-        self, operator: Operator, sizes: Mapping[str, int], reference: Any, tolerance: float, device: str
+        self,
+        operator: Operator,
+        sizes: Mapping[str, int],
+        reference: Callable[..., Any],
+        prepare: Callable[..., Mapping[str, Any]] | None,
+        tolerance: float,
+        device: str,
     ) -> None:
         import torch
 
@@ -45,10 +52,16 @@ class DrawnData:
             if not one.written
         }
         self.scalars = {one.name: one.default for one in operator.scalars}
-        asked = [name for name in inspect.signature(reference).parameters if name in {**self.tensors, **self.scalars}]
-        wide = {name: one.double() for name, one in self.tensors.items()} | self.scalars
-        narrow = {**self.tensors, **self.scalars}
-        true, ordinary = (reference(**{name: given[name] for name in asked}) for given in (wide, narrow))
+        if prepare:
+            for name, made in _asked(prepare, {**self.tensors, **self.scalars}).items():
+                drawn = self.tensors.get(name)
+                if drawn is None or (made.shape, made.dtype) != (drawn.shape, drawn.dtype):
+                    raise ValueError(
+                        f"prepare: {name} of {made.dtype} {list(made.shape)} is no input as it is declared"
+                    )
+                self.tensors[name] = made.contiguous()
+        wide = {name: one.double() for name, one in self.tensors.items()}
+        true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, self.tensors))
         results = [one for one in operator.operands if one.written]
         self._expected = {}
         for place, one in enumerate(results):
@@ -81,17 +94,24 @@ class DrawnData:
         return self._expected[name].compare(name, actual.double())
 
 
+def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What the function makes of those of its arguments that are given."""
+    return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
+
+
 @dataclass(frozen=True)
 class DrawnTuning:
     """``aotriton.tune.family.Tuning`` of an operator with one kernel. Its sizes are choices, or else tuning keys.
 
-    ``reference`` is a function of ``module``: from inputs by name to the results, in the operator's order.
-    ``tolerance`` is a relative error that is allowed besides what an ordinary implementation gets wrong.
+    ``reference`` is a function in the package's module of this name: from inputs by name to the results, in the
+    operator's order. ``prepare``, in another one, makes a dictionary of inputs of those that are drawn. ``tolerance``
+    is a relative error that is allowed besides what an ordinary implementation gets wrong.
     """
 
     operator: Operator
-    module: str
+    package: str
     reference: str
+    prepare: str = ""
     tolerance: float = 0.0
     shape_options: Sequence[str] = ()
 
@@ -112,8 +132,14 @@ class DrawnTuning:
         return (problem.shape,)
 
     def data(self, problem: Problem) -> DrawnData:
-        reference = getattr(importlib.import_module(self.module), self.reference)
-        return DrawnData(self.operator, problem.sizes, reference, self.tolerance, "cuda")
+        reference, prepare = self._function("reference", self.reference), None
+        if self.prepare:
+            prepare = self._function("prepare", self.prepare)
+        return DrawnData(self.operator, problem.sizes, reference, prepare, self.tolerance, "cuda")
+
+    def _function(self, module: str, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{module}"), name)
+        return found
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return [[cell] for cell in functional.kernel.cells()]

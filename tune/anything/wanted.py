@@ -26,6 +26,7 @@ class Wanted:
     space: Mapping[str, Sequence[int]]
     grid: str | int | Sequence[str | int]
     reference: Callable[..., Any]
+    prepare: Callable[..., Any] | None
     tolerance: float
 
     @cached_property
