@@ -16,6 +16,7 @@ from aotriton.codegen.program import launch_program
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.tune.anything.tuned import DATABASE, Tuned
+from aotriton.tune.anything.tuning import DrawnData
 
 pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
 pytest.importorskip("torch", reason="torch is not installed")
@@ -123,17 +124,26 @@ def positive(x: Any) -> Any:
     return {"x": x.abs() + 0.5}
 
 
-def negative(x: Any) -> Any:
+def shorter(x: Any) -> Any:
     return {"x": x[1:]}
 
 
+def first(x: Any) -> Any:
+    return x[:1]
+
+
 def test_inputs_are_prepared() -> None:
-    """Inputs may be made of those that are drawn; others than declared are an error that names them."""
+    """Inputs may be made of those that are drawn; what is not as declared is an error that names it."""
     given: dict[str, Any] = {"inputs": {"x": "fp32[n]"}, "results": {"out": "fp32[n]"}, "space": {"PARTS": (1,)}}
     given |= {"reference": logarithm, "sizes": {"n": 1 << 20}}
-    assert verdicts(aotriton.autotune(logarithms, prepare=positive, **given)) == {"ok"}
-    with pytest.raises(RuntimeError, match="logarithms: tuning ended with status 1"):
-        aotriton.autotune(logarithms, prepare=negative, **given)
+    one = aotriton.autotune(logarithms, prepare=positive, **given)
+    assert verdicts(one) == {"ok"}
+    for reference, prepare, message in (
+        (logarithm, shorter, r"prepare: x of torch.float32 \[7\] is no input as it is declared"),
+        (first, positive, r"reference: it gives \[1\] for out, which is \[8\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            DrawnData(one._operator, {"n": 8}, reference, prepare, 0.0, "cuda")
 
 
 def test_what_is_wrong_does_not_win() -> None:
