@@ -21,7 +21,8 @@ from aotriton.codegen.missing import where
 from aotriton.codegen.pool import TRIES, WarmCompiler, compile_images, cpu_count, request_of, spec_of
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module
-from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.image import TRITON_VERSION, ImageSpec, source_file
+from aotriton.rules.provider import Compiler, Provider
 
 __all__ = [
     "CompileFailure",
@@ -49,7 +50,8 @@ def serve() -> None:
                 spec = spec_of(request)
                 if spec.name != request["name"]:
                     raise RuntimeError("the kernel's source changed after this image was asked for")
-                binary, metadata = _compile(spec)
+                provider = spec.functional.kernel.provider
+                binary, metadata = _provided(spec, provider) if provider else _compile(spec)
                 Path(request["binary"]).write_bytes(binary)
                 answer: dict[str, Any] = {"metadata": metadata}
             except Exception as error:  # whatever the compiler raises is this image's result
@@ -89,10 +91,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     )
     binary, made = compiled.asm[target.image_suffix], compiled.metadata._asdict()
     return binary, {
-        "kernel": kernel,
-        "arch": functional.arch,
-        "functional": str(functional),
-        "config": spec.config,
+        **_told(spec),
         "entry": made["name"],
         "threads": target.warp_size * made["num_warps"],
         "shared": made["shared"],
@@ -103,6 +102,29 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         ],
         **resources(target.vendor, binary),
         "triton": triton.__version__,
+    }
+
+
+def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any]]:
+    """The same of a kernel that is not Triton's."""
+    compiler: Compiler = importlib.import_module(provider.module)
+    if compiler.version() != provider.version:
+        raise RuntimeError(
+            f"{provider.module} {provider.version} is needed, this is {compiler.version()}: measurements are tied to it"
+        )
+    binary, made = compiler.compile(spec, source_file(spec.functional.kernel))
+    told = {"global_scratch": 0, "descriptors": [], provider.module: provider.version}
+    return binary, {**_told(spec), **told, **made}
+
+
+def _told(spec: ImageSpec) -> dict[str, Any]:
+    """What the metadata of every image begins with."""
+    functional = spec.functional
+    return {
+        "kernel": functional.kernel.name,
+        "arch": functional.arch,
+        "functional": str(functional),
+        "config": spec.config,
     }
 
 

@@ -330,6 +330,9 @@ def main(arguments: list[str] | None = None) -> int:
         asked = families if options.coverage != "none" else ()
         databases = sorted({path_of(family) for family in asked})
         rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
+        for kernel in (kernel for family in families for kernel in family.kernels):
+            if kernel.called:
+                raise ValueError(f"{kernel.name} is a Python function: it can be tuned, but a build can not have it")
         words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product)
         elsewhere = [family.folder for family in families if not family.in_tree]
         digest = stamp.digest(words, elsewhere, databases)

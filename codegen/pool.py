@@ -181,8 +181,7 @@ class _Worker:
         if "error" in answer:
             return CompileFailure(self.name, answer["error"] + self._said())
         binary = self.scratch / self.name
-        suffix = self.spec.functional.target.image_suffix
-        image = store.put(self.name, suffix, binary.read_bytes(), answer["metadata"], checksum)
+        image = store.put(self.name, self.spec.suffix, binary.read_bytes(), answer["metadata"], checksum)
         binary.unlink()
         return image
 

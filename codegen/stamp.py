@@ -24,7 +24,8 @@ def digest(words: Sequence[object], families: Iterable[Path], databases: Iterabl
     """Of all that a run follows from: its options, the code, that of families outside of the tree, the databases."""
     made = hashlib.sha256(repr([sys.version, version("jinja2"), *map(str, words)]).encode())
     code = [path for stop in STOPS for path in _code(PACKAGE / stop)]
-    code += [path for family in families for stop in STOPS[:2] for path in _code(family / stop)]
+    for family in families:
+        code += [*_code(family / "rules"), *_sources(family / "tritonsrc")]
     for path in code:
         made.update(f"{path}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     for database in databases:
@@ -35,6 +36,11 @@ def digest(words: Sequence[object], families: Iterable[Path], databases: Iterabl
 
 def _code(folder: Path) -> list[Path]:
     return sorted([*folder.rglob("*.py"), *folder.rglob("*.j2")])
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Device code, in whatever language."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
 
 
 def _state(path: Path) -> list[int] | None:

@@ -58,11 +58,16 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.unlink(temporary)
 
 
-def default_store() -> Path:
-    """$AOTRITON_IMAGE_STORE, or aotriton/images in the user's cache folder."""
+def cache_folder() -> Path:
+    """``aotriton`` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"  # the standard wants others ignored
-    return Path(os.environ.get("AOTRITON_IMAGE_STORE") or home / "aotriton" / "images")
+    return home / "aotriton"
+
+
+def default_store() -> Path:
+    """$AOTRITON_IMAGE_STORE, or aotriton/images in the user's cache folder."""
+    return Path(os.environ.get("AOTRITON_IMAGE_STORE") or cache_folder() / "images")
 
 
 class ImageStore:

@@ -323,6 +323,17 @@ class TuningDatabase:
             found = self._db.execute("SELECT name, config, registers, shared FROM image WHERE sha256 IS NOT NULL")
             return dict(self._read("image", rows.facts, found))
 
+    def failures(self, kernel: str) -> list[tuple[str, str, str, str]]:
+        """Functional, bin, config and what was said, of the kernel's measurements that are not ok, oldest first."""
+        with self._errors():
+            found = self._db.execute(
+                "SELECT functional, bin, config, status || ifnull(': ' || detail, '') FROM measurement"
+                " JOIN problem ON problem.id = problem JOIN image ON image.id = image"
+                " WHERE problem.kernel = ? AND status <> 'ok' ORDER BY measurement.id",
+                [kernel],
+            )
+            return [(str(functional), str(bin), str(config), str(said)) for functional, bin, config, said in found]
+
     def checksums(self) -> dict[str, str]:
         """SHA-256 by image name, of every image that was measured."""
         with self._errors():

@@ -82,6 +82,29 @@ def _folder(package: str) -> Path:
     return Path(str(importlib.import_module(package).__file__)).parent
 
 
+def source_file(kernel: KernelDescription) -> Path:
+    """The file with the kernel's device code."""
+    package, _, name = source_module(kernel).rpartition(".")
+    return _folder(package) / f"{name}.{kernel.provider.suffix if kernel.provider else 'py'}"
+
+
+@cache
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _source_digest(kernel: KernelDescription) -> str:
+    """Of Python the code counts, of any other language each character."""
+    if kernel.provider is None or kernel.provider.suffix == "py":
+        return source_digest(source_module(kernel))
+    return _file_digest(source_file(kernel))
+
+
+def _compiler(kernel: KernelDescription) -> str:
+    """What compiles the kernel, and its version."""
+    return f"{kernel.provider.module} {kernel.provider.version}" if kernel.provider else TRITON_VERSION
+
+
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
@@ -124,7 +147,12 @@ class ImageSpec:
     @cached_property
     def name(self) -> str:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
-        return _name(self, source_digest(source_module(self.functional.kernel)), TRITON_VERSION)
+        return _name(self, _source_digest(self.functional.kernel), _compiler(self.functional.kernel))
+
+    @property
+    def suffix(self) -> str:
+        """Of the image's file."""
+        return "py" if self.functional.kernel.called else self.functional.target.image_suffix
 
     def compiler_request(self) -> dict[str, Any]:
         """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
@@ -138,10 +166,12 @@ class ImageSpec:
             tile = block_of(argument.block or (), constexprs)
             layout = f",{_shared_layout(tile, signature[argument.name])}" if functional.kernel.gluon else ""
             signature[argument.name] = f"tensordesc<{signature[argument.name]}[{','.join(map(str, tile))}]{layout}>"
+        if functional.kernel.provider is None:  # else its source may have them all
+            constexprs = {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"}
         return {
             "arch": functional.arch,
             "signature": signature,
-            "constexprs": {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"},
+            "constexprs": constexprs,
             "attrs": {name: [[*pair] for pair in pairs] for name, pairs in given.attrs.items()},
             "options": {**dict(self.copts), "enable_fp_fusion": True},
         }

@@ -12,6 +12,7 @@ from math import prod
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
+from aotriton.rules.provider import Provider
 from aotriton.rules.target import ADDRESSING, DTYPES, TARGETS, Target, target
 from aotriton.rules.work import Work
 
@@ -260,7 +261,8 @@ class Restriction:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One Triton or Gluon kernel. ``name`` is also its module in tritonsrc/<family>/ and the function in it.
+    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the
+    function in it.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
     serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations
@@ -281,6 +283,7 @@ class KernelDescription:
     archs: tuple[str, ...] = tuple(row.arch for row in TARGETS)
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
     work: Work | None = None  # what its time is predicted from; without it, cells alone decide
+    provider: Provider | None = None  # who compiles it, where Triton does not
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
@@ -328,6 +331,11 @@ class KernelDescription:
     @cached_property
     def _hash(self) -> int:
         return hash((self.name, self.functional_count))  # some of the fields are dictionaries
+
+    @property
+    def called(self) -> bool:
+        """Whether it is a Python function, which has no image that could be launched or shipped."""
+        return self.provider is not None and self.provider.called
 
     @cached_property
     def places(self) -> tuple[Mapping[Value, int], ...]:

@@ -28,9 +28,9 @@ from aotriton.tune.worker import Conditions, Device, Request, Timed
 def time_of(config: str) -> float:
     """Microseconds that the stand-in says a config takes: the bigger the tile the better, and one tie at the top."""
     values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
-    tile = values.get("BLOCK_M", 64 * values.get("CONSUMERS", 1)) * values.get("BLOCK_N", 1)
+    tile = values.get("BLOCK_M", 64 * values.get("CONSUMERS", 1)) * values.get("BLOCK_N", 1) * values.get("WIDTH", 1)
     stages = values.get("num_stages", values.get("STAGES", 0))
-    return round(1e6 / tile * (1 + 0.01 * stages) + 0.1 * values["num_warps"], 3)
+    return round(1e6 / tile * (1 + 0.01 * stages) + 0.1 * values.get("num_warps", 0), 3)
 
 
 def time_of_call(requests: Sequence[Request], shape: Mapping[str, int]) -> float:

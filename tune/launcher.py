@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from aotriton.codegen.program import launch_program
 from aotriton.rules.family import kernel as description
-from aotriton.rules.family import operator_of
+from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.check import Check
 from aotriton.tune.family import results_of, tuning
@@ -114,8 +116,12 @@ class GpuLauncher:
 
     def open(self, request: Request) -> Opened:
         kernel = description(request.kernel)
-        program = launch_program(kernel, operator_of(kernel))
-        candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
+        candidate: Any
+        if kernel.called:
+            candidate = partial(getattr(importlib.import_module(source_module(kernel)), kernel.name), **request.psels)
+        else:
+            program = launch_program(kernel, operator_of(kernel))
+            candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
         results = {}
         for argument in results_of(kernel):
             tensor, fill = self._data.result(kernel, argument, request.psels)
@@ -129,6 +135,8 @@ class GpuLauncher:
         taken = [one.operand for one in kernel.arguments if isinstance(one, Tensor)]
         operands = {one.name: given[one.name] for one in taken if one.name in given or not one.optional}
         scalars, stream = self._data.scalars, self.torch.cuda.current_stream().cuda_stream
+        if kernel.called:
+            return partial(candidate, **operands, **scalars)
         return lambda: self.binding.launch(candidate, operands, scalars, stream=stream)
 
     def check(self, opened: Opened) -> Check:
@@ -156,7 +164,8 @@ class GpuLauncher:
         return self._clock.round([one.launch for one in opened])
 
     def close(self, opened: Opened) -> None:
-        self.binding.release(opened.candidate)
+        if not opened.kernel.called:
+            self.binding.release(opened.candidate)
 
     def sequences(self, draw: Draw) -> Timed:
         self._data_key, self._data = None, None

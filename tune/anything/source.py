@@ -1,0 +1,123 @@
+"""From a function to that part of its module which it needs, as the source of a module of its own."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+
+OURS = "autotune"  # the decorator that is not the function's own
+
+
+def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> str:
+    """The function with all that it names in its module: other functions, constants and imports.
+
+    Nothing else of the module is there, so nothing else runs, nor has a say in what the function is. ``imports``: the
+    packages that may be imported besides the standard library; None: any. ValueError names what cannot be taken.
+    """
+    name = function.__qualname__
+    if not name.isidentifier():  # <lambda>, or inside of something
+        raise ValueError(f"{name}: autotune takes functions that are defined by `def` at the top of a module")
+    try:
+        path = Path(str(inspect.getsourcefile(function)))
+        text = path.read_text()
+    except (OSError, TypeError):
+        raise ValueError(f"{name}: its source is in no file, from which autotune would take it") from None
+    tree = ast.parse(text)
+    needed = _closure(tree, name)
+    parts = [f'"""{name}, as aotriton.autotune found it in {path.name}."""']
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            kept = [one for one in node.names if _bound(one) in needed or one.name == "*" or _is_future(node)]
+            if kept:
+                node.names = kept
+                _check_import(name, node, imports)
+                parts.append(ast.unparse(node))
+        elif needed & _binds(node):
+            parts.append(_text(text, node))
+    return "\n\n".join(parts) + "\n"
+
+
+def _closure(tree: ast.Module, name: str) -> set[str]:
+    """``name`` and the names at the top of the module that it is made of, directly or not."""
+    bound: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for one in _binds(node):
+            bound.setdefault(one, []).append(node)
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        own = waiting.pop()
+        if own in found or own not in bound:
+            continue
+        found.add(own)
+        waiting += [one for node in bound[own] for one in _names(node)]
+    return found
+
+
+def _binds(node: ast.stmt) -> set[str]:
+    """The names that a statement at the top of a module gives a meaning."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {_bound(one) for one in node.names}
+    return {one for inner in ast.walk(node) for one in _stored(inner)}
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from map(_bound, node.names)
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """The names that a statement asks of its module."""
+    asked, own = set(), set()
+    parts: list[ast.AST] = [node]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        parts = [*_decorators(node), node.args, *([node.returns] if node.returns else []), *node.body]
+        own = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+        own |= {name for inner in node.body for one in ast.walk(inner) for name in _stored(one)}
+    for part in parts:
+        asked |= {one.id for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    return asked - own
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[ast.expr]:
+    """Those that are the function's own."""
+    called = [(one, one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list]
+    return [one for one, name in called if ast.unparse(name).rpartition(".")[2] != OURS]
+
+
+def _text(text: str, node: ast.stmt) -> str:
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        lines = [f"@{ast.get_source_segment(text, one)}" for one in _decorators(node)] + lines
+    return "\n".join(lines)
+
+
+def _is_future(node: ast.Import | ast.ImportFrom) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _check_import(name: str, node: ast.Import | ast.ImportFrom, imports: frozenset[str] | None) -> None:
+    line = ast.unparse(node)
+    if isinstance(node, ast.ImportFrom) and node.level:
+        raise ValueError(f"{name}: `{line}` means nothing elsewhere: name the package")
+    modules = [str(node.module)] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+    packages = {module.partition(".")[0] for module in modules}
+    if imports is not None and not packages <= imports | sys.stdlib_module_names:
+        raise ValueError(
+            f"{name}: `{line}`: a change there would not rename the images that are made of it. Define what the kernel"
+            " needs in its own module"
+        )

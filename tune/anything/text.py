@@ -1,0 +1,68 @@
+"""From what people write to what a description has: ``bf16[rows, columns]`` and ``cdiv(columns, BLOCK)``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+from aotriton.rules import expression as words
+from aotriton.rules.expression import Expression, constant
+from aotriton.rules.kernel import Operand
+from aotriton.rules.target import DTYPES
+
+OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
+FUNCTIONS = {"cdiv": "ceil_divide", "min": "minimum", "max": "maximum"}
+
+
+def operand(where: str, text: object, written: bool) -> Operand:
+    """The contiguous, 16-byte aligned tensor that ``text`` spells: its type and its sizes' names, outermost first."""
+    found = re.fullmatch(r"\s*(\w+)\s*\[([\w\s,]+)\]\s*", text) if isinstance(text, str) else None
+    dims = tuple(one.strip() for one in found[2].split(",")) if found else ()
+    if not found or found[1] not in DTYPES[1:] or not all(one.isidentifier() for one in dims):
+        raise ValueError(
+            f"{where}: {text!r} is no tensor: write its type, {' or '.join(DTYPES[1:])}, and the names of its sizes, as"
+            " bf16[rows, columns]"
+        )
+    return Operand(where, dims, found[1], written, contiguous=True, alignment=16)
+
+
+def expression(where: str, text: object, names: Mapping[str, str]) -> Expression:
+    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``, each a "size", "psel" or "scalar"."""
+    if type(text) is int:
+        text = str(text)
+    try:
+        if not isinstance(text, str):
+            raise ValueError("it is no text")
+        return _read(ast.parse(text.strip(), mode="eval").body, names)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(
+            f"{where}: {text!r} is no expression of whole numbers, +, -, *, cdiv, min, max and"
+            f" {', '.join(names)}: {error}"
+        ) from None
+
+
+def _read(node: ast.expr, names: Mapping[str, str]) -> Expression:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return constant(node.value)
+    if isinstance(node, ast.Name) and node.id in names:
+        return Expression(names[node.id], name=node.id)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return Expression(OPERATORS[type(node.op)], (_read(node.left, names), _read(node.right, names)))
+    if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+        name = FUNCTIONS.get(ast.unparse(node.func).rpartition(".")[2])  # triton.cdiv, too
+        if name:
+            return Expression(name, (_read(node.args[0], names), _read(node.args[1], names)))
+    raise ValueError(f"{ast.unparse(node)} is unknown")
+
+
+def spelled(one: Expression) -> str:
+    """The Python code that makes the expression, in the words of ``aotriton.rules.expression``."""
+    if one.code == "constant":
+        return f"constant({one.value})"
+    signs = {"add": "+", "subtract": "-", "multiply": "*"}
+    operands = [spelled(operand) for operand in one.operands]
+    if one.code in signs:
+        return f"({f' {signs[one.code]} '.join(operands)})"
+    assert hasattr(words, one.code)
+    return f"{one.code}({', '.join(operands) or repr(one.name)})".replace("'", '"')
