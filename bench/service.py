@@ -2,7 +2,8 @@
 
 1. From nothing, no image, no row, no process: one product of 4096 x 4096 x 4096, fp16, with at most 64 trials. Then the
    winner and cuBLAS's best algorithm are timed side by side.
-2. Sixteen products, with workers that are up: on one GPU, and on all of them.
+2. Sixteen products, with workers that are up: on all GPUs without an image, then with the images of that run, on one
+   GPU and on all of them; each time with an empty database.
 
 After `cmake --workflow --preset tune`: ``PYTHONPATH=.:build/tune/python python3 bench/service.py --json FILE``.
 """
@@ -43,7 +44,7 @@ class Node:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.folder, self.address = folder, f"tcp://127.0.0.1:{port}"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         command = ("-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
         self._running = [self._start(*command), self._start("tune/serve.py", self.address, "--gpus", *gpus)]
 
@@ -151,17 +152,17 @@ def main() -> int:
         cold |= against_cublas(node.folder, "one")
         print(json.dumps(cold, indent=1), flush=True)
         many: dict[str, Any] = {}
-        for count in [] if options.skip_sixteen else sorted({1, len(gpus)}):
-            node = Node(Path(scratch) / f"many-{count}", gpus[:count])
-            node.tune((*LAYERS, "--kernel", "gemm", "--m", "16", "--columns", "1024", "--k", "1024"), "warm")
-            seconds, said = node.tune(SIXTEEN, "many")
-            many[str(count)] = {"seconds": round(seconds, 1), "trials": trials(node.folder, "many"), "busy": busy(said)}
+        for name, count in [] if options.skip_sixteen else [("cold", len(gpus)), ("one", 1), ("all", len(gpus))]:
+            node = Node(Path(scratch) / "many", gpus[:count])
+            node.tune((*LAYERS, "--kernel", "gemm", "--m", "16", "--columns", "1024", "--k", "1024"), f"warm-{name}")
+            seconds, said = node.tune(SIXTEEN, name)
+            many[name] = {"gpus": count, "seconds": round(seconds, 1), "trials": trials(node.folder, name)}
+            many[name] |= {"busy": busy(said)}
             node.close()
-            print(json.dumps({f"{count} GPUs": many[str(count)]}), flush=True)
-    if len(many) == 2:
-        first, last = many["1"]["seconds"], many[str(len(gpus))]["seconds"]
-        many["ratio"] = round(last / first, 3)
-        print(f"{len(gpus)} GPUs take {last / first:.2f} of the time of one")
+            print(json.dumps({name: many[name]}), flush=True)
+    if many:
+        many["ratio"] = round(many["all"]["seconds"] / many["one"]["seconds"], 3)
+        print(f"{len(gpus)} GPUs take {many['ratio']:.2f} of the time of one")
     if options.json:
         about = {"machine": machine(), "gpus": len(gpus), "cores": len(os.sched_getaffinity(0))}
         about["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -15,7 +15,7 @@ from typing import Any
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
 from aotriton.rules.borrow import siblings
-from aotriton.rules.database import Measurement, Outcome, TuningDatabase
+from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import station
@@ -27,7 +27,7 @@ from aotriton.tune.progress import Progress
 from aotriton.tune.search.mind import Step
 from aotriton.tune.search.space import Trial
 from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Failed, Measured, MeasureJob
-from aotriton.tune.under_way import Gpu, Search
+from aotriton.tune.under_way import Gpu, Search, Waiting
 from aotriton.tune.worker import UNTOLD, Conditions, Device, Race, Request, Result
 from aotriton.tune.writer import Image, Writer
 
@@ -61,7 +61,7 @@ class Engine:
     def __post_init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
         self._slots: dict[str, int] = {}
-        self._waiting: list[Callable[[], Search]] = []
+        self._waiting: list[Waiting] = []
         self._open: list[Search] = []
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now
         self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
@@ -77,11 +77,10 @@ class Engine:
         self.touched: dict[str, Functional] = {}  # one of each group that borrows from each other
         self.unfinished: list[Problem] = []
 
-    def run(self, waiting: Iterable[Callable[[], Search]], arrived: Sequence[Event] = ()) -> None:
+    def run(self, waiting: Iterable[Waiting]) -> None:
         """Until all is done, or the deadline has passed and what was begun is done. TuningError where it cannot."""
         self._waiting = list(waiting)
         try:
-            self._handle(arrived)
             while self._advance():
                 self._handle(self.cluster.events(WAIT))
         finally:
@@ -113,9 +112,13 @@ class Engine:
         for search in list(self._open):
             self._ask_one(search)
         while self._waiting and len(self._compile_jobs) < AHEAD * slots and self._ahead() < LOOKAHEAD:
-            search = self._waiting.pop(0)()
-            self._open.append(search)
-            self._ask_one(search)
+            self._begin(self._waiting[0])
+
+    def _begin(self, waiting: Waiting) -> None:
+        self._waiting.remove(waiting)
+        search = waiting.begin()
+        self._open.append(search)
+        self._ask_one(search)
 
     def _ahead(self) -> int:
         return sum(not one.begun and not one.compiling for one in self._open)
@@ -171,6 +174,9 @@ class Engine:
         users = self._users[name]
         spec = users[0].specs[name] if users else None
         reply: Compiled | None = event.reply
+        if not users and (reply is None or reply.error):
+            del self._users[name]
+            return  # nobody waits for it
         if reply is None or reply.error:
             why = event.error or (reply.error if reply else "")
             if reply is not None and len(self._slots) <= 1:
@@ -224,6 +230,11 @@ class Engine:
         for gpu in list(self._gpus.values()):
             while len(gpu.flying) < AHEAD and (search := self._next(gpu)):
                 self._measure(gpu, search)
+            compiled = (one for one in self._waiting if one.images <= self._images.keys())
+            if not gpu.flying and (waiting := next(compiled, None)):  # out of order, rather than not at all
+                self._begin(waiting)
+                if search := self._next(gpu):
+                    self._measure(gpu, search)
 
     def _next(self, gpu: Gpu) -> Search | None:
         """The problem that this GPU is to go on with: its own, the next that is compiled, or one of another GPU."""
@@ -247,6 +258,7 @@ class Engine:
         return max(1, round(len(self._gpus) / self._trial_s / JOBS_A_SECOND))
 
     def _measure(self, gpu: Gpu, search: Search) -> None:
+        search.visits += gpu.search is not search
         gpu.search = search
         self._take(gpu, search)
         likely = self._last_best.get(str(search.problem.functional))
@@ -254,7 +266,7 @@ class Engine:
         requests = tuple(search.ready.pop(name) for name in names)
         search.measuring.update(names)
         others = [one for other in self._gpus.values() if other is not gpu for one, _ in other.flying.values()]
-        elsewhere = search.known or search.sessions - {gpu.session} or any(one is search for one in others)
+        elsewhere = search.known or search.visits > 1 or any(one is search for one in others)
         search.concluding = search.through and not (search.ready or search.compiling or elsewhere)
         self._send(gpu, search, requests, finish=search.concluding)
 
@@ -419,7 +431,7 @@ class Engine:
             return
         gpu = min(free, key=lambda gpu: (gpu.search is not search, -gpu.session, len(gpu.flying)))
         gpu.search = search
-        if gpu.session < max(search.sessions, default=0):
+        if gpu.session in search.raced or gpu.session < max(search.sessions, default=0):
             gpu.session = self.begin_session(gpu.device)
         self._take(gpu, search)
         search.racing = True
@@ -439,6 +451,7 @@ class Engine:
     def _record_race(self, gpu: Gpu, search: Search, race: Race) -> None:
         """In one transaction: a race that was cut off would say nothing."""
         about = race.conditions
+        search.raced.add(gpu.session)
         self._put(
             [
                 self._measurement(gpu.session, search, name, "ok", "race", taken, conditions=about)
@@ -467,9 +480,18 @@ class Engine:
             return
         self.database.put_winners(winners)
         (winner,) = winners
+        self._compile_borrowed(functional, winner)
         config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
         self._last_best[str(functional)] = config
         self.progress.solved(problem, config, winner.median_us)
+
+    def _compile_borrowed(self, functional: Functional, winner: Winner) -> None:
+        """What siblings borrow is to be known to fit: it is compiled while GPUs measure, and there when it is asked."""
+        for other in siblings(functional):
+            spec = ImageSpec.of(other, winner.psels, winner.copts)
+            if spec.name not in self._users and not self._stored(spec.name):
+                self._users[spec.name] = []
+                self._compile(spec, 1)
 
     def _close(self, search: Search) -> None:
         if search in self._open:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from aotriton.codegen.compile import ImageStore, cpu_count
@@ -26,7 +27,7 @@ from aotriton.tune.search.finish import Finish
 from aotriton.tune.search.mind import Mind, Minds
 from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.space import space
-from aotriton.tune.under_way import Search
+from aotriton.tune.under_way import Search, Waiting
 from aotriton.tune.worker import Device
 
 MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
@@ -103,7 +104,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
     return len(left)
 
 
-def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Callable[[], Search]]:
+def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Waiting]:
     def begin(task: Task) -> Search:
         problem = task.problem
         functional = problem.functional
@@ -122,7 +123,7 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds
         mind = minds.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
         return Search(problem, row, mind, known, task.specs, records_end=True)
 
-    return [lambda task=task: begin(task) for task in tasks]  # type: ignore[misc]
+    return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]
 
 
 def _begin_session(plan: Plan, database: TuningDatabase, device: Device) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -15,6 +15,14 @@ from aotriton.tune.search.space import Config, Trial
 from aotriton.tune.station import Facts, MeasureJob
 from aotriton.tune.worker import Device, Request
 from aotriton.tune.writer import Image
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A problem that is not begun: the images that it may need, and what begins it."""
+
+    images: Set[str]
+    begin: Callable[[], Search]
 
 
 @dataclass
@@ -44,6 +52,8 @@ class Search:
     best: tuple[float, str] | None = None
     canaries: list[Canary] = field(default_factory=list)
     sessions: set[int] = field(default_factory=set)  # of the sweeps
+    raced: set[int] = field(default_factory=set)  # the sessions that have a race of it
+    visits: int = 0  # how often a GPU turned to it
     unfinished: bool = False
 
     def __post_init__(self) -> None:
