@@ -293,14 +293,15 @@ def test_simplifying_needs_a_winner() -> None:
 
 
 def test_neighbours_skip_what_is_not_there() -> None:
-    """A step goes to the next value with which there is a config; a diagonal step changes two parameters, each to the
-    very next value.
+    """A step goes to the next value with which there is a config; a line has all values of one parameter with which
+    there is one; a diagonal step changes two parameters, each to the very next value.
     """
     space = space_of({"a": (1, 2, 4), "b": (1, 2, 4)})
     holes = replace(space, configs=tuple(config for config in space.configs if dict(config) != {"a": 2, "b": 1}))
     corner = (("a", 1), ("b", 1))
     assert space.neighbours(corner) == [(("a", 2), ("b", 1)), (("a", 1), ("b", 2))]
     assert holes.neighbours(corner) == [(("a", 4), ("b", 1)), (("a", 1), ("b", 2))]
+    assert [dict(config) for config in holes.lines(corner)] == [{"a": 4, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 4}]
     assert [*space.diagonal(corner)] == [(("a", 2), ("b", 2))]
     assert len([*space.diagonal((("a", 2), ("b", 2)))]) == 4
 
