@@ -1,4 +1,4 @@
-"""Helion's own search on recorded times: runs in an environment that has Helion, as ``bench/search.py --helion`` starts it.
+"""Helion's own search on recorded times, in a Python that has Helion: ``bench/search.py --helion`` starts it.
 
 Reads a JSON object from standard input: ``algorithm``, a name of Helion's; ``problem``: ``parameters`` (lists of
 values by name), ``default`` (a config), ``configs`` (lists of values) and ``times`` (µs of each; null where it fails);
@@ -35,9 +35,12 @@ def fragment(values: list[int], default: int) -> Any:
     """A parameter as Helion knows it: a range of powers of two or of integers where it is one, else a choice."""
     if len(values) > 1 and values == list(range(values[0], values[-1] + 1)):
         return IntegerFragment(values[0], values[-1], default)
-    if len(values) > 1 and values[0] > 0 and values == [values[0] << place for place in range(len(values))]:
-        if values[0] & (values[0] - 1) == 0:
-            return PowerOfTwoFragment(values[0], values[-1], default)
+    if (
+        len(values) > 1
+        and all(value.bit_count() == 1 for value in values)
+        and values[-1] == values[0] << len(values) - 1
+    ):
+        return PowerOfTwoFragment(values[0], values[-1], default)
     return EnumFragment((default, *(value for value in values if value != default)))
 
 

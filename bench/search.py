@@ -42,7 +42,7 @@ from aotriton.tune.search import strategy
 from aotriton.tune.search.space import Past, SearchSpace, Trial
 
 HERE = Path(__file__).resolve().parent
-# What hyper-parameters were chosen on. The others were looked at when these were frozen.
+# Hyper-parameters were chosen on these problems; then they were frozen, and all problems judged.
 DEVELOPMENT = (
     "attn_fwd-2048",
     "attn_fwd-512",
@@ -53,7 +53,12 @@ DEVELOPMENT = (
 )
 WORKERS = 16
 GRID = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # trials at which curves are told
-LEARNS = {"pattern": "pattern", "lfbo": "lfbo", "cold": "transfer", "transfer": "transfer"}  # arms, and their strategies
+LEARNS = {
+    "pattern": "pattern",
+    "lfbo": "lfbo",
+    "cold": "transfer",
+    "transfer": "transfer",
+}  # arms, and their strategies
 HELION = {"pattern": "LFBOPatternSearch", "tree": "LFBOTreeSearch"}  # its two LFBO searches
 
 
@@ -189,8 +194,8 @@ def helion(python: str, algorithm: str, problem: Problem, seeds: Sequence[int]) 
 
 
 def judged(problem: Problem, run: Run) -> dict[str, Any]:
-    """What the result keeps of a run: ``regrets`` at GRID as far as it goes, and at its end; ``needed``: the trials after
-    which it had its final config.
+    """What the result keeps of a run: ``regrets`` at GRID as far as it goes, and at its end; ``needed``: after how many
+    trials it had its final config.
     """
     best, curve, needed = run.tried[0], [], 1
     for count, place in enumerate(run.tried, 1):
@@ -288,7 +293,7 @@ def made(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def joined(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All arms of results of the same problems; SystemExit where they are not. A later one replaces an earlier one's."""
+    """All arms of results of the same problems; SystemExit where they are not. The later result's arm counts."""
     told = [[result[key] for key in ("seeds", "grid", "problems")] for result in results]
     if any(one != told[-1] for one in told):
         sys.exit("the results are not of the same problems, seeds and points")
@@ -306,7 +311,9 @@ def described(problem: Problem) -> dict[str, Any]:
 
 def curve(runs: Sequence[dict[str, Any]]) -> list[float]:
     """Mean regret at each point of GRID; a run that is over keeps its last."""
-    return [fmean((*run["regrets"], run["regret"])[min(at, len(run["regrets"]))] for run in runs) for at in range(len(GRID))]
+    return [
+        fmean((*run["regrets"], run["regret"])[min(at, len(run["regrets"]))] for run in runs) for at in range(len(GRID))
+    ]
 
 
 def of_problems(result: dict[str, Any], arm: str, key: str) -> list[float]:
@@ -338,7 +345,9 @@ def table(result: dict[str, Any]) -> str:
 
 
 def p90(runs: Sequence[dict[str, Any]]) -> float:
-    return quantiles([run["regret"] for run in runs], n=10, method="inclusive")[8] if len(runs) > 1 else runs[0]["regret"]
+    return (
+        quantiles([run["regret"] for run in runs], n=10, method="inclusive")[8] if len(runs) > 1 else runs[0]["regret"]
+    )
 
 
 def verdict(result: dict[str, Any]) -> list[str]:
@@ -348,18 +357,25 @@ def verdict(result: dict[str, Any]) -> list[str]:
         return []
     ours = [run for runs in arms["transfer"].values() for run in runs]
     trials = fmean(run["trials"] for run in ours)
-    said = [f"transfer: regret {100 * fmean(r['regret'] for r in ours):.2f} %, p90 {100 * p90(ours):.2f} %, {trials:.0f} trials"]
+    said = [
+        f"transfer: regret {100 * fmean(run['regret'] for run in ours):.2f} %, p90 {100 * p90(ours):.2f} %,"
+        f" {trials:.0f} trials"
+    ]
     theirs = [arm for arm in arms if " " in arm]
     if not theirs:
         return said
-    better = min(theirs, key=lambda arm: (fmean(of_problems(result, arm, "regret")), fmean(of_problems(result, arm, "trials"))))
+    better = min(
+        theirs, key=lambda arm: (fmean(of_problems(result, arm, "regret")), fmean(of_problems(result, arm, "trials")))
+    )
     runs = [run for runs in arms[better].values() for run in runs]
     total, needed = (fmean(run[key] for run in runs) for key in ("trials", "needed"))
     said.append(
         f"{better}, the better of Helion's: regret {100 * fmean(r['regret'] for r in runs):.2f} %, {total:.0f} trials,"
         f" {needed:.0f} until it had its best"
     )
-    said.append(f"transfer takes {trials / total:.2f} of all of its trials, {trials / needed:.2f} of those until its best")
+    said.append(
+        f"transfer takes {trials / total:.2f} of all of its trials, {trials / needed:.2f} of those until its best"
+    )
     if "lfbo" in arms:
         said.append(_beside(result, "lfbo", next(arm for arm in reversed(theirs) if arm.endswith("pattern"))))
     return said
@@ -376,7 +392,7 @@ def _beside(result: dict[str, Any], arm: str, other: str) -> str:
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Mean regret against trials; bands are the 95 % interval over problems. A line ends where half of its runs have."""
+    """Mean regret against trials; bands: the 95 % interval over problems. A line ends where half of its runs have."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -389,9 +405,13 @@ def plot(result: dict[str, Any], path: Path) -> None:
         end = longest[len(longest) // 2]
         means = [100 * fmean(values) for values in zip(*each, strict=True)][:end]
         bands = [spread(values, 500) for values in zip(*each, strict=True)][:end]
-        (line,) = axes.plot(GRID[:end], means, marker="o", markersize=3, label=arm, linewidth=2.5 if arm == "transfer" else 1.2)
+        (line,) = axes.plot(
+            GRID[:end], means, marker="o", markersize=3, label=arm, linewidth=2.5 if arm == "transfer" else 1.2
+        )
         low, high = zip(*bands, strict=True)
-        axes.fill_between(GRID[:end], [100 * v for v in low], [100 * v for v in high], alpha=0.1, color=line.get_color())
+        axes.fill_between(
+            GRID[:end], [100 * v for v in low], [100 * v for v in high], alpha=0.1, color=line.get_color()
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0)

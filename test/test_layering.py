@@ -97,8 +97,8 @@ def test_triton_is_imported_in_one_place(path: Path) -> None:
 
 
 def test_tuning_starts_without_a_gpu() -> None:
-    """Importing the tuner, and a family for it, imports neither torch nor the binding, Triton, numpy, scipy or scikit-learn,
-    through whichever of our modules.
+    """Importing the tuner, and a family for it, imports neither torch nor the binding, Triton, numpy, scipy or
+    scikit-learn, through whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
     heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn"}

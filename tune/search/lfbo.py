@@ -1,8 +1,8 @@
 """LFBO pattern search: copies walk as in pattern search, and a classifier says which neighbours are worth measuring.
 
 J. Song, L. Yu, W. Neiswanger, S. Ermon, A General Recipe for Likelihood-free Bayesian Optimization, ICML 2022; as a
-pattern search it is Helion's (2025). Two things differ from how it was published: a neighbour that the classifier rejected may
-come back, and at the end all of the best one's neighbours are measured, until none of them is faster.
+pattern search it is Helion's (2025). Two things differ from how it was published: a neighbour that the classifier
+rejected may come back, and at the end all of the best one's neighbours are measured, until none of them is faster.
 """
 
 from __future__ import annotations

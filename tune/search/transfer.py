@@ -4,8 +4,8 @@
    known.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
-3. Polish: of the configs that differ from the best one in a single parameter the most promising ones, whatever the model
-   thought of them before, and again until the best one stays.
+3. Polish: of the configs that differ from the best one in a single parameter the most promising ones, however little
+   that is; then again from 2, if something was gained, until the best one stays.
 """
 
 from __future__ import annotations
