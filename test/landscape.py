@@ -59,7 +59,7 @@ def time_us(config: Config, sizes: Mapping[str, float], kernel: str) -> float | 
     spilled = 1 + 2 * max(0.0, known["registers"] / 255 - 1)
     steps = math.ceil(sizes["depth"] / c["BLOCK_K"])
     time = 3 + rounds * resident**0.8 * (steps * step * spilled + 200 + tile / 4000) / 400
-    luck = random.Random(f"{kernel} {config}").gauss(0, 0.04) + random.Random(f"{config} {sizes}").gauss(0, 0.02)
+    luck = random.Random(f"{kernel} {config}").gauss(0, 0.02) + random.Random(f"{config} {sizes}").gauss(0, 0.01)
     return time * math.exp(luck + _twist(c, kernel))
 
 
@@ -67,4 +67,4 @@ def _twist(config: Mapping[str, int], kernel: str) -> float:
     """What a kernel has of its own: pairs of values that go well or badly together."""
     items = sorted(config.items())
     pairs = [(one, other) for place, one in enumerate(items) for other in items[place + 1 :]]
-    return sum(random.Random(f"{kernel} {pair}").gauss(0, 0.03) for pair in pairs)
+    return sum(random.Random(f"{kernel} {pair}").gauss(0, 0.01) for pair in pairs)

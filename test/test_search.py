@@ -115,7 +115,7 @@ def test_the_same_order_of_tells_gives_the_same_search(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("budget", [0, 1, 7, 40])
+@pytest.mark.parametrize("budget", [0, 1, 7, 20])
 def test_a_budget_is_kept(name: str, budget: int) -> None:
     """No more configs are asked than the budget, and it is used up where there is much left to try."""
     one = strategy(name, space_of(FOUR), 0, budget)
@@ -193,12 +193,19 @@ SMALLER = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "GROUP": (1, 8), "num_st
 
 
 def test_the_default_comes_close_on_a_rugged_space() -> None:
-    """From a cold start, with an eighth of the trials that random search would need to be as likely to see the best."""
-    for seed in range(4):
+    """From a cold start, with a tenth of 768 configs tried, it is within 4 % of the best in the mean; as many random
+    ones are twice as far from it.
+    """
+    ours, theirs = [], []
+    for seed in range(12):
         space, objective, least = kernel(seed, SMALLER)
         told = search(strategy("transfer", space, seed), objective, 8, seed)
-        assert len(told) <= len(space.configs) / 4
-        assert best(told) <= 1.15 * least
+        blind = search(strategy("random", space, seed, len(told)), objective, 8, seed)
+        assert len(told) < 77
+        ours.append(best(told) / least - 1)
+        theirs.append(best(blind) / least - 1)
+    assert sum(ours) / 12 < 0.04
+    assert sum(ours) < sum(theirs) / 2
 
 
 def test_transfer_begins_with_what_won_elsewhere() -> None:
@@ -293,14 +300,15 @@ def test_simplifying_needs_a_winner() -> None:
 
 
 def test_neighbours_skip_what_is_not_there() -> None:
-    """A step goes to the next value with which there is a config; a diagonal step changes two parameters, each to the
-    very next value.
+    """A step goes to the next value with which there is a config; a line has all values of one parameter with which
+    there is one; a diagonal step changes two parameters, each to the very next value.
     """
     space = space_of({"a": (1, 2, 4), "b": (1, 2, 4)})
     holes = replace(space, configs=tuple(config for config in space.configs if dict(config) != {"a": 2, "b": 1}))
     corner = (("a", 1), ("b", 1))
     assert space.neighbours(corner) == [(("a", 2), ("b", 1)), (("a", 1), ("b", 2))]
     assert holes.neighbours(corner) == [(("a", 4), ("b", 1)), (("a", 1), ("b", 2))]
+    assert [dict(config) for config in holes.lines(corner)] == [{"a": 4, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 4}]
     assert [*space.diagonal(corner)] == [(("a", 2), ("b", 2))]
     assert len([*space.diagonal((("a", 2), ("b", 2)))]) == 4
 

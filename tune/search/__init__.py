@@ -18,7 +18,6 @@ STRATEGIES: dict[str, type[Search]] = {
 }
 DEFAULT = "transfer"
 
-QUICK = 48  # trials; those that learn nothing need more of them to come as close
 BUDGETS: dict[str, dict[str, int | None]] = {
     "quick": {"exhaustive": None, "random": 200, "pattern": 200, "lfbo": 200, "transfer": 48},
     "full": {"exhaustive": None, "random": 1000, "pattern": None, "lfbo": None, "transfer": None},

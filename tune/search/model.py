@@ -22,9 +22,9 @@ MOST_ROWS = 2000  # of the history, the closest problems first
 
 
 class Model:
-    """Learns log(time / the problem's least time) from config, facts and the problem's features, and apart what fails.
+    """Learns log(time / the problem's least time) from config, facts and the problem's features; a failure is SLOWEST.
 
-    Extremely randomised trees (P. Geurts, D. Ernst, L. Wehenkel, 2006): they need no scale, no tuning and little time.
+    A random forest (L. Breiman, 2001): it needs no scales and little time, and cliffs are no harder for it than slopes.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -35,25 +35,22 @@ class Model:
     def scores(self, trials: Mapping[Config, Trial], configs: list[Config], seed: int) -> np.ndarray:
         """For each config the log of how much longer than the best it is expected to take, at best; less is better."""
         import numpy as np
-        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+        from sklearn.ensemble import RandomForestRegressor
 
         times = np.array([trial.median_us or np.inf for trial in trials.values()], float)
         least = times.min(initial=np.inf)
         own = np.log(times / least) if np.isfinite(least) else times
         past_x, past_y, past_weights = self._history
         x = np.concatenate([self._rows(list(trials), self._space.facts, self._space.features), past_x])
-        y, weights = np.concatenate([own, past_y]), np.concatenate([np.full(len(own), OWN), past_weights])
-        ok, encoded = np.isfinite(y), self._rows(configs, self._space.facts, self._space.features)
-        if not ok.any():
+        y = np.minimum(np.concatenate([own, past_y]), SLOWEST)
+        weights = np.concatenate([np.full(len(own), OWN), past_weights])
+        if not len(y):
             return np.zeros(len(configs))
-        forest = ExtraTreesRegressor(TREES, random_state=seed, n_jobs=1)
-        forest.fit(x[ok], np.minimum(y[ok], SLOWEST), sample_weight=weights[ok])
+        forest = RandomForestRegressor(TREES, max_features=0.5, random_state=seed, n_jobs=1)
+        forest.fit(x, y, sample_weight=weights)
+        encoded = self._rows(configs, self._space.facts, self._space.features)
         each = np.stack([tree.predict(encoded) for tree in forest.estimators_])
-        found = each.mean(axis=0) - LUCK * each.std(axis=0)
-        if not ok.all():
-            forest = ExtraTreesClassifier(TREES, random_state=seed, n_jobs=1).fit(x, ~ok, sample_weight=weights)
-            found += SLOWEST * forest.predict_proba(encoded)[:, 1]
-        return np.asarray(found)
+        return np.asarray(each.mean(axis=0) - LUCK * each.std(axis=0))
 
     @cached_property
     def _history(self) -> tuple[Any, Any, Any]:

@@ -92,6 +92,14 @@ class SearchSpace:
                 found += [step for step in steps if step in self.known][:1]
         return found
 
+    def lines(self, config: Config) -> Iterator[Config]:
+        """The configs that differ in a single parameter, whatever its value."""
+        for place, (name, value) in enumerate(config):
+            for other in self.parameters[name]:
+                step = (*config[:place], (name, other), *config[place + 1 :])
+                if other != value and step in self.known:
+                    yield step
+
     def diagonal(self, config: Config) -> Iterator[Config]:
         """The configs two steps away: two parameters, each at the value next to its own."""
         moves = []

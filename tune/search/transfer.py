@@ -4,7 +4,8 @@
    known.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
-3. Polish: all neighbours of the best configs that are not each other's neighbours, until none of them is faster.
+3. Polish: of the configs that differ from the best one in a single parameter the most promising ones, however little
+   that is; then again from 2, if something was gained, until the best one stays.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from aotriton.tune.search.space import Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import Search
 
 PORTFOLIO = 8
-COLD, WARM = 24, 12  # trials of the start, without a history and with one
-BATCH = 8  # one of them is random
-AHEAD = 8  # trials that a round does not wait for
+COLD, WARM = 16, 10  # trials of the start, without a history and with one
+BATCH = 4  # trials of a round
+AHEAD = 2  # trials that the next round does not wait for
 GAIN = 0.005  # what counts as one, relatively: less is noise
-PATIENCE = 16  # trials of the rounds without a gain, after which they end
-FAMILIES = 2  # how many of the best are polished
+PATIENCE = 8  # trials of the rounds without a gain, after which they end
+POLISH = 10  # trials
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -33,7 +34,7 @@ class Transfer(Search):
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
         size = WARM if known else COLD
         self._planned = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
-        self._polishing = False
+        self._polished: Config | None = None  # what was the best one when its surroundings were last measured
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
 
@@ -56,38 +57,31 @@ class Transfer(Search):
     def _plan(self) -> list[Config]:
         """What is to be measured next; nothing where that depends on what is under way."""
         self._planned = [config for config in self._planned if self.new(config)]
-        if not self._planned and not self._polishing and len(self.under_way) <= AHEAD:
-            self._planned = [] if self._since >= PATIENCE else self._round()
-            self._polishing = not self._planned
-        if not self._planned and self._polishing:
-            near = (config for best in self._families() for config in self.space.neighbours(best))
-            self._planned = [config for config in dict.fromkeys(near) if self.new(config)]
+        if not self._planned and self._since < PATIENCE and len(self.under_way) <= AHEAD:
+            self._planned = self._promising(self._fresh(), BATCH)
+        if not self._planned and not self.under_way:
+            self._planned = self._polish()
         return self._planned
 
-    def _round(self) -> list[Config]:
-        """The most promising configs, and a random one."""
-        fresh = self._fresh()
-        if not fresh:
+    def _polish(self) -> list[Config]:
+        best = next(iter(self.ranked()), None)
+        if best is None or best == self._polished:
+            return []
+        self._polished = best
+        return self._promising(filter(self.new, self.space.lines(best)), POLISH)
+
+    def _promising(self, configs: Iterable[Config], count: int) -> list[Config]:
+        """Those of which the model expects most, the best first."""
+        if not (fresh := list(configs)):
             return []
         scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31))
-        chosen = [fresh[place] for place in scores.argsort(kind="stable")[: BATCH - 1]]
-        return list(dict.fromkeys([*chosen, self.draw.choice(fresh)]))
+        return [fresh[place] for place in scores.argsort(kind="stable")[:count]]
 
     def _fresh(self) -> list[Config]:
         """All configs that were not tried; of a large space a random choice, and the surroundings of the best."""
         fresh = [config for config in self.space.configs if self.new(config)]
         if len(fresh) <= MOST_SCORED:
             return fresh
-        around = [[*self.space.neighbours(best), *self.space.diagonal(best)] for best in self.ranked()[:BATCH]]
+        around = [[*self.space.lines(best), *self.space.diagonal(best)] for best in self.ranked()[:BATCH]]
         near = [config for configs in around for config in configs if self.new(config)]
         return list(dict.fromkeys([*near, *self.draw.sample(fresh, MOST_SCORED)]))
-
-    def _families(self) -> list[Config]:
-        """The fastest configs that are not each other's neighbours."""
-        found: list[Config] = []
-        for config in self.ranked():
-            if all(sum(one != other for one, other in zip(config, best, strict=True)) > 1 for best in found):
-                found.append(config)
-            if len(found) == FAMILIES:
-                break
-        return found
