@@ -31,7 +31,8 @@ from aotriton.tune.under_way import Gpu, Search, Waiting
 from aotriton.tune.worker import UNTOLD, Conditions, Device, Race, Request, Result
 from aotriton.tune.writer import Image, Writer
 
-AHEAD = 2  # jobs that a worker has: one is under way while the next one waits
+AHEAD = 4  # jobs that a GPU has: one is under way while the others wait, for as long as the coordinator is busy
+COMPILE_AHEAD = 2  # images that a compiler has, likewise
 JOBS_A_SECOND = 200.0  # that a scheduler is asked for, at most; Dask's needs under 1 ms for each
 LOOKAHEAD = 16  # problems compiled but not begun; beyond it the compilers wait, so that a cut run wastes little
 HOPELESS_AFTER = 12  # failures of a GPU on which nothing ran before: it is not the candidates' fault
@@ -111,7 +112,7 @@ class Engine:
         slots = sum(self._slots.values())
         for search in list(self._open):
             self._ask_one(search)
-        while self._waiting and len(self._compile_jobs) < AHEAD * slots and self._ahead() < LOOKAHEAD:
+        while self._waiting and len(self._compile_jobs) < COMPILE_AHEAD * slots and self._ahead() < LOOKAHEAD:
             self._begin(self._waiting[0])
 
     def _begin(self, waiting: Waiting) -> None:
@@ -146,7 +147,7 @@ class Engine:
                     self._want(search, spec)
 
     def _most_asked(self) -> int:
-        return max(AHEAD * sum(self._slots.values()), 8)
+        return max(COMPILE_AHEAD * sum(self._slots.values()), 8)
 
     def _want(self, search: Search, spec: ImageSpec) -> None:
         name = spec.name
@@ -240,8 +241,8 @@ class Engine:
         """The problem that this GPU is to go on with: its own, the next that is compiled, or one of another GPU."""
         if gpu.search in self._open and gpu.search.ready:
             return gpu.search
-        if gpu.flying and gpu.search in self._open and not gpu.search.concluding:
-            return None  # more of it may be ready, or its race due, before the GPU is through with what it has
+        if gpu.flying and gpu.search in self._open and gpu.search.through and not gpu.search.concluding:
+            return None  # its race is due when the GPU is through with what it has
         taken = [one.search for one in self._gpus.values() if one is not gpu]
         free = [one for one in self._open if one.ready and not any(one is other for other in taken)]
         whole = [one for one in free if not one.compiling]

@@ -46,6 +46,9 @@ def visible_gpus() -> list[str]:
     return []
 
 
+KEPT = 0.25  # of the GPU's memory: data of problems that may come again
+
+
 @dataclass
 class Result:
     """A tensor that a kernel writes or adds to, and what it holds before a checked launch."""
@@ -82,7 +85,7 @@ class GpuLauncher:
         torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
         self._clock = GpuClock()
         self._managed = ManagedGpu(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-        self._data_key: tuple[object, ...] | None = None
+        self._kept: dict[tuple[object, ...], tuple[Any, list[int]]] = {}  # data and its fingerprint, the latest last
         self._data: Any = None
         self._sequences: Sequences | None = None
 
@@ -105,14 +108,23 @@ class GpuLauncher:
     def prepare(self, problem: Problem) -> None:
         kernel, own = problem.kernel, tuning(problem.kernel.family)
         key = kernel.family, own.data_key(problem)
-        if key != self._data_key or not self.intact():  # the kernels of one shape follow each other and share data
-            self._data_key, self._data = None, None
-            self.torch.cuda.empty_cache()
+        # The kernels of one shape follow each other and share data; searches take turns at problems.
+        self._data, self._fingerprint = self._kept.pop(key, (None, []))
+        if self._data is None or not self.intact():
+            self._data = None
+            self._make_room()
             self._data = own.data(problem)
             self._fingerprint = self._fingerprint_now()
-            self._data_key = key
+        self._kept[key] = self._data, self._fingerprint
         for argument in results_of(kernel):
             self._data.expect(kernel, argument)
+
+    def _make_room(self) -> None:
+        """Drops the data that was used the longest ago, until KEPT of the memory holds what is left."""
+        room = KEPT * self.torch.cuda.get_device_properties(0).total_memory
+        while self._kept and self.torch.cuda.memory_allocated() > room:
+            self._kept.pop(next(iter(self._kept)))
+        self.torch.cuda.empty_cache()
 
     def open(self, request: Request) -> Opened:
         kernel = description(request.kernel)
@@ -168,7 +180,8 @@ class GpuLauncher:
             self.binding.release(opened.candidate)
 
     def sequences(self, draw: Draw) -> Timed:
-        self._data_key, self._data = None, None
+        self._data = None
+        self._kept.clear()
         self.torch.cuda.empty_cache()
         if self._sequences is None:
             self._sequences = Sequences(self.torch, self.binding, self._clock, self.device().multiprocessors)

@@ -33,8 +33,7 @@ from aotriton.tune.decide import leaders
 from aotriton.tune.incident import Attempts, Canary, Stopped, TuningError
 from aotriton.tune.problems import Problem
 from aotriton.tune.recompile import is_incident, recompile
-from aotriton.tune.sequences import Draw
-from aotriton.tune.worker import Device, GpuWorker, Race, Request, Result, Timed, TimedOut, WorkerError
+from aotriton.tune.worker import Device, GpuWorker, Race, Request, Result, TimedOut, WorkerError
 
 Made = TypeVar("Made")
 
@@ -144,15 +143,6 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     preparing: float = 0.0
-
-
-@dataclass(frozen=True)
-class SequencesJob:
-    """Launch sequences on random shapes."""
-
-    setting: Setting
-    draws: tuple[Draw, ...]
-    images: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class GpuStation:
@@ -303,25 +293,6 @@ class GpuStation:
     def _local(self, request: Request) -> Request:
         found = self.store.get(request.name, request.metadata["sha256"])
         return replace(request, path=found.path) if found else request
-
-    def sequences(self, job: SequencesJob) -> list[Timed | str]:
-        """The timings of each draw, or why there are none."""
-        worker, found = self._begin(job.setting), list[Timed | str]()
-        self._problem = None
-        for draw in job.draws:
-            if self._stop.is_set():
-                break
-            requests = [request for sequence in draw.sequences for request in sequence.requests]
-            put_images(self.store, job.images, requests)
-            local = replace(
-                draw,
-                sequences=tuple(replace(one, requests=tuple(map(self._local, one.requests))) for one in draw.sequences),
-            )
-            try:
-                found.append(worker.sequences(local))
-            except WorkerError as error:
-                found.append(str(error))
-        return found
 
 
 class CompileStation:
@@ -476,12 +447,6 @@ def measure(job: MeasureJob) -> Measured:
     station = _station()
     assert isinstance(station, GpuStation)
     return station.measure(job)
-
-
-def sequences(job: SequencesJob) -> list[Timed | str]:
-    station = _station()
-    assert isinstance(station, GpuStation)
-    return station.sequences(job)
 
 
 def stop(run: str, dask_worker: Any = None) -> None:

@@ -213,6 +213,8 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             made.error(f"--{name.replace('_', '-')} must be positive, not {value}")
     if options.since and not options.report:
         made.error("--since is for --report")
+    if options.scheduler and options.sample:
+        made.error("--sample times on this machine's GPUs: run it there, without --scheduler")
     if options.budget:
         try:
             budget(options.budget, options.price, 1)
