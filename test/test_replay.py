@@ -29,7 +29,8 @@ def problem(name: str = "one", kernel: str = "toy", seed: int = 0, **more) -> be
     times = [landscape.time_us(config, sizes, kernel) for config in configs]
     made = recording.Recording(
         name=name, kernel=kernel, arch="sm_90", functional="T=bf16 WIDTH=64 CLOSED=True", bin="rows=64",
-        shape={"rows": 64}, features=sizes, product="NVIDIA H200", driver="1", triton="3.6.0", torch="2", date="2026-01-01",
+        shape={"rows": 64}, features=sizes, product="NVIDIA H200", driver="1", triton="3.6.0", torch="2",
+        date="2026-01-01",
         parameters=PARAMETERS, defaults={}, configs=configs, statuses=["ok" if time else "pruned" for time in times],
         facts=[{}] * len(configs), compile_s=[1.0] * len(configs), measure_s=[[0.125] * len(configs)] * 2,
         passes=[times, times], noise=0.01,
