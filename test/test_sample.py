@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from standin_compiler import standin_images
 from standin_launcher import time_of_call
-from test_session import LAUNCHER, fake_compile
+from test_session import LAUNCHER
 from test_tune import TUNING, WIDE, Project
 from toy.rules import OPERATOR
 from toy_database import spec
@@ -178,7 +179,7 @@ class Bench:
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
-    compiled: object = staticmethod(fake_compile)
+    compiled: object = staticmethod(standin_images)
 
     @property
     def database(self) -> Path:
