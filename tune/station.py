@@ -23,7 +23,6 @@ from statistics import median
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-import aotriton
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, spec_of
 from aotriton.codegen.store import write_atomically
 from aotriton.rules import family
@@ -498,8 +497,8 @@ def store_token(store: ImageStore) -> str:
 def code_digest() -> str:
     """Of our own sources: workers with others would measure something else."""
     digest = hashlib.sha256()
-    for package in (aotriton.rules, aotriton.tune, aotriton.codegen):
-        folder = Path(str(package.__file__)).parent
+    for package in ("rules", "tune", "codegen"):
+        folder = Path(__file__).absolute().parent.parent / package
         for path in sorted(folder.rglob("*.py")):
             digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
