@@ -20,6 +20,7 @@ ORDER = {
     "session": ("id",),
     "problem": ("id",),
     "image": ("id",),
+    "search": ("problem", "session"),
     "measurement": ("id",),
     "sequence": ("id",),
     "sample": ("id",),

@@ -337,13 +337,13 @@ def test_an_older_schema_is_migrated_with_its_rows(path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step + "\nSELECT no_such_function();"))
     unchanged(path, False, "no_such_function")
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS[:-1], step))
-    unchanged(path, True, "older than 3")
+    unchanged(path, True, "older than 4")
     with TuningDatabase(path) as database:
         assert len(database.outcomes()) == 3
         assert database._db.execute("SELECT host FROM session").fetchone() == ("unknown",)
-        assert database._db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert database._db.execute("PRAGMA user_version").fetchone() == (4,)
     monkeypatch.undo()
-    unchanged(path, True, "version 3, newer")
+    unchanged(path, True, "version 4, newer")
 
 
 SESSIONS = (
@@ -559,7 +559,7 @@ def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
         database.put_winners([winner(bin="b"), winner(bin="a")])
     dump = [sys.executable, "-S", "-E", str(ROOT / "rules" / "dump.py"), str(path)]  # -S: no site-packages
     lines = subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0] == "schema version 2"
+    assert lines[0] == "schema version 3"
     assert [line.split(":")[0] for line in lines[1:]] == (
         ["winner", "winner", "device", "session", "problem", "image", "image", "measurement", "measurement"]
     )
