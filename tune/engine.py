@@ -67,7 +67,7 @@ class Engine:
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now
         self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
         self._images: dict[str, CompiledImage | CompileFailure] = {}
-        self._writer = Writer(self.database.path)
+        self._writer = Writer(self.database.path, self.cluster.wake)
         self._canaries: list[Canary] = []
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
@@ -89,8 +89,8 @@ class Engine:
 
     def _advance(self) -> bool:
         """Gives everybody work; False where there is none any more."""
-        late = time.monotonic() >= self.deadline
-        if late:
+        self._writer.check()
+        if time.monotonic() >= self.deadline:
             self._waiting.clear()
             for search in [one for one in self._open if not one.begun]:
                 self._close(search)
@@ -412,7 +412,11 @@ class Engine:
             if not self._gpus:
                 return
             self._take(next(iter(self._gpus.values())), search)  # not one of its candidates is worth a GPU's time
-        self._writer.drain()
+        if search.written is None:
+            search.written = self._writer.change()
+        if not search.written.is_set():
+            return
+        search.written = None
         outcomes = [one for one in self.counting(self._outcomes(search)) if one.image in search.specs]
         if not (names := race_is_due(outcomes)):
             self._decided(search)
@@ -473,13 +477,14 @@ class Engine:
         if search.records_end and self._gpus:
             gpu = next(iter(self._gpus.values()))
             self._take(gpu, search)
-            self.database.end_search(search.row, gpu.session, search.trials)
+            row, session, tried = search.row, gpu.session, search.trials
+            self._writer.change(lambda database: database.end_search(row, session, tried))
         winners = decide([functional], self._outcomes(search), self.database.samples_of, before)
         self._close(search)
         if not winners:
             self.progress.solved(problem, None, 0.0)
             return
-        self.database.put_winners(winners)
+        self._writer.change(lambda database: database.put_winners(winners))
         (winner,) = winners
         self._compile_borrowed(functional, winner)
         config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Search:
     best: tuple[float, str] | None = None
     canaries: list[Canary] = field(default_factory=list)
     sessions: set[int] = field(default_factory=set)  # of the sweeps
+    written: threading.Event | None = None  # set when all of it is, and it can be decided
     raced: set[int] = field(default_factory=set)  # the sessions that have a race of it
     visits: int = 0  # how often a GPU turned to it
     unfinished: bool = False

@@ -4,75 +4,97 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotriton.rules.database import Measurement, TuningDatabase
 
 Image = tuple[str, str, dict[str, object]]  # name, config, facts
+Row = tuple[Image, Measurement]  # the image's id is found when it is written
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What else is to be written, and what tells that it is, with all that was put before."""
+
+    make: Callable[[TuningDatabase], object]
+    done: threading.Event
 
 
 class Writer:
-    """Appends measurements to a database, in order, those that wait in one transaction."""
+    """Writes to a database in the order in which it is told, rows that wait in one transaction.
 
-    def __init__(self, path: Path) -> None:
-        self._waiting: queue.SimpleQueue[Sequence[tuple[Image, Measurement]] | threading.Event | None]
-        self._waiting = queue.SimpleQueue()
-        self._path = path
+    ``wake`` is called, in the thread, whenever something was written. What fails is raised by the next call.
+    """
+
+    def __init__(self, path: Path, wake: Callable[[], None]) -> None:
+        self._waiting: queue.SimpleQueue[Sequence[Row] | _Change | None] = queue.SimpleQueue()
+        self._path, self._wake = path, wake
+        self._numbers: dict[str, int] = {}
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
-    def put(self, rows: Sequence[tuple[Image, Measurement]]) -> None:
-        """Rows that belong together: all of them are written or none. What failed before is raised here."""
-        self._raise()
+    def put(self, rows: Sequence[Row]) -> None:
+        """Rows that belong together: all of them are written or none."""
+        self.check()
         if rows:
             self._waiting.put(rows)
 
-    def drain(self) -> None:
-        """Returns when all that was put is on disk."""
-        done = threading.Event()
-        self._waiting.put(done)
-        done.wait()
-        self._raise()
+    def change(self, make: Callable[[TuningDatabase], object] = lambda database: None) -> threading.Event:
+        """Set when this, and all that was told before, is on disk, or has failed."""
+        self.check()
+        change = _Change(make, threading.Event())
+        self._waiting.put(change)
+        return change.done
 
     def close(self) -> None:
+        """Returns when all is written."""
         self._waiting.put(None)
         self._thread.join()
+        self.check()
 
-    def _raise(self) -> None:
+    def check(self) -> None:
+        """Raises what has failed."""
         if self._error:
             raise self._error
 
     def _run(self) -> None:
-        waiting: list[threading.Event] = []
         try:
             with TuningDatabase(self._path) as database:
-                numbers: dict[str, int] = {}
-                while True:
-                    taken = [self._waiting.get()]
-                    while not self._waiting.empty():
-                        taken.append(self._waiting.get())
-                    waiting = [one for one in taken if isinstance(one, threading.Event)]
-                    rows = [row for one in taken if one and not isinstance(one, threading.Event) for row in one]
-                    self._write(database, rows, numbers)
-                    for event in waiting:
-                        event.set()
-                    if None in taken:
-                        return
+                while self._write(database, self._taken()):
+                    self._wake()
         except BaseException as error:
             self._error = error
-            for event in waiting:
-                event.set()
-            while (one := self._waiting.get()) is not None:  # nobody is to wait for what is never written
-                if isinstance(one, threading.Event):
-                    one.set()
+            self._wake()
 
-    @staticmethod
-    def _write(database: TuningDatabase, rows: Sequence[tuple[Image, Measurement]], numbers: dict[str, int]) -> None:
+    def _taken(self) -> list[Sequence[Row] | _Change | None]:
+        """All that waits, once something does."""
+        taken = [self._waiting.get()]
+        while not self._waiting.empty():
+            taken.append(self._waiting.get())
+        return taken
+
+    def _write(self, database: TuningDatabase, taken: list[Sequence[Row] | _Change | None]) -> bool:
+        """False at the end of all."""
+        rows: list[Row] = []
+        for one in taken:
+            if one is None or isinstance(one, _Change):
+                self._record(database, rows)
+                rows = []
+                if one is None:
+                    return False
+                one.make(database)
+                one.done.set()
+            else:
+                rows += one
+        self._record(database, rows)
+        return True
+
+    def _record(self, database: TuningDatabase, rows: Sequence[Row]) -> None:
         for (name, config, facts), _ in rows:
-            if name not in numbers:
-                numbers[name] = database.image_id(name, config, **facts)  # type: ignore[arg-type]
+            if name not in self._numbers:
+                self._numbers[name] = database.image_id(name, config, **facts)  # type: ignore[arg-type]
         if rows:
-            database.record(*(replace(row, image=numbers[image[0]]) for image, row in rows))
+            database.record(*(replace(row, image=self._numbers[image[0]]) for image, row in rows))
