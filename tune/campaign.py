@@ -73,7 +73,8 @@ def decidable(
     held: set[Place] = set()
     for (functional, bin, shape), rows in places.items():
         names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
-        rows = _without_unfinished(names, rows, campaign_of)
+        if (functional, bin, shape) not in searched:
+            rows = _without_unfinished(names, rows, campaign_of)
         through = (functional, bin, shape) in searched and not race_is_due(rows)
         if finished(names, rows) or through:
             kept += rows

@@ -73,6 +73,7 @@ class Cluster:
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
         self._look_at = 0.0
+        self._submitted = 0
         self._kept: list[Event] = []
         self._gpus = len(gpus)
         self._local: SpecCluster | None = None
@@ -99,7 +100,10 @@ class Cluster:
         """Has a worker run the job, the one at ``address`` or any that has what it ``needs``; the job's key."""
         key = f"{run.__name__}-{uuid4().hex}"
         where = {"workers": [address], "allow_other_workers": False} if address else {}
-        future = self._client.submit(run, job, key=key, resources={needs: 1}, pure=False, **where)
+        self._submitted += 1  # a worker does first what was submitted first, which Dask does not promise by itself
+        future = self._client.submit(
+            run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted, **where
+        )
         self._flying[key] = future, address
         future.add_done_callback(lambda done: self._events.put(_end(key, done)))
         return key
