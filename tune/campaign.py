@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from types import MappingProxyType
 
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Outcome, TuningDatabase, Winner
@@ -54,12 +55,12 @@ def decidable(
     outcomes: Iterable[Outcome],
     winners: Iterable[Winner],
     campaign_of: Mapping[int, str],
-    searched: Collection[tuple[str, str, str]] = (),
+    searched: Mapping[tuple[str, str, str], set[int]] = MappingProxyType({}),
 ) -> tuple[list[Outcome], set[Place]]:
     """The outcomes to decide by, and the places that keep their winner until they are finished; all of one product.
 
     An unfinished cell is not decided, and what an unfinished campaign measured in one does not count yet. ``searched``
-    are functional, bin and shape of what a strategy has come to its end with: it need not have tried everything.
+    has by functional, bin and shape the sessions whose strategy came to its end there: it need not have tried all.
     """
     named = {str(functional): functional for functional in functionals}
     keys = functionals[0].kernel.tuning_keys
@@ -73,9 +74,9 @@ def decidable(
     held: set[Place] = set()
     for (functional, bin, shape), rows in places.items():
         names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
-        if (functional, bin, shape) not in searched:
-            rows = _without_unfinished(names, rows, campaign_of)
-        through = (functional, bin, shape) in searched and not race_is_due(rows)
+        ended = searched.get((functional, bin, shape), set())
+        rows = _without_unfinished(names, rows, campaign_of, ended)
+        through = any(row.session in ended for row in rows) and not race_is_due(rows)
         if finished(names, rows) or through:
             kept += rows
         elif standing.get((functional, bin)) in names:
@@ -84,11 +85,15 @@ def decidable(
     return kept, held
 
 
-def _without_unfinished(names: set[str], rows: list[Outcome], campaign_of: Mapping[int, str]) -> list[Outcome]:
-    """The rows of one problem, but for those of a campaign that has not been through all that was known before it."""
+def _without_unfinished(
+    names: set[str], rows: list[Outcome], campaign_of: Mapping[int, str], ended: set[int]
+) -> list[Outcome]:
+    """The rows of one problem, but for those of a campaign that has neither been through all that was known before it
+    nor ``ended`` a search.
+    """
     for campaign in sorted({campaign_of[row.session] for row in rows if row.session in campaign_of}):
         own = [row for row in rows if campaign_of.get(row.session) == campaign]
         known = {row.image for row in rows if row.session < min(one.session for one in own)} & names
-        if known and not finished(known, own):
+        if known and not finished(known, own) and not any(row.session in ended for row in own):
             rows = [row for row in rows if row not in own]
     return rows

@@ -186,10 +186,9 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
     texts = {str(one) for one in group}
     outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
     before = database.winners(functional.arch, functional.kernel.name, product)
-    searched = {
-        (one.functional, one.bin, one.shape)
-        for one in database.searched(functional.arch, functional.kernel.name, product)
-    }
+    searched: dict[tuple[str, str, str], set[int]] = {}
+    for one in database.searched(functional.arch, functional.kernel.name, product):
+        searched.setdefault((one.functional, one.bin, one.shape), set()).add(one.session)
     outcomes, held = campaign.decidable(
         group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
     )
