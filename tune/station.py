@@ -438,6 +438,11 @@ def _station() -> GpuStation | CompileStation:
         return _stations[worker]
 
 
+def seat(worker: Any, station: GpuStation | CompileStation) -> None:
+    """Gives a Dask worker of this process its station: a simulated machine's is not made by itself."""
+    _stations[worker] = station
+
+
 def _gpu_of(name: str) -> tuple[str, int | None]:
     """The GPU of the worker called ``name``, and the core that launches on it."""
     named = NAMED.search(name)
