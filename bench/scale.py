@@ -1,6 +1,6 @@
 """How far does one coordinator reach? Tunes recorded problems on a Dask cluster of simulated machines.
 
-``python bench/scale.py --json OUT [--machines 10 100 1000] [--speed X]`` needs distributed, numpy and scikit-learn, and
+``python bench/scale.py --json OUT [--machines 10 100 1000]`` needs distributed, numpy and scikit-learn, and
 no GPU. ``--table`` prints the result.
 
 Coordinator, scheduler, connections, messages and rows are real; the scheduler is a process of its own. A machine has
@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -116,8 +117,8 @@ class Recordings:
 class SimulatedGpu:
     """In the place of a ``GpuWorker``: sleeps, and says what was recorded."""
 
-    def __init__(self, recordings: Recordings, speed: float, number: int) -> None:
-        self._recordings, self._speed, self._number = recordings, speed, number
+    def __init__(self, recordings: Recordings, number: int) -> None:
+        self._recordings, self._number = recordings, number
 
     def device(self) -> Device:
         one = self._recordings.all[0].recording
@@ -135,7 +136,7 @@ class SimulatedGpu:
     def _taken(self, request: Request) -> float:
         """Microseconds."""
         one, place = self._recorded.recording, self._recorded.places[request.name]
-        time.sleep(one.measure_s[0][place] / self._speed)
+        time.sleep(one.measure_s[0][place])
         found = one.passes[0][place]
         assert found is not None
         return found
@@ -172,9 +173,9 @@ class SimulatedGpuStation(GpuStation):
 class SimulatedCompileStation(CompileStation):
     """Compilers that sleep."""
 
-    def __init__(self, recordings: Recordings, speed: float) -> None:
+    def __init__(self, recordings: Recordings) -> None:
         super().__init__()
-        self._recordings, self._speed = recordings, speed
+        self._recordings = recordings
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, station.code_digest(), "of its own")
@@ -185,7 +186,7 @@ class SimulatedCompileStation(CompileStation):
             return Compiled(message="nobody recorded it")  # a borrowed image, which nobody waits for
         recorded, place = self._recordings.by_image[name]
         one = recorded.recording
-        time.sleep(one.compile_s[place] / self._speed)
+        time.sleep(one.compile_s[place])
         if one.statuses[place] == "compile_failed":
             return Compiled(message="failed", seconds=one.compile_s[place])
         facts = one.facts[place]
@@ -195,39 +196,27 @@ class SimulatedCompileStation(CompileStation):
         return Compiled(metadata, binary=binary, seconds=one.compile_s[place])
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one process simulates: machines ``first`` to ``last`` (exclusive), each with so many compile ``slots``."""
-
-    address: str
-    names: tuple[str, ...]
-    first: int
-    last: int
-    slots: int
-    speed: float
-
-
-async def serve(part: Part) -> None:
-    """Runs the Dask workers of the part until the scheduler ends."""
+async def serve(address: str, first: int, last: int, slots: int) -> None:
+    """Runs the Dask workers of machines ``first`` to ``last`` (exclusive) until the scheduler ends."""
     from distributed import Worker
 
-    recordings = Recordings(part.names)
-    workers = []
-    for number in range(part.first, part.last):
-        for resource, count in ((GPU, 1), (CPU, part.slots)):
+    recordings, workers = Recordings(), []
+    for number in range(first, last):
+        for resource, count in ((GPU, 1), (CPU, slots)):
             options: dict[str, Any] = {"memory_limit": 0, "dashboard": False, "dashboard_address": ":0"}
             name = f"machine-{number}-{resource}"
-            worker = await Worker(part.address, nthreads=count, name=name, resources={resource: count}, **options)
-            one = SimulatedGpuStation(SimulatedGpu(recordings, part.speed, number))
-            station.seat(worker, one if resource == GPU else SimulatedCompileStation(recordings, part.speed))
+            worker = await Worker(address, nthreads=count, name=name, resources={resource: count}, **options)
+            gpu = SimulatedGpuStation(SimulatedGpu(recordings, number))
+            station.seat(worker, gpu if resource == GPU else SimulatedCompileStation(recordings))
             workers.append(worker)
     await asyncio.gather(*(worker.finished() for worker in workers))
 
 
 class Processes:
-    """A scheduler, and what simulates the machines."""
+    """A scheduler, and what simulates ``machines``, each with so many compile ``slots``."""
 
-    def __init__(self, folder: Path, names: Sequence[str], machines: int, slots: int, speed: float) -> None:
+    def __init__(self, folder: Path, machines: int, slots: int) -> None:
+        self.machines, self.slots = machines, slots
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -238,17 +227,17 @@ class Processes:
             "AOTRITON_IMAGE_STORE": str(folder / "machines"),
             "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
             "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "60s",
+            "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "10s",
             "OMP_NUM_THREADS": "1",
         }
         dask = ("-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
         self.scheduler = self._start(*dask)
         bounds = [round(step * machines / PROCESSES) for step in range(PROCESSES + 1)]
         self._others = [
-            self._start(str(HERE / "scale.py"), "--serve", json.dumps([self.address, [*names], first, last, slots, speed]))
+            self._start(str(HERE / "scale.py"), "--serve", json.dumps([self.address, first, last, slots]))
             for first, last in zip(bounds, bounds[1:], strict=False)
             if last > first
         ]
-        self._workers = 2 * machines
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -259,7 +248,7 @@ class Processes:
         from distributed import Client
 
         with Client(self.address, set_as_default=False, timeout=60) as client:
-            client.wait_for_workers(self._workers, timeout=300)
+            client.wait_for_workers(2 * self.machines, timeout=600)
 
     def cpu(self) -> tuple[float, float, float]:
         """Seconds of processor time so far: of this process, of the scheduler, and of what simulates machines."""
@@ -286,20 +275,21 @@ class Watch(Progress):
         self._processes, self._next = processes, 0.0
         self.seen: list[tuple[int, float, tuple[float, float, float]]] = []
 
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
     def show(self, trials: int, gpus: int, busy: float | None, best: str) -> None:
-        if time.monotonic() >= self._next:
-            self.seen.append((trials, time.monotonic(), self._processes.cpu()))
-            self._next = time.monotonic() + 0.2
+        self.seen.append((trials, time.monotonic(), self._processes.cpu()))
+        self._next = time.monotonic() + 0.2
 
     def solved(self, problem: Problem, config: str | None, median_us: float) -> None: ...
 
 
 @contextmanager
-def simulated(
-    folder: Path, names: Sequence[str], machines: int, slots: int = SLOTS, speed: float = 1.0
-) -> Iterator[Processes]:
-    """A scheduler with its machines."""
-    processes = Processes(folder, names, machines, slots, speed)
+def simulated(folder: Path, machines: int, slots: int = SLOTS) -> Iterator[Processes]:
+    """A scheduler with its machines, once all of them are there."""
+    processes = Processes(folder, machines, slots)
     try:
         processes.wait()
         yield processes
@@ -307,34 +297,36 @@ def simulated(
         processes.end()
 
 
+class Counted(Cluster):
+    """Counts jobs by what they run."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.jobs = Counter[str]()
+        super().__init__(*arguments)
+
+    def submit(self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None) -> str:
+        self.jobs[run.__name__] += 1
+        return super().submit(run, job, needs, address)
+
+
 def tuned(
-    folder: Path,
-    only: dict[Problem, list[ImageSpec]],
-    machines: int,
-    slots: int = SLOTS,
-    speed: float = 1.0,
-    strategy: str = EXHAUSTIVE,
-    seed: int = 0,
+    folder: Path, only: dict[Problem, list[ImageSpec]], processes: Processes, strategy: str = EXHAUSTIVE
 ) -> dict[str, Any]:
     """What a run of the tuner took; its database is ``tuning.sqlite3`` in the folder."""
-    recordings = Recordings()
-    names = sorted({recordings.of(problem).recording.name for problem in only})
-    store = ImageStore(folder / "store")
-    with simulated(folder, names, machines, slots, speed) as processes:
-        progress = Watch(processes)
-        began, before = time.monotonic(), processes.cpu()
-        setting = new_setting("simulated", "simulated", station.store_token(store), (0.0,))
-        cluster = Cluster(setting, progress.note, processes.address)
-        try:
-            budget = None if strategy == EXHAUSTIVE else BUDGET
-            plan = Plan(
-                folder / "tuning.sqlite3", store, cluster.first_gpu(), strategy=strategy, seed=seed, budget=budget,
-                only=only,
-            )  # fmt: skip
-            left = tune(plan, [*only], cluster, progress)
-            seconds, spent = time.monotonic() - began, processes.cpu()
-        finally:
-            cluster.close()
+    recordings, machines = Recordings(), processes.machines
+    store, progress = ImageStore(folder / "store"), Watch(processes)
+    began, before = time.monotonic(), processes.cpu()
+    setting = new_setting("simulated", "simulated", station.store_token(store), (0.0,))
+    cluster = Counted(setting, progress.note, processes.address)
+    try:
+        budget = None if strategy == EXHAUSTIVE else BUDGET
+        plan = Plan(
+            folder / "tuning.sqlite3", store, cluster.first_gpu(), strategy=strategy, budget=budget, only=only
+        )  # fmt: skip
+        left = tune(plan, [*only], cluster, progress)
+        seconds, spent = time.monotonic() - began, processes.cpu()
+    finally:
+        cluster.close()
     if left:
         raise RuntimeError(f"{left} problems are left")
     with TuningDatabase(folder / "tuning.sqlite3", readonly=True) as database:
@@ -345,15 +337,15 @@ def tuned(
     for one in outcomes:
         if one.status == "ok":
             recorded = of_place[one.kernel, one.functional, one.bin]
-            measured += recorded.recording.measure_s[0][recorded.places[one.image]] / speed
+            measured += recorded.recording.measure_s[0][recorded.places[one.image]]
     trials = sum(one.phase == "sweep" for one in outcomes)
     return {
         "machines": machines,
-        "slots": slots,
-        "speed": speed,
+        "slots": processes.slots,
         "strategy": strategy,
         "problems": len(only),
         "trials": trials,
+        "jobs": dict(cluster.jobs),
         "seconds": round(seconds, 2),
         "dollars": round(seconds * machines * RATE, 4),
         "trials_per_second": round(trials / seconds, 1),
@@ -366,7 +358,7 @@ def tuned(
 
 def milliseconds(trials: int, before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
     """Of processor time for a trial."""
-    names = ("coordinator", "scheduler", "machines")
+    names = ("coordinator", "scheduler", "simulation")
     return {name: round(1e3 * (b - a) / trials, 3) for name, a, b in zip(names, before, after, strict=True)}
 
 
@@ -401,19 +393,20 @@ def many(problems: int, configs: int) -> dict[Problem, list[ImageSpec]]:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """The result."""
 
-    def run(what: str, *arguments: Any, **more: Any) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            found = {"what": what, **tuned(Path(folder), *arguments, **more)}
-        print(json.dumps(found), file=sys.stderr, flush=True)
-        return found
+    def run(what: str, only: dict[Problem, list[ImageSpec]], strategy: str = EXHAUSTIVE) -> None:
+        with tempfile.TemporaryDirectory() as own:
+            runs.append({"what": what, **tuned(Path(own), only, processes, strategy)})
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
 
-    one, all_of_it = matmul(int(RFC["configs"])), matmul(sys.maxsize)
-    runs = []
-    for machines in options.machines:
-        runs.append(run("every config", one, machines, slots=1))
-        runs.append(run("every config", one, machines))
-        runs.append(run("searched", all_of_it, machines, strategy=DEFAULT))
-        runs.append(run("many problems", many(options.each * machines, options.configs), machines, speed=options.speed))
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        with simulated(Path(folder), int(RFC["machines"]), slots=1) as processes:
+            run("matmul, 757 configs", matmul(int(RFC["configs"])))
+        for machines in options.machines:
+            with simulated(Path(folder), machines) as processes:
+                run("matmul, 757 configs", matmul(int(RFC["configs"])))
+                run("matmul, searched", matmul(sys.maxsize), DEFAULT)
+                run("many problems", many(options.problems, options.configs))
     return {"machine": machine(), "rfc": RFC, "dollars_an_hour": round(3600 * RATE, 2), "runs": runs}
 
 
@@ -431,7 +424,7 @@ def machine() -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown, a run a line."""
     lines = [
-        "| what | machines | compilers | problems | trials | s | $ | trials/s | GPUs measure | coordinator ms/trial | scheduler ms/trial |",
+        "| what | machines | compilers | problems | trials | jobs | s | $ | trials/s | coordinator ms/trial | scheduler ms/trial |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for run in result["runs"]:
@@ -439,8 +432,8 @@ def table(result: dict[str, Any]) -> str:
         cpu = rate["cpu_ms_per_trial"]
         lines.append(
             f"| {run['what']} | {run['machines']} | {run['machines'] * run['slots']} | {run['problems']}"
-            f" | {run['trials']} | {run['seconds']:.1f} | {run['dollars']:.2f} | {rate['trials_per_second']:.0f}"
-            f" | {run['busy']:.0%} | {cpu['coordinator']:.2f} | {cpu['scheduler']:.2f} |"
+            f" | {run['trials']} | {sum(run['jobs'].values())} | {run['seconds']:.1f} | {run['dollars']:.2f} | {rate['trials_per_second']:.0f}"
+            f" | {cpu['coordinator']:.2f} | {cpu['scheduler']:.2f} |"
         )
     return "\n".join(lines)
 
@@ -449,15 +442,13 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="OUT", help="where the result is written")
     made.add_argument("--machines", type=int, nargs="+", default=[10, 100, 1000], help="default: 10 100 1000")
-    made.add_argument("--each", type=int, default=4, help="problems a machine, where there are many (default: 4)")
-    made.add_argument("--configs", type=int, default=64, help="of each of these at most (default: 64)")
-    made.add_argument("--speed", type=float, default=1.0, help="what their sleeping is divided by (default: 1)")
+    made.add_argument("--problems", type=int, default=1000, help="where there are many (default: 1000)")
+    made.add_argument("--configs", type=int, default=32, help="of each of these (default: 32)")
     made.add_argument("--table", type=Path, metavar="JSON", help="print this result")
     made.add_argument("--serve", help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.serve:
-        address, names, *numbers = json.loads(options.serve)
-        asyncio.run(serve(Part(address, tuple(names), *numbers)))
+        asyncio.run(serve(*json.loads(options.serve)))
     elif options.table:
         print(table(json.loads(options.table.read_text())))
     else:
