@@ -29,10 +29,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path[0:1] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from recording import Recording, load
 
@@ -151,14 +152,14 @@ class SimulatedGpuStation(GpuStation):
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         super().__init__("0")
-        self._simulated = gpu
+        self._worker = self._simulated = gpu  # type: ignore[assignment]
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, station.code_digest(), "of its own", self._simulated.device(), "0")
 
     def _begin(self, setting: Setting) -> Any:
-        self._setting = setting
-        return self._simulated
+        self._setting = self._setting or setting  # which has its GPU
+        return super()._begin(setting)
 
     def _localised(self, job: Any, made: Any) -> list[Request]:
         return list(job.requests)
@@ -235,14 +236,12 @@ class Processes:
         bounds = [round(step * machines / PROCESSES) for step in range(PROCESSES + 1)]
         self._others = [
             self._start(str(HERE / "scale.py"), "--serve", json.dumps([self.address, first, last, slots]))
-            for first, last in zip(bounds, bounds[1:], strict=False)
+            for first, last in pairwise(bounds)
             if last > first
         ]
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *command], env=self._environment, stdout=self._said, stderr=self._said
-        )
+        return subprocess.Popen([sys.executable, *command], env=self._environment, stdout=self._said, stderr=self._said)
 
     def wait(self) -> None:
         from distributed import Client
@@ -397,8 +396,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as own:
             runs.append({"what": what, **tuned(Path(own), only, processes, strategy)})
         print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        if options.json:  # after each, for the next one may be too much
+            options.json.write_text(json.dumps(result, indent=1) + "\n")
 
     runs: list[dict[str, Any]] = []
+    result = {"machine": machine(), "rfc": RFC, "dollars_an_hour": round(3600 * RATE, 2), "runs": runs}
     with tempfile.TemporaryDirectory() as folder:
         with simulated(Path(folder), int(RFC["machines"]), slots=1) as processes:
             run("matmul, 757 configs", matmul(int(RFC["configs"])))
@@ -407,11 +409,15 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 run("matmul, 757 configs", matmul(int(RFC["configs"])))
                 run("matmul, searched", matmul(sys.maxsize), DEFAULT)
                 run("many problems", many(options.problems, options.configs))
-    return {"machine": machine(), "rfc": RFC, "dollars_an_hour": round(3600 * RATE, 2), "runs": runs}
+    return result
 
 
 def machine() -> dict[str, Any]:
-    cpus = {line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").open() if line.startswith("model name")}
+    cpus = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    }
     return {
         "cpu": ", ".join(sorted(cpus)) or platform.machine(),
         "cores": os.cpu_count(),
@@ -424,15 +430,15 @@ def machine() -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown, a run a line."""
     lines = [
-        "| what | machines | compilers | problems | trials | jobs | s | $ | trials/s | coordinator ms/trial | scheduler ms/trial |",
+        "| what | machines | compilers | problems | trials | jobs | s | $ | trials/s | coordinator ms | scheduler ms |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for run in result["runs"]:
         rate = run["steady"] or run
-        cpu = rate["cpu_ms_per_trial"]
+        cpu, compilers, jobs = rate["cpu_ms_per_trial"], run["machines"] * run["slots"], sum(run["jobs"].values())
         lines.append(
-            f"| {run['what']} | {run['machines']} | {run['machines'] * run['slots']} | {run['problems']}"
-            f" | {run['trials']} | {sum(run['jobs'].values())} | {run['seconds']:.1f} | {run['dollars']:.2f} | {rate['trials_per_second']:.0f}"
+            f"| {run['what']} | {run['machines']} | {compilers} | {run['problems']} | {run['trials']} | {jobs}"
+            f" | {run['seconds']:.1f} | {run['dollars']:.2f} | {rate['trials_per_second']:.0f}"
             f" | {cpu['coordinator']:.2f} | {cpu['scheduler']:.2f} |"
         )
     return "\n".join(lines)
@@ -442,7 +448,7 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="OUT", help="where the result is written")
     made.add_argument("--machines", type=int, nargs="+", default=[10, 100, 1000], help="default: 10 100 1000")
-    made.add_argument("--problems", type=int, default=1000, help="where there are many (default: 1000)")
+    made.add_argument("--problems", type=int, default=500, help="where there are many (default: 500)")
     made.add_argument("--configs", type=int, default=32, help="of each of these (default: 32)")
     made.add_argument("--table", type=Path, metavar="JSON", help="print this result")
     made.add_argument("--serve", help=argparse.SUPPRESS)
@@ -452,10 +458,7 @@ def main() -> int:
     elif options.table:
         print(table(json.loads(options.table.read_text())))
     else:
-        result = measured(options)
-        print(table(result))
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+        print(table(measured(options)))
     return 0
 
 
