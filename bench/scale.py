@@ -60,7 +60,7 @@ RATE = RFC["dollars"] / (RFC["machines"] * RFC["seconds"])  # dollars for a mach
 SLOTS = 16  # images that a machine compiles at a time: an H200 node has so many cores a GPU
 IMAGE = 32 << 10  # bytes
 SAMPLES = 16  # timings of a candidate
-PROCESSES = 4  # that hold the simulated machines
+TOGETHER = 250  # machines that one process simulates, at most
 BUDGET = 64  # trials of the default strategy
 
 
@@ -233,11 +233,10 @@ class Processes:
         }
         dask = ("-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
         self.scheduler = self._start(*dask)
-        bounds = [round(step * machines / PROCESSES) for step in range(PROCESSES + 1)]
+        bounds = [*range(0, machines, TOGETHER), machines]
         self._others = [
             self._start(str(HERE / "scale.py"), "--serve", json.dumps([self.address, first, last, slots]))
             for first, last in pairwise(bounds)
-            if last > first
         ]
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
