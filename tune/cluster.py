@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,6 +13,7 @@ from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, 
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune import station
 from aotriton.tune.incident import PAUSES, TuningError
+from aotriton.tune.replies import Replies
 from aotriton.tune.station import CPU, GPU, CompileJob, Facts, Setting
 from aotriton.tune.worker import CANDIDATE_LIMIT, Device
 
@@ -80,6 +81,7 @@ class Cluster:
         if address is None:
             self._local = _local(gpus, jobs or cpu_count())
         self._client = self._connect()
+        self._replies = Replies(self._client, self._told)
 
     def first_gpu(self) -> Device:
         """What the first GPU is that comes; TuningError where those of this process do not."""
@@ -105,7 +107,7 @@ class Cluster:
             run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted, **where
         )
         self._flying[key] = future, address
-        future.add_done_callback(lambda done: self._events.put(_end(key, done)))
+        self._replies.expect(future)
         return key
 
     def events(self, wait: float) -> list[Event]:
@@ -170,6 +172,7 @@ class Cluster:
             if self._client.status == "running":
                 future.cancel()
         self._flying.clear()
+        self._replies.close()
         if self._local is None:
             self._client.close()
             return
@@ -193,15 +196,21 @@ class Cluster:
         except (OSError, TimeoutError) as error:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
+    def _told(self, key: str, reply: Any, error: str | None) -> None:
+        self._events.put(Ended(key, reply, error))
+
     def _look(self) -> list[Event]:
         """Greets who is new, and tells who is gone."""
         try:
-            workers = self._client.scheduler_info()["workers"]
+            workers: Collection[str] = self._client.nthreads()
+            if new := [address for address in workers if address not in self._known]:
+                # Not scheduler_info(): its result is the client's, who may overwrite it with one without workers.
+                told = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
         except OSError:
             return []  # the next events() finds the client reconnecting
-        for address, worker in workers.items():
-            if address not in self._known:
-                resources = worker.get("resources", {})
+        for address in new:
+            if address in told:
+                resources = told[address].get("resources", {})
                 needs = GPU if resources.get(GPU) else CPU if resources.get(CPU) else None
                 self._known[address] = int(resources.get(CPU, 0))
                 if needs:
@@ -256,6 +265,8 @@ class Cluster:
         while True:
             try:
                 self._client = self._connect()
+                self._replies.close()
+                self._replies = Replies(self._client, self._told)
                 self._note(f"the scheduler at {self.address} is back")
                 return lost
             except TuningError:
@@ -273,14 +284,6 @@ def new_setting(
 ) -> Setting:
     """Of a run of its own."""
     return Setting(uuid4().hex, launcher, compiler, store, tuple(pauses), families, candidate_limit)
-
-
-def _end(key: str, future: Future) -> Ended:
-    """What became of a job; called by Dask, in a thread of its own."""
-    try:
-        return Ended(key, future.result(timeout=60))
-    except Exception as error:  # the job's own, or whatever Dask says of a worker that died with it
-        return Ended(key, error=f"{type(error).__name__}: {error}")
 
 
 def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:

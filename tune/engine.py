@@ -61,9 +61,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
+        self._jobs: dict[str, Gpu] = {}  # by key: who measures
         self._slots: dict[str, int] = {}
         self._waiting: list[Waiting] = []
-        self._open: list[Search] = []
+        self._open: dict[Search, None] = {}  # in their order
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now
         self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
         self._images: dict[str, CompiledImage | CompileFailure] = {}
@@ -103,7 +104,8 @@ class Engine:
             return False
         if self._lost and not self._gpus and self.cluster.address is None:
             raise TuningError(self._lost[-1])
-        self.progress.show(self._recorded, len(self._gpus), self.busy(), self._best_now())
+        if self.progress.due:
+            self.progress.show(self._recorded, len(self._gpus), self.busy(), self._best_now())
         return True
 
     # Asking and compiling.
@@ -112,13 +114,16 @@ class Engine:
         slots = sum(self._slots.values())
         for search in list(self._open):
             self._ask_one(search)
-        while self._waiting and len(self._compile_jobs) < COMPILE_AHEAD * slots and self._ahead() < LOOKAHEAD:
+        for _ in range(LOOKAHEAD):
+            if not self._waiting or len(self._compile_jobs) >= COMPILE_AHEAD * slots or self._ahead() >= LOOKAHEAD:
+                return
             self._begin(self._waiting[0])
+        self.cluster.wake()  # the rest after what has happened meanwhile: GPUs are not to wait for many problems
 
     def _begin(self, waiting: Waiting) -> None:
         self._waiting.remove(waiting)
         search = waiting.begin()
-        self._open.append(search)
+        self._open[search] = None
         self._ask_one(search)
 
     def _ahead(self) -> int:
@@ -151,14 +156,14 @@ class Engine:
 
     def _want(self, search: Search, spec: ImageSpec) -> None:
         name = spec.name
-        if image := self._stored(name):
-            self._made(search, name, image)
-            return
-        search.compiling.add(name)
-        users = self._users.setdefault(name, [])
-        users.append(search)
-        if len(users) == 1:
+        if name not in self._users:
+            if image := self._stored(name):
+                self._made(search, name, image)
+                return
+            self._users[name] = []
             self._compile(spec, 1)
+        search.compiling.add(name)
+        self._users[name].append(search)
 
     def _stored(self, name: str) -> CompiledImage | CompileFailure | None:
         """The image that was measured, or any where none was; None where it is to be compiled."""
@@ -228,28 +233,33 @@ class Engine:
     # Measuring.
 
     def _assign(self) -> None:
-        for gpu in list(self._gpus.values()):
-            while len(gpu.flying) < AHEAD and (search := self._next(gpu)):
+        ready = [one for one in self._open if one.ready]
+        compiled = (one for one in list(self._waiting) if one.images <= self._images.keys())
+        for gpu in [one for one in self._gpus.values() if len(one.flying) < AHEAD]:
+            while len(gpu.flying) < AHEAD and (search := self._next(gpu, ready)):
                 self._measure(gpu, search)
-            compiled = (one for one in self._waiting if one.images <= self._images.keys())
+                if not search.ready:
+                    ready.remove(search)
             if not gpu.flying and (waiting := next(compiled, None)):  # out of order, rather than not at all
                 self._begin(waiting)
-                if search := self._next(gpu):
+                ready = [one for one in self._open if one.ready]
+                if search := self._next(gpu, ready):
                     self._measure(gpu, search)
 
-    def _next(self, gpu: Gpu) -> Search | None:
-        """The problem that this GPU is to go on with: its own, the next that is compiled, or one of another GPU."""
+    def _next(self, gpu: Gpu, ready: Sequence[Search]) -> Search | None:
+        """The problem that this GPU is to go on with, of those that are ``ready``: its own, the next that is compiled,
+        or one of another GPU.
+        """
         if gpu.search in self._open and gpu.search.ready:
             return gpu.search
         if gpu.flying and gpu.search in self._open and gpu.search.through and not gpu.search.concluding:
             return None  # its race is due when the GPU is through with what it has
-        taken = [one.search for one in self._gpus.values() if one is not gpu]
-        free = [one for one in self._open if one.ready and not any(one is other for other in taken)]
+        free = [one for one in ready if one.gpus <= {gpu.address}]
         whole = [one for one in free if not one.compiling]
         for searches in (whole, free if not gpu.flying else []):
             if searches:
                 return searches[0]
-        shared = [one for one in self._open if len(one.ready) > AHEAD * self._batch()]
+        shared = [one for one in ready if len(one.ready) > AHEAD * self._batch()]
         if gpu.flying or not shared:
             return None
         return max(shared, key=lambda one: len(one.ready))
@@ -260,14 +270,14 @@ class Engine:
 
     def _measure(self, gpu: Gpu, search: Search) -> None:
         search.visits += gpu.search is not search
-        gpu.search = search
+        gpu.turn(search)
         self._take(gpu, search)
         likely = self._last_best.get(str(search.problem.functional))
         names = sorted(search.ready, key=lambda name: search.ready[name].config != likely)[: self._batch()]
         requests = tuple(search.ready.pop(name) for name in names)
         search.measuring.update(names)
-        others = [one for other in self._gpus.values() if other is not gpu for one, _ in other.flying.values()]
-        elsewhere = search.known or search.visits > 1 or any(one is search for one in others)
+        own = sum(len(job.requests) for one, job in gpu.flying.values() if one is search)
+        elsewhere = search.known or search.visits > 1 or len(search.measuring) > own + len(names)
         search.concluding = search.through and not (search.ready or search.compiling or elsewhere)
         self._send(gpu, search, requests, finish=search.concluding)
 
@@ -295,7 +305,9 @@ class Engine:
             gpu.has.update(sent)
         best = search.best[0] if search.best else None
         job = MeasureJob(self.cluster.setting, search.problem, requests, race, finish, best, canaries, sent)
-        gpu.flying[self.cluster.submit(station.measure, job, GPU, gpu.address)] = search, job
+        key = self.cluster.submit(station.measure, job, GPU, gpu.address)
+        gpu.flying[key] = search, job
+        self._jobs[key] = gpu
 
     def _known_good(self, search: Search) -> list[Canary]:
         """Candidates of the problem that are right by what is recorded, the last one first."""
@@ -400,7 +412,9 @@ class Engine:
     def _gone(self, address: str) -> None:
         self._slots.pop(address, None)
         if gpu := self._gpus.pop(address, None):
+            gpu.turn(None)
             for key, (search, job) in gpu.flying.items():
+                del self._jobs[key]
                 self.cluster.forget(key)
                 self._again(search, job, ())
 
@@ -435,7 +449,7 @@ class Engine:
         if not free:
             return
         gpu = min(free, key=lambda gpu: (gpu.search is not search, -gpu.session, len(gpu.flying)))
-        gpu.search = search
+        gpu.turn(search)
         if gpu.session in search.raced or gpu.session < max(search.sessions, default=0):
             gpu.session = self.begin_session(gpu.device)
         self._take(gpu, search)
@@ -501,7 +515,7 @@ class Engine:
 
     def _close(self, search: Search) -> None:
         if search in self._open:
-            self._open.remove(search)
+            del self._open[search]
         if search.unfinished:
             self.unfinished.append(search.problem)
         for name in list(search.compiling):
@@ -521,10 +535,8 @@ class Engine:
                 self._gone(event.address)
             elif event.key in self._compile_jobs:
                 self._compiled(event)
-            else:
-                gpu = next((one for one in self._gpus.values() if event.key in one.flying), None)
-                if gpu:
-                    self._measured(gpu, event)
+            elif gpu := self._jobs.pop(event.key, None):
+                self._measured(gpu, event)
 
     def _arrived(self, event: Arrived) -> None:
         device = event.facts.device

@@ -32,9 +32,14 @@ class Progress:
     def problem(self, problem: Problem) -> None:
         self._now = str(problem)
 
+    @property
+    def due(self) -> bool:
+        """Whether the line is to be written anew."""
+        return self._live is not None and time.monotonic() - self._shown > AGAIN
+
     def show(self, trials: int, gpus: int, busy: float | None, best: str) -> None:
         """The line: trials so far, GPUs, the share of their time in which they measured, the best of the problem."""
-        if self._live and time.monotonic() - self._shown > AGAIN:
+        if self._live:
             self._shown = time.monotonic()
             share = f", {busy:.0%} busy" if busy is not None else ""
             about = f"{self._counts()} {trials} trials, {gpus} GPUs{share}  {self._now}"

@@ -161,10 +161,14 @@ class GpuStation:
     def facts(self, setting: Setting) -> Facts:
         worker = self._begin(setting)
         attempts = Attempts(worker, setting.pauses, self._stop, lambda note: None)
+        device: Device | WorkerError
         try:
-            device = attempts.of(worker.device, "its facts")
+            with self._busy:
+                device = attempts.of(worker.device, "its facts")
         except TuningError as error:
             device = WorkerError(str(error))
+        except Stopped:
+            device = WorkerError("the run has ended")
         about = TRITON_VERSION, code_digest(), store_token(self.store)
         if isinstance(device, WorkerError):
             return Facts(*about, gpu=self.gpu, error=str(device))
@@ -406,6 +410,11 @@ def _station() -> GpuStation | CompileStation:
             measures = worker.state.total_resources.get(GPU)
             _stations[worker] = GpuStation(*_gpu_of(str(worker.name))) if measures else CompileStation()
         return _stations[worker]
+
+
+def seat(worker: Any, station: GpuStation | CompileStation) -> None:
+    """Gives a Dask worker of this process its station: a simulated machine's is not made by itself."""
+    _stations[worker] = station
 
 
 def _gpu_of(name: str) -> tuple[str, int | None]:

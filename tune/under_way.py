@@ -18,7 +18,7 @@ from aotriton.tune.worker import Device, Request
 from aotriton.tune.writer import Image
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Waiting:
     """A problem that is not begun: the images that it may need, and what begins it."""
 
@@ -26,7 +26,7 @@ class Waiting:
     begin: Callable[[], Search]
 
 
-@dataclass
+@dataclass(eq=False)
 class Search:
     """One problem under way: what its strategy has asked for, and how far each of that is."""
 
@@ -55,6 +55,7 @@ class Search:
     sessions: set[int] = field(default_factory=set)  # of the sweeps
     written: threading.Event | None = None  # set when all of it is, and it can be decided
     raced: set[int] = field(default_factory=set)  # the sessions that have a race of it
+    gpus: set[str] = field(default_factory=set)  # those that it is the problem of
     visits: int = 0  # how often a GPU turned to it
     unfinished: bool = False
 
@@ -72,7 +73,7 @@ class Search:
         return not (self.compiling or self.ready or self.measuring or self.racing or pending)
 
 
-@dataclass
+@dataclass(eq=False)
 class Gpu:
     """A worker that measures, as the coordinator sees it."""
 
@@ -85,6 +86,14 @@ class Gpu:
     ran: bool = False
     failures: int = 0
     withheld: list[tuple[Image, Measurement]] = field(default_factory=list)
+
+    def turn(self, search: Search | None) -> None:
+        """Goes on with this problem."""
+        if self.search:
+            self.search.gpus.discard(self.address)
+        if search:
+            search.gpus.add(self.address)
+        self.search = search
 
     @property
     def device(self) -> Device:
