@@ -494,8 +494,8 @@ def _tune(run: Run, started: float) -> int:
             return _fail(
                 f"--arch {options.arch}, but the GPU is {device.arch}; other archs: --compile-only, --predict", 2
             )
-        count = f"{len(gpus)} x " if gpus else ""
-        progress.note(f"{count}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
+        many = f"{len(gpus)} x " if gpus else ""
+        progress.note(f"{many}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
         only = read_finalists(options.finalists, store) if options.finalists else {}
         found = list(only) or _problems(run, device.arch, device.multiprocessors)
         chosen = FINALISTS if only else run.strategy
