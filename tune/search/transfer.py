@@ -4,8 +4,8 @@
    known.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
-3. Polish: of the configs that differ from the best one in a single parameter the most promising ones, however little
-   that is; then again from 2, if something was gained, until the best one stays.
+3. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
+   parameter, or in two by one step each. Then again from 2, if something was gained, until the best ones stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 4  # trials of a round
 AHEAD = 2  # trials that the next round does not wait for
 GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
-POLISH = 10  # trials
+POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -34,7 +34,7 @@ class Transfer(Search):
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
         size = WARM if known else COLD
         self._planned = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
-        self._polished: Config | None = None  # what was the best one when its surroundings were last measured
+        self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
 
@@ -64,11 +64,26 @@ class Transfer(Search):
         return self._planned
 
     def _polish(self) -> list[Config]:
-        best = next(iter(self.ranked()), None)
-        if best is None or best == self._polished:
-            return []
-        self._polished = best
-        return self._promising(filter(self.new, self.space.lines(best)), POLISH)
+        """What is most promising around the first of the best whose surroundings were not measured."""
+        for best in self._families():
+            if best not in self._polished:
+                self._polished.add(best)
+                if found := self._promising(filter(self.new, self._around(best)), POLISH):
+                    return found
+        return []
+
+    def _families(self) -> list[Config]:
+        """The fastest configs that differ from each other in more than two parameters."""
+        found: list[Config] = []
+        for config in self.ranked():
+            if all(sum(one != other for one, other in zip(config, best, strict=True)) > 2 for best in found):
+                found.append(config)
+            if len(found) == FAMILIES:
+                break
+        return found
+
+    def _around(self, config: Config) -> list[Config]:
+        return [*self.space.lines(config), *self.space.diagonal(config)]
 
     def _promising(self, configs: Iterable[Config], count: int) -> list[Config]:
         """Those of which the model expects most, the best first."""
@@ -82,6 +97,5 @@ class Transfer(Search):
         fresh = [config for config in self.space.configs if self.new(config)]
         if len(fresh) <= MOST_SCORED:
             return fresh
-        around = [[*self.space.lines(best), *self.space.diagonal(best)] for best in self.ranked()[:BATCH]]
-        near = [config for configs in around for config in configs if self.new(config)]
+        near = [config for best in self.ranked()[:BATCH] for config in self._around(best) if self.new(config)]
         return list(dict.fromkeys([*near, *self.draw.sample(fresh, MOST_SCORED)]))

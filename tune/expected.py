@@ -1,0 +1,47 @@
+"""From a kernel's description to what it says of configs before they are compiled: rounds, steps and work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.kernel import Functional
+from aotriton.rules.work import TERMS, terms
+from aotriton.tune.fit import scalars_of
+from aotriton.tune.search.space import Config
+
+ROUNDS, STEPS, SHARE = map(TERMS.index, ("rounds", "steps of the rounds", "steps of all programs, by multiprocessor"))
+EDGE = 4096  # keeps traffic for each product above 1, where facts count by their logarithm
+
+
+def expected(
+    functional: Functional, sizes: Mapping[str, int], configs: Iterable[Config]
+) -> dict[Config, dict[str, float]]:
+    """For each config: ``rounds`` of programs that fill the GPU, ``steps`` of all rounds one after the other, ``work``
+    of these steps and the ``share`` of it that is useful (elements of tiles x depth), elements of a ``tile`` and of a
+    ``warp``'s part of it, and what is loaded for each product (``edge``).
+
+    ``sizes`` are the operator's. Nothing of a kernel that does not describe its work.
+    """
+    work = functional.kernel.work
+    if work is None:
+        return {}
+    scalars, found = scalars_of(functional), {}
+    for config in configs:
+        values = dict(config)
+        environment = Environment(sizes, scalars, values, multiprocessors=functional.target.multiprocessors)
+        told = terms(work, environment, 1)
+        rows, columns, depth = (
+            evaluate(one, environment) for one in (work.row_tile, work.column_tile, work.depth_tile)
+        )
+        tile = float(rows * columns)
+        found[config] = {
+            "rounds": told[ROUNDS],
+            "steps": told[STEPS],
+            "work": told[STEPS] * tile * depth,
+            "share": told[SHARE] * tile * depth,
+            "tile": tile,
+            "warp": tile / values.get("num_warps", 1),
+            "edge": EDGE / rows + EDGE / columns,
+        }
+    return found
