@@ -322,15 +322,16 @@ class Engine:
     def _measured(self, gpu: Gpu, event: Ended) -> None:
         search, job = gpu.flying.pop(event.key)
         search.concluding = search.concluding and not job.finish
-        if event.reply is None:
-            self.progress.note(f"{search.problem}: measured again: {event.error}")
+        made: Measured = event.reply
+        if made is None or made.empty:
+            why = event.error or "its worker did nothing"
+            self.progress.note(f"{search.problem}: measured again: {why}")
             self._again(search, job, ())
             gpu.failures += 1
             if gpu.failures == MOST_FAILURES:
-                self._lose(gpu, str(event.error))
+                self._lose(gpu, why)
             return
         gpu.failures = 0
-        made: Measured = event.reply
         for note in made.notes:
             self.progress.note(note)
         now = time.monotonic()

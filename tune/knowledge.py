@@ -9,6 +9,8 @@ from aotriton.rules.database import Outcome, TuningDatabase, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.tune.decide import spec_of
+from aotriton.tune.expected import expected
+from aotriton.tune.family import tuning
 from aotriton.tune.problems import Problem
 from aotriton.tune.search.portfolio import closeness
 from aotriton.tune.search.space import Config, Past, SearchSpace
@@ -37,14 +39,9 @@ def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningD
         if one.default is not None and vendor in one.values
     }
     features = features_of(problem.functional, problem.sizes, problem.bin)
-    facts = database.facts()
     history = tuple(_history(problem, features, configs, database, product))
-    known = {
-        config: {"registers": float(facts[name][1]), "shared": float(facts[name][2])}
-        for config, name in ((config_of(spec), spec.name) for spec in specs)
-        if name in facts
-    }
-    return SearchSpace(configs, values_of(specs), defaults, features, known, history)
+    facts = _expected(problem.functional, problem.sizes, configs)
+    return SearchSpace(configs, values_of(specs), defaults, features, facts, history)
 
 
 def values_of(specs: Iterable[ImageSpec]) -> dict[str, tuple[int, ...]]:
@@ -54,6 +51,14 @@ def values_of(specs: Iterable[ImageSpec]) -> dict[str, tuple[int, ...]]:
         for name, value in config_of(spec):
             found.setdefault(name, set()).add(value)
     return {name: tuple(sorted(values)) for name, values in found.items()}
+
+
+def _expected(
+    functional: Functional, shape: Mapping[str, int], configs: Iterable[Config]
+) -> Mapping[Config, Mapping[str, float]]:
+    if functional.kernel.work is None:
+        return {}
+    return expected(functional, tuning(functional.kernel.family).sizes(shape), configs)
 
 
 def _history(
@@ -85,6 +90,8 @@ def _history(
         }
         failed = {by_config[one.config] for one in outcomes if one.config in by_config} - set(medians)
         if medians:
-            found.append(Past(features_of(functional, json.loads(shape), bin), medians, frozenset(failed)))
+            sizes = json.loads(shape)
+            facts = _expected(functional, sizes, (*medians, *failed))
+            found.append(Past(features_of(functional, sizes, bin), medians, frozenset(failed), facts))
     near = closeness(features, found)
     return [found[place] for place in sorted(range(len(found)), key=lambda place: -near[place])[:MOST_PAST]]

@@ -143,6 +143,11 @@ class Measured:
     seconds: float = 0.0
     preparing: float = 0.0
 
+    @property
+    def empty(self) -> bool:
+        """Whether it tells nothing, as of a job of a run that has ended."""
+        return not (self.results or self.race or self.apart or self.missing or self.unprepared or self.error)
+
 
 class GpuStation:
     """One GPU, through a child process that may die."""
