@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _import(run)
         if options.dry_run:
             return _dry_run(run)
-        if not _triton_fits():
+        if not options.scheduler and not _triton_fits():  # there it is the workers' matter
             return 2
         if options.decide:
             return _decide(run)
