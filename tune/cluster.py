@@ -20,6 +20,7 @@ from aotriton.tune.worker import CANDIDATE_LIMIT, Device
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
 
+LATER = 1 << 40  # more than a run has jobs
 LOOK = 0.5  # seconds between two looks at who is there
 RECONNECT = 600.0  # seconds that a scheduler may be away
 
@@ -98,13 +99,17 @@ class Cluster:
             if self._local is not None and len(failed) == self._gpus:
                 raise TuningError(str(failed[-1]))
 
-    def submit(self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None) -> str:
-        """Has a worker run the job, the one at ``address`` or any that has what it ``needs``; the job's key."""
+    def submit(
+        self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
+    ) -> str:
+        """Has a worker run the job, the one at ``address`` or any that has what it ``needs``; the job's key. ``later``:
+        when there is nothing else to do.
+        """
         key = f"{run.__name__}-{uuid4().hex}"
         where = {"workers": [address], "allow_other_workers": False} if address else {}
         self._submitted += 1  # a worker does first what was submitted first, which Dask does not promise by itself
         future = self._client.submit(
-            run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted, **where
+            run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted - LATER * later, **where
         )
         self._flying[key] = future, address
         self._replies.expect(future)

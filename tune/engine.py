@@ -115,7 +115,8 @@ class Engine:
         for search in list(self._open):
             self._ask_one(search)
         for _ in range(LOOKAHEAD):
-            if not self._waiting or len(self._compile_jobs) >= COMPILE_AHEAD * slots or self._ahead() >= LOOKAHEAD:
+            wanted = sum(bool(self._users.get(name)) for name, _ in self._compile_jobs.values())
+            if not self._waiting or wanted >= COMPILE_AHEAD * slots or self._ahead() >= LOOKAHEAD:
                 return
             self._begin(self._waiting[0])
         self.cluster.wake()  # the rest after what has happened meanwhile: GPUs are not to wait for many problems
@@ -161,6 +162,7 @@ class Engine:
                 self._made(search, name, image)
                 return
             self._users[name] = []
+        if not self._users[name]:  # nobody compiles it, or only when there is nothing else to do
             self._compile(spec, 1)
         search.compiling.add(name)
         self._users[name].append(search)
@@ -171,12 +173,14 @@ class Engine:
             self._images[name] = found
         return self._images.get(name)
 
-    def _compile(self, spec: ImageSpec, tried: int) -> None:
+    def _compile(self, spec: ImageSpec, tried: int, later: bool = False) -> None:
         job = CompileJob(self.cluster.setting, {"name": spec.name, **request_of(spec)}, self.checksums.get(spec.name))
-        self._compile_jobs[self.cluster.submit(station.compile_image, job, CPU)] = spec.name, tried
+        self._compile_jobs[self.cluster.submit(station.compile_image, job, CPU, later=later)] = spec.name, tried
 
     def _compiled(self, event: Ended) -> None:
         name, tried = self._compile_jobs.pop(event.key)
+        if name not in self._users:
+            return  # it was compiled twice
         users = self._users[name]
         spec = users[0].specs[name] if users else None
         reply: Compiled | None = event.reply
@@ -512,7 +516,7 @@ class Engine:
             spec = ImageSpec.of(other, winner.psels, winner.copts)
             if spec.name not in self._users and not self._stored(spec.name):
                 self._users[spec.name] = []
-                self._compile(spec, 1)
+                self._compile(spec, 1, later=True)
 
     def _close(self, search: Search) -> None:
         if search in self._open:
