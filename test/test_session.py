@@ -18,7 +18,7 @@ from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.engine import unfit
+from aotriton.tune.engine import AHEAD, unfit
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
@@ -263,7 +263,9 @@ def test_a_gpu_that_cannot_run_anything_stops_the_session(tmp_path: Path, orders
 
 
 def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict[str, object]) -> None:
-    """kill -9 of the tuner, twice: its child ends too; the last run completes every candidate, each measured once."""
+    """kill -9 of the tuner, twice: its child ends too; the last run completes every candidate, each with one row, and
+    has launched none again but what was under way.
+    """
     orders.update(slow=0.05)
     script = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
@@ -296,9 +298,9 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
     }
     names = Counter(line.split()[1] for line in (tmp_path / "log").read_text().splitlines())
     raced = {o.image for o in last if o.phase == "race"}
-    # Opened twice beyond its bins and races only where a kill came between the launch and the row.
+    # Opened twice beyond its bins and races only where a kill came before the row was on the disk.
     repeated = sum(names[name] - len({o.bin for o in last if o.image == name}) for name in names if name not in raced)
-    assert repeated <= 2
+    assert repeated <= 2 * AHEAD
 
 
 def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None:
