@@ -2,10 +2,10 @@
 
 The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the
 context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
-gets a line for each candidate opened, "slow" the seconds that each takes, "no_binding" and "dies_at_start" fail at the
-start. "lost" is [after how many requests the GPU is lost, for how many more], counted in the folder
-"counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls itself, "other" has product and
-driver of single ones. "refuse" lists batches of shapes on which no launch sequence runs; "lost_gpu" alone has one GPU
+gets a line for each candidate opened, "slow" the seconds that each takes, "late" those that GPUs take to start;
+"no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
+more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
+itself, "other" has product and driver of single ones. "refuse" lists batches of shapes on which no launch sequence runs; "lost_gpu" alone has one GPU
 refuse all of them.
 """
 
@@ -50,6 +50,7 @@ class StandinLauncher:
         self._orders = json.loads(os.environ.get("AOTRITON_STANDIN", "{}"))
         if self._orders.get("no_binding"):
             raise RuntimeError("pyaotriton is missing")
+        time.sleep(self._orders.get("late", {}).get(os.environ["CUDA_VISIBLE_DEVICES"], 0))
         if self._orders.get("dies_at_start"):
             os._exit(3)
         self._gpu = os.environ["CUDA_VISIBLE_DEVICES"]

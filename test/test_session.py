@@ -241,6 +241,15 @@ def test_two_gpus_share_the_problems(tmp_path: Path, orders: dict[str, object]) 
     assert {outcome.session for outcome in outcomes if outcome.status == "ok"} == {1, 2}
 
 
+def test_a_gpu_that_still_starts_is_not_waited_for(tmp_path: Path, orders: dict[str, object]) -> None:
+    """One measures all; the other one comes up meanwhile and is ended with the run, wherever it is then."""
+    for late in (0.5, 1.0, 60.0):
+        (tmp_path / str(late)).mkdir()
+        orders.update(late={"1": late})
+        outcomes = run(tmp_path / str(late), small(), gpus=2)
+        assert {o.image for o in outcomes if o.phase == "sweep"} == {spec.name for spec in space(small()[0]).candidates}
+
+
 def test_a_deadline_ends_between_problems(tmp_path: Path, orders: dict[str, object]) -> None:
     """After the time budget no problem is begun; each one that was begun has its winner."""
     orders.update(slow=0.05)
