@@ -5,8 +5,8 @@ context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race
 gets a line for each candidate opened, "slow" the seconds that each takes, "late" those that GPUs take to start;
 "no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
 more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
-itself, "other" has product and driver of single ones. "refuse" lists batches of shapes on which no launch sequence runs; "lost_gpu" alone has one GPU
-refuse all of them.
+itself, "other" has product and driver of single ones. "refuse" lists batches of shapes on which no launch sequence
+runs; "lost_gpu" alone has one GPU refuse all of them.
 """
 
 from __future__ import annotations
