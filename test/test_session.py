@@ -233,12 +233,14 @@ def test_gpus_of_two_kinds_are_not_mixed(
 
 
 def test_two_gpus_share_the_problems(tmp_path: Path, orders: dict[str, object]) -> None:
-    """Both work, each candidate is measured once, and each GPU has its own session."""
+    """Both work, each candidate is measured once, and each GPU has its own sessions: a race has one that is not older
+    than the sweeps, wherever those were.
+    """
     orders.update(slow=0.02)
     outcomes = run(tmp_path, small((64, 512, 2048, 8192)), gpus=2)
     assert set(Counter((o.image, o.bin, o.phase) for o in outcomes).values()) == {1}
     assert len({outcome.bin for outcome in outcomes}) == 4
-    assert {outcome.session for outcome in outcomes if outcome.status == "ok"} == {1, 2}
+    assert {outcome.session for outcome in outcomes if outcome.phase == "sweep"} >= {1, 2}
 
 
 def test_a_gpu_that_still_starts_is_not_waited_for(tmp_path: Path, orders: dict[str, object]) -> None:
