@@ -33,8 +33,8 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Value
 from aotriton.rules.target import target
+from aotriton.tune.compiled import launch_request, unfit
 from aotriton.tune.cores import launch_cores, leave
-from aotriton.tune.engine import launch_request, unfit
 from aotriton.tune.family import tuning
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, shape_of

@@ -302,9 +302,11 @@ class Counted(Cluster):
         self.jobs = Counter[str]()
         super().__init__(*arguments)
 
-    def submit(self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None) -> str:
+    def submit(
+        self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
+    ) -> str:
         self.jobs[run.__name__] += 1
-        return super().submit(run, job, needs, address)
+        return super().submit(run, job, needs, address, later)
 
 
 def tuned(

@@ -92,7 +92,7 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     from aotriton.rules.family import kernel
     from aotriton.rules.image import ImageSpec
     from aotriton.rules.kernel import parse_functional
-    from aotriton.tune.engine import launch_request
+    from aotriton.tune.compiled import launch_request
     from aotriton.tune.launcher import GpuLauncher
     from aotriton.tune.problems import Problem
 

@@ -5,7 +5,6 @@ nvcc is a stand-in, too, but for one test, which wants the real one. What is ref
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,12 +13,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import autotuned
 import numpy as np
 import pytest
+from autotune_example import EXAMPLES, example
 from test_install import compiler
 from test_kernels import round_to
 
@@ -38,7 +38,6 @@ from aotriton.tune.launcher import GpuLauncher
 from aotriton.tune.worker import Request
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "examples" / "autotune"
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 
 # Writes down what it is asked as if that were a cubin. What is 8 wide spills.
@@ -76,16 +75,6 @@ def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     cuda.version.cache_clear()
     return tool
-
-
-def example(name: str) -> ModuleType:
-    """An example's module, as a program of its own would be it."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def softmax() -> Tuned:

@@ -18,7 +18,8 @@ from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.engine import AHEAD, unfit
+from aotriton.tune.compiled import unfit
+from aotriton.tune.engine import AHEAD
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress

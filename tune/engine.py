@@ -20,6 +20,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import station
 from aotriton.tune.cluster import Arrived, Cluster, Ended, Event, Left
+from aotriton.tune.compiled import FACTS, launch_request, unfit
 from aotriton.tune.decide import decide, race_is_due
 from aotriton.tune.incident import Canary, TuningError
 from aotriton.tune.problems import Problem
@@ -606,8 +607,7 @@ class Engine:
     def _image(self, search: Search, name: str) -> Image:
         image = self._images[name]
         facts = {} if isinstance(image, CompileFailure) else image.metadata
-        wanted = ("sha256", "registers", "spills", "shared")
-        return name, search.specs[name].config, {key: facts.get(key) for key in wanted}
+        return name, search.specs[name].config, {key: facts.get(key) for key in FACTS}
 
     def _measurement(
         self,
@@ -640,17 +640,3 @@ def _thought(future: Future[Step]) -> Step:
         return future.result()
     except BrokenExecutor as error:
         raise TuningError(f"the process of a strategy ended: {error}") from error
-
-
-def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
-    """Why the image is not worth a GPU's time, by what the compiler said of it."""
-    limit = spec.functional.target.shared_limit
-    if image.metadata["shared"] > limit:
-        return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
-    if image.spills:
-        return f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
-    return None
-
-
-def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
-    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))

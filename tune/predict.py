@@ -13,7 +13,6 @@ from dataclasses import replace
 from random import Random
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
-from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
@@ -21,14 +20,13 @@ from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model
 from aotriton.rules.target import target
 from aotriton.rules.work import WORTH_SHIPPING
+from aotriton.tune.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.compute_unit import Candidate
-from aotriton.tune.engine import unfit
 from aotriton.tune.family import tuning
 from aotriton.tune.fit import Apart, Facts, fit_apart
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import keys_of
 from aotriton.tune.sample import MOST_IMAGES, WITHIN
-from aotriton.tune.settle import FACTS
 from aotriton.tune.space import configs, ruled_out
 
 SOURCE = "static model of tune/predict.py"
@@ -54,22 +52,7 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
         likely = [one for one in found if not all(ruled_out(one[0], cell) for cell in keys)] or found
         best = own.guess(functional, cells, [candidate for _, candidate in likely])[0]
         spec = next(spec for spec, candidate in likely if candidate is best)
-        psels, copts = spec.canonical()
-        for cell in cells:
-            winners.append(
-                Winner(
-                    arch=functional.arch,
-                    product=functional.target.product,
-                    kernel=functional.kernel.name,
-                    functional=str(functional),
-                    bin=bin_text(functional.kernel.tuning_keys, cell),
-                    image=spec.name,
-                    psels=psels,
-                    copts=copts,
-                    provenance="predicted",
-                    source=SOURCE,
-                )
-            )
+        winners += [untimed_winner(spec, cell, "predicted", SOURCE) for cell in cells]
     return winners
 
 

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
-from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, foreign_tables
 from aotriton.rules.family import Family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.rows import Winner
-from aotriton.tune.engine import unfit
+from aotriton.tune.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problems import keys_of
-from aotriton.tune.settle import FACTS
 
 
 @dataclass(frozen=True)
@@ -96,25 +94,10 @@ def _winners(said: Published, functionals: Collection[Functional], source: str) 
         if any(functional.get(name, value) != value for name, value in said.choices.items()):
             continue
         spec = ImageSpec.of(functional, said.psels, said.copts)
-        psels, copts = spec.canonical()
         for cell in functional.kernel.cells():
             keys = keys_of(functional, cell)
             if all(keys[name] == value for name, value in said.keys.items()):
-                yield (
-                    Winner(
-                        arch=functional.arch,
-                        product=functional.target.product,
-                        kernel=functional.kernel.name,
-                        functional=str(functional),
-                        bin=bin_text(functional.kernel.tuning_keys, cell),
-                        image=spec.name,
-                        psels=psels,
-                        copts=copts,
-                        provenance="imported",
-                        source=source,
-                    ),
-                    spec,
-                )
+                yield untimed_winner(spec, cell, "imported", source), spec
 
 
 def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int | None, over: Collection[str]) -> int:

@@ -22,8 +22,8 @@ from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.rows import Outcome, latest_medians
 from aotriton.rules.work import WORTH_SHIPPING
+from aotriton.tune.compiled import FACTS, launch_request
 from aotriton.tune.decide import spec_of
-from aotriton.tune.engine import launch_request
 from aotriton.tune.family import tuning
 from aotriton.tune.fit import fit
 from aotriton.tune.incident import TuningError
@@ -32,7 +32,6 @@ from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
 from aotriton.tune.sequences import Draw, LaunchSequence
 from aotriton.tune.session import begin_session
-from aotriton.tune.settle import FACTS
 from aotriton.tune.worker import Device, GpuWorker, WorkerError
 
 WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby

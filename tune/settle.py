@@ -9,10 +9,9 @@ from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.compiled import FACTS
 from aotriton.tune.recompile import Compile
 from aotriton.tune.session import decide_siblings
-
-FACTS = ("sha256", "registers", "spills", "shared")
 
 
 def settle(

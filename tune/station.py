@@ -103,8 +103,8 @@ class Compiled:
 @dataclass(frozen=True)
 class MeasureJob:
     """Candidates of one problem: swept one after the other, or raced. ``finish``: they are the last ones, so that those
-    which lead of all that were swept here are raced at once. ``images`` are those, by name, that
-    the worker has not."""
+    which lead of all that were swept here are raced at once. ``images`` are those, by name, that the worker has not.
+    """
 
     setting: Setting
     problem: Problem

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from autotune_example import example
 
 import aotriton
 from aotriton.codegen.compile import ImageStore
@@ -22,8 +21,6 @@ pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTH
 pytest.importorskip("torch", reason="torch is not installed")
 import torch  # noqa: E402 (the functions below name it)
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "autotune"
-
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,15 +28,6 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("AOTRITON_IMAGE_STORE", raising=False)
     monkeypatch.setenv(family.VARIABLE, "")
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def verdicts(one: Tuned) -> set[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from aotriton.tune.search.lfbo import Lfbo
 from aotriton.tune.search.pattern import Pattern
 from aotriton.tune.search.space import SearchSpace
-from aotriton.tune.search.strategy import Search, Strategy
+from aotriton.tune.search.strategy import Strategy, StrategyBase
 from aotriton.tune.search.sweep import Exhaustive, Random
 from aotriton.tune.search.transfer import Transfer
 
-STRATEGIES: dict[str, type[Search]] = {
+STRATEGIES: dict[str, type[StrategyBase]] = {
     "exhaustive": Exhaustive,
     "random": Random,
     "pattern": Pattern,

@@ -32,7 +32,7 @@ class Strategy(Protocol):
         """Whether nothing more will be asked, whatever is told. Some of what was asked may still be under way."""
 
 
-class Search(ABC):
+class StrategyBase(ABC):
     """What all strategies keep: the trials, what is under way, how much of the budget is left, and a seeded draw."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
@@ -82,7 +82,7 @@ class Search(ABC):
         return sorted((config for config, trial in self.trials.items() if trial.median_us), key=self.time)
 
 
-class Stepwise(Search):
+class Stepwise(StrategyBase):
     """A strategy that learns from whole batches: each one is chosen when all of those before it have been told."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aotriton.tune.search.space import Config, SearchSpace
-from aotriton.tune.search.strategy import Search
+from aotriton.tune.search.strategy import StrategyBase
 
 
-class Exhaustive(Search):
+class Exhaustive(StrategyBase):
     """Every config, in the order of the space."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:

@@ -16,7 +16,7 @@ from math import inf
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
 from aotriton.tune.search.space import Config, SearchSpace, Trial
-from aotriton.tune.search.strategy import Search
+from aotriton.tune.search.strategy import StrategyBase
 
 PORTFOLIO = 8
 COLD, WARM = 16, 10  # trials of the start, without a history and with one
@@ -28,7 +28,7 @@ POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
-class Transfer(Search):
+class Transfer(StrategyBase):
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
         super().__init__(space, seed, budget)
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
