@@ -83,6 +83,12 @@ class Work:
         """What depends on psels alone, in the order of the C++ code."""
         return (self.row_tile, self.column_tile, self.depth_tile, self.programs)
 
+    @property
+    def psels(self) -> frozenset[str]:
+        """The psels that it depends on."""
+        steps = (step for one in (*self.of_call, *self.of_tile) for step in one.postfix())
+        return frozenset(str(name) for code, name in steps if code == "psel")
+
 
 def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, ...]:
     """The TERMS of a call: ``environment`` has its sizes and scalars, the candidate's psels and the GPU's

@@ -73,16 +73,23 @@ def decidable(
     kept: list[Outcome] = []
     held: set[Place] = set()
     for (functional, bin, shape), rows in places.items():
-        names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
         ended = searched.get((functional, bin, shape), set())
+        if not any(row.session in campaign_of for row in rows) and _through(rows, ended):
+            kept += rows
+            continue
+        names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
         rows = _without_unfinished(names, rows, campaign_of, ended)
-        through = any(row.session in ended for row in rows) and not race_is_due(rows)
-        if finished(names, rows) or through:
+        if finished(names, rows) or _through(rows, ended):
             kept += rows
         elif standing.get((functional, bin)) in names:
             kept += rows
             held.add((functional, bin))
     return kept, held
+
+
+def _through(rows: Sequence[Outcome], ended: Collection[int]) -> bool:
+    """Whether a search has come to its end in one of these sessions, and its race is over."""
+    return any(row.session in ended for row in rows) and not race_is_due(rows)
 
 
 def _without_unfinished(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional
-from aotriton.rules.work import TERMS, terms
+from aotriton.rules.work import TERMS, Work, terms
 from aotriton.tune.fit import scalars_of
 from aotriton.tune.search.space import Config
 
@@ -26,22 +26,28 @@ def expected(
     work = functional.kernel.work
     if work is None:
         return {}
-    scalars, found = scalars_of(functional), {}
+    scalars, multiprocessors = scalars_of(functional), functional.target.multiprocessors
+    decisive = work.psels
+    by_tile: dict[Config, dict[str, float]] = {}  # hundreds of configs have some ten tiles
+    found = {}
     for config in configs:
-        values = dict(config)
-        environment = Environment(sizes, scalars, values, multiprocessors=functional.target.multiprocessors)
-        told = terms(work, environment, 1)
-        rows, columns, depth = (
-            evaluate(one, environment) for one in (work.row_tile, work.column_tile, work.depth_tile)
-        )
-        tile = float(rows * columns)
-        found[config] = {
-            "rounds": told[ROUNDS],
-            "steps": told[STEPS],
-            "work": told[STEPS] * tile * depth,
-            "share": told[SHARE] * tile * depth,
-            "tile": tile,
-            "warp": tile / values.get("num_warps", 1),
-            "edge": EDGE / rows + EDGE / columns,
-        }
+        tile = tuple(pair for pair in config if pair[0] in decisive)
+        if tile not in by_tile:
+            by_tile[tile] = _of_tile(work, Environment(sizes, scalars, dict(tile), multiprocessors=multiprocessors))
+        facts = by_tile[tile]
+        found[config] = {**facts, "warp": facts["tile"] / dict(config).get("num_warps", 1)}
     return found
+
+
+def _of_tile(work: Work, environment: Environment) -> dict[str, float]:
+    told = terms(work, environment, 1)
+    rows, columns, depth = (evaluate(one, environment) for one in (work.row_tile, work.column_tile, work.depth_tile))
+    tile = float(rows * columns)
+    return {
+        "rounds": told[ROUNDS],
+        "steps": told[STEPS],
+        "work": told[STEPS] * tile * depth,
+        "share": told[SHARE] * tile * depth,
+        "tile": tile,
+        "edge": EDGE / rows + EDGE / columns,
+    }

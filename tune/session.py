@@ -98,7 +98,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
                 progress.note(engine.told())
             for functional in engine.touched.values():
                 decide_siblings(database, functional, plan.product)
-        left = _tasks(plan, [task.problem for task in tasks], database)
+        left = _unfinished(plan, tasks, database)
     if engine.unfinished:
         raise TuningError(f"{len(engine.unfinished)} problems could not be finished: {engine.unfinished[0]}: see above")
     return len(left)
@@ -145,10 +145,18 @@ def _begin(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
 
 def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> list[Task]:
     """The problems that still have something to measure, with all their candidates."""
+    tasks = []
+    for problem in problems:
+        candidates = plan.only.get(problem) or space(problem, rich=plan.strategy != EXHAUSTIVE).candidates
+        tasks.append(Task(problem, {spec.name: spec for spec in candidates}))
+    return _unfinished(plan, tasks, database)
+
+
+def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> list[Task]:
     known: dict[tuple[str, str, str], list[Outcome]] = {}
     ended: set[tuple[str, ...]] = set()
     marks = campaign.campaigns(database)
-    for arch, kernel in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
+    for arch, kernel in {(task.problem.functional.arch, task.problem.kernel.name) for task in tasks}:
         for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
         ended |= {
@@ -156,10 +164,9 @@ def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
             for one in database.searched(arch, kernel, plan.product)
             if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
         }
-    tasks = []
-    for problem in problems:
-        candidates = plan.only.get(problem) or space(problem, rich=plan.strategy != EXHAUSTIVE).candidates
-        specs = {spec.name: spec for spec in candidates}
+    left = []
+    for task in tasks:
+        problem, specs = task.problem, task.specs
         place = problem.kernel.name, str(problem.functional), problem.bin
         outcomes = [o for o in known.get(place, ()) if o.shape == problem.shape_text]
         if plan.strategy == EXHAUSTIVE:
@@ -168,8 +175,8 @@ def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) ->
             mine = [one for one in outcomes if one.image in specs]  # none where the source has changed since
             done = (*place, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
         if specs and not done:
-            tasks.append(Task(problem, specs))
-    return tasks
+            left.append(task)
+    return left
 
 
 def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:

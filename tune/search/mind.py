@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import multiprocessing
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aotriton.tune.search.space import Config, Trial
@@ -45,7 +48,7 @@ class Minds:
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # this process has threads
-        self._processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(count)]
+        self._processes = [ProcessPoolExecutor(1, context, initializer=_prepare) for _ in range(count)]
         self._numbers = itertools.count()
 
     def add(self, make: Callable[..., Strategy], *arguments: object) -> Mind:
@@ -69,6 +72,16 @@ class _Elsewhere(Mind):
 
 
 _strategies: dict[int, Strategy] = {}
+
+
+def _prepare() -> None:
+    """Imports what models need while the first configs, which need none, are compiled and measured."""
+    threading.Thread(target=_import, args=("sklearn.ensemble",), daemon=True).start()
+
+
+def _import(module: str) -> None:
+    with suppress(ImportError):  # a strategy that needs it will say so
+        importlib.import_module(module)
 
 
 def _make(number: int, make: Callable[..., Strategy], arguments: tuple[object, ...]) -> None:
