@@ -131,12 +131,19 @@ def test_a_file_that_has_no_finalists_is_refused(tmp_path: Path) -> None:
 
 
 def test_budgets_are_trials_seconds_or_dollars() -> None:
-    """A dollar buys GPU hours by their price, shared by the GPUs; what is none of these is refused."""
-    assert budget("64", None, 4) == Budget(trials=64)
-    assert budget("60s", None, 4) == Budget(seconds=60.0)
-    assert budget("0.80usd", 4.0, 2) == Budget(seconds=360.0)
+    """A dollar buys GPU hours by their price; what is none of these is refused."""
+    assert budget("64", None) == Budget(trials=64)
+    assert budget("60s", None) == Budget(seconds=60.0)
+    assert budget("0.80usd", 4.0) == Budget(gpu_seconds=720.0)
     for text in ("0", "-3", "64x", "1.5", "", "0usd"):
         with pytest.raises(ValueError, match="--budget"):
-            budget(text, 1.0, 1)
+            budget(text, 1.0)
     with pytest.raises(ValueError, match="needs --price"):
-        budget("1usd", None, 1)
+        budget("1usd", None)
+
+
+def test_no_problem_is_begun_when_the_gpus_have_cost_enough(tmp_path: Path, orders: dict[str, object]) -> None:
+    """A run without a GPU second left measures nothing, and the same command with more of them goes on."""
+    assert run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e-6) == []
+    run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e6)
+    assert len(winners(tmp_path)) == 1

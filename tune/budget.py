@@ -10,13 +10,16 @@ WRITTEN = re.compile(r"(\d+(?:\.\d+)?)(s|usd)?")
 
 @dataclass(frozen=True)
 class Budget:
-    """Most ``trials`` of a problem, or most ``seconds`` of the run; None where it is not limited."""
+    """Most ``trials`` of a problem, ``seconds`` of the run, or ``gpu_seconds`` of all its GPUs together; None where
+    there is no limit.
+    """
 
     trials: int | None = None
     seconds: float | None = None
+    gpu_seconds: float | None = None
 
 
-def budget(text: str, price: float | None, gpus: int) -> Budget:
+def budget(text: str, price: float | None) -> Budget:
     """The budget that ``text`` says: trials as ``64``, seconds as ``60s``, dollars as ``0.80usd``.
 
     ``price`` is what a GPU costs an hour, in dollars. ValueError where the text is none of these, or is of dollars
@@ -34,4 +37,4 @@ def budget(text: str, price: float | None, gpus: int) -> Budget:
         return Budget(seconds=amount)
     if not price:
         raise ValueError("--budget in dollars needs --price, what a GPU costs an hour")
-    return Budget(seconds=3600 * amount / (price * max(gpus, 1)))
+    return Budget(gpu_seconds=3600 * amount / price)

@@ -55,6 +55,7 @@ class Engine:
     product: str
     driver: str
     deadline: float
+    gpu_seconds: float
     begin_session: Callable[[Device], int]
     counting: Callable[[list[Outcome]], list[Outcome]]  # those that make further measuring needless
     checksums: dict[str, str]
@@ -74,6 +75,7 @@ class Engine:
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
         self._lost: list[str] = []
+        self._lent = 0.0  # seconds that the run had those GPUs that are gone
         self._times: dict[str, list[tuple[float, float]]] = {}  # begin and end of what each GPU was busy with
         self._recorded = 0
         self._ended = 0.0
@@ -81,7 +83,7 @@ class Engine:
         self.unfinished: list[Problem] = []
 
     def run(self, waiting: Iterable[Waiting]) -> None:
-        """Until all is done, or the deadline has passed and what was begun is done. TuningError where it cannot."""
+        """Until all is done, or the time is over and what was begun is done. TuningError where it cannot."""
         self._waiting = list(waiting)
         try:
             while self._advance():
@@ -92,7 +94,8 @@ class Engine:
     def _advance(self) -> bool:
         """Gives everybody work; False where there is none any more."""
         self._writer.check()
-        if time.monotonic() >= self.deadline:
+        now = time.monotonic()
+        if now >= self.deadline or self._lent + sum(now - gpu.since for gpu in self._gpus.values()) >= self.gpu_seconds:
             self._waiting.clear()
             for search in [one for one in self._open if not one.begun]:
                 self._close(search)
@@ -418,6 +421,7 @@ class Engine:
     def _gone(self, address: str) -> None:
         self._slots.pop(address, None)
         if gpu := self._gpus.pop(address, None):
+            self._lent += time.monotonic() - gpu.since
             gpu.turn(None)
             for key, (search, job) in gpu.flying.items():
                 del self._jobs[key]
@@ -559,7 +563,8 @@ class Engine:
             self._lost.append(f"{about}: tune on it alone (--gpus)")
             self.progress.note(f"{event.address} is left out: {self._lost[-1]}")
         else:
-            self._gpus[event.address] = Gpu(event.address, event.facts)
+            since = time.monotonic() if self._recorded else self.began
+            self._gpus[event.address] = Gpu(event.address, event.facts, since)
             self._times.setdefault(event.address, [])
 
     def _settle(self) -> None:

@@ -44,7 +44,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun.
+    """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun, nor
+    when the run has had its GPUs for ``gpu_seconds``, all of them together.
 
     ``strategy`` is one of ``tune.search``, of at most ``budget`` trials a problem; but for the exhaustive one it
     chooses from the rich space. ``only`` has the images to choose from by problem, where others chose them before.
@@ -56,6 +57,7 @@ class Plan:
     device: Device
     again: bool = False
     deadline: float = float("inf")
+    gpu_seconds: float = float("inf")
     options: str = ""
     strategy: str = EXHAUSTIVE
     seed: int = 0
@@ -80,7 +82,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
         plan, tasks = _begin(plan, problems, database)
         progress.begin(len(problems), len(problems) - len(tasks))
         engine = Engine(
-            database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline,
+            database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
             begin_session=lambda device: _begin_session(plan, database, device),
             counting=lambda outcomes: _counting(plan, database, outcomes),
             checksums=database.checksums(),

@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
         made.error("--sample times on this machine's GPUs: run it there, without --scheduler")
     if options.budget:
         try:
-            budget(options.budget, options.price, 1)
+            budget(options.budget, options.price)
         except ValueError as error:
             made.error(str(error))
     if options.over_predicted and not options.take_in:
@@ -499,11 +499,10 @@ def _tune(run: Run, started: float) -> int:
         only = read_finalists(options.finalists, store) if options.finalists else {}
         found = list(only) or _problems(run, device.arch, device.multiprocessors)
         chosen = FINALISTS if only else run.strategy
-        limit = _budget(run, chosen, len(gpus))
+        limit = _budget(run, chosen)
         plan = Plan(
             options.database, store, device, options.again, min(deadline, started + (limit.seconds or float("inf"))),
-            run.spelled,
-            chosen, options.seed, limit.trials, only, began=started,
+            limit.gpu_seconds or float("inf"), run.spelled, chosen, options.seed, limit.trials, only, began=started,
         )  # fmt: skip
         with TuningDatabase(options.database) as database:
             before = Before.of(database, device.arch, device.name)
@@ -524,11 +523,11 @@ def _tune(run: Run, started: float) -> int:
     return 0
 
 
-def _budget(run: Run, chosen: str, gpus: int) -> Budget:
+def _budget(run: Run, chosen: str) -> Budget:
     """What is given, else the effort's."""
     options = run.options
     if options.budget:
-        return budget(options.budget, options.price, gpus)
+        return budget(options.budget, options.price)
     return Budget(trials=BUDGETS[options.effort or "full"].get(chosen))
 
 

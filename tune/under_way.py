@@ -79,6 +79,7 @@ class Gpu:
 
     address: str
     facts: Facts
+    since: float  # it is the run's, on time.monotonic's clock
     session: int = 0
     search: Search | None = None
     flying: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)
