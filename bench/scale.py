@@ -45,11 +45,13 @@ from aotriton.rules.kernel import parse_functional
 from aotriton.tune import station
 from aotriton.tune.check import Check
 from aotriton.tune.cluster import Cluster, new_setting
+from aotriton.tune.compile_station import CompileStation
+from aotriton.tune.gpu_station import GpuStation
+from aotriton.tune.jobs import CPU, GPU, Compiled, CompileJob, Facts, Setting, code_digest, store_token
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.search import DEFAULT
 from aotriton.tune.session import EXHAUSTIVE, Plan, tune
-from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, CompileStation, Facts, GpuStation, Setting
 from aotriton.tune.worker import Device, Race, Request, Result
 
 HERE = Path(__file__).resolve().parent
@@ -155,7 +157,7 @@ class SimulatedGpuStation(GpuStation):
         self._worker = self._simulated = gpu  # type: ignore[assignment]
 
     def facts(self, setting: Setting) -> Facts:
-        return Facts(TRITON_VERSION, station.code_digest(), "of its own", self._simulated.device(), "0")
+        return Facts(TRITON_VERSION, code_digest(), "of its own", self._simulated.device(), "0")
 
     def _begin(self, setting: Setting) -> Any:
         self._setting = self._setting or setting  # which has its GPU
@@ -175,11 +177,11 @@ class SimulatedCompileStation(CompileStation):
     """Compilers that sleep."""
 
     def __init__(self, recordings: Recordings) -> None:
-        super().__init__()
+        super().__init__(set)
         self._recordings = recordings
 
     def facts(self, setting: Setting) -> Facts:
-        return Facts(TRITON_VERSION, station.code_digest(), "of its own")
+        return Facts(TRITON_VERSION, code_digest(), "of its own")
 
     def compile(self, job: CompileJob) -> Compiled:
         name = job.request["name"]
@@ -316,7 +318,7 @@ def tuned(
     recordings, machines = Recordings(), processes.machines
     store, progress = ImageStore(folder / "store"), Watch(processes)
     began, before = time.monotonic(), processes.cpu()
-    setting = new_setting("simulated", "simulated", station.store_token(store), (0.0,))
+    setting = new_setting("simulated", "simulated", store_token(store), (0.0,))
     cluster = Counted(setting, progress.note, processes.address)
     try:
         budget = None if strategy == EXHAUSTIVE else BUDGET

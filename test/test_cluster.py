@@ -20,11 +20,12 @@ from test_session import LAUNCHER, own_store, small
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import Winner
+from aotriton.tune import cluster
 from aotriton.tune.cluster import Cluster, new_setting
 from aotriton.tune.incident import TuningError
+from aotriton.tune.jobs import store_token
 from aotriton.tune.progress import Progress
 from aotriton.tune.session import Plan, tune
-from aotriton.tune.station import store_token
 
 __all__ = ["own_store", "undisturbed"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,14 +78,14 @@ class Machines:
         """The client: it has neither GPU nor compiler, and a store of its own; what it failed with."""
         store, progress, failed = ImageStore(), Progress(), list[BaseException]()
         setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", store_token(store), (0.0, 0.0))
-        cluster = Cluster(setting, progress.note, self.address)
+        lent = Cluster(setting, progress.note, self.address)
         try:
-            plan = Plan(self.folder / "tuning.sqlite3", store, cluster.first_gpu())
-            tune(plan, small(SEQLENS), cluster, progress)
+            plan = Plan(self.folder / "tuning.sqlite3", store, lent.first_gpu())
+            tune(plan, small(SEQLENS), lent, progress)
         except BaseException as error:
             failed.append(error)
         finally:
-            cluster.close()
+            lent.close()
         return failed
 
     def end(self) -> None:
@@ -151,3 +152,22 @@ def test_no_scheduler_is_an_error(tmp_path: Path) -> None:
     setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", "token")
     with pytest.raises(TuningError, match=r"no scheduler at tcp://127\.0\.0\.1:9"):
         Cluster(setting, print, "tcp://127.0.0.1:9")
+
+
+def test_waiting_for_a_gpu_is_said(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with the scheduler's address; the run goes on when a worker with a GPU comes."""
+    monkeypatch.setattr(cluster, "PATIENCE", 0.0)
+    machines.scheduler()
+    setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", "token")
+
+    def note(text: str) -> None:
+        said.append(text)
+        machines.worker("0")
+
+    said: list[str] = []
+    waiting = Cluster(setting, note, machines.address)
+    try:
+        assert waiting.first_gpu().arch == "sm_90"
+    finally:
+        waiting.close()
+    assert said == [f"no GPU at {machines.address} yet: waiting for a worker that has one"]

@@ -21,11 +21,11 @@ from aotriton.tune.cluster import Cluster, new_setting
 from aotriton.tune.compiled import unfit
 from aotriton.tune.engine import AHEAD
 from aotriton.tune.incident import TuningError
+from aotriton.tune.jobs import store_token
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
 from aotriton.tune.session import Plan, tune
 from aotriton.tune.space import space
-from aotriton.tune.station import store_token
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = "standin_launcher:StandinLauncher"

@@ -13,8 +13,8 @@ from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, 
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune import station
 from aotriton.tune.incident import PAUSES, TuningError
+from aotriton.tune.jobs import CPU, GPU, CompileJob, Facts, Setting, code_digest, received
 from aotriton.tune.replies import Replies
-from aotriton.tune.station import CPU, GPU, CompileJob, Facts, Setting
 from aotriton.tune.worker import CANDIDATE_LIMIT, Device
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LATER = 1 << 40  # more than a run has jobs
 LOOK = 0.5  # seconds between two looks at who is there
+PATIENCE = 10.0  # seconds without a GPU, before that is said
 RECONNECT = 600.0  # seconds that a scheduler may be away
 
 
@@ -87,8 +88,12 @@ class Cluster:
     def first_gpu(self) -> Device:
         """What the first GPU is that comes; TuningError where those of this process do not."""
         seen: list[Event] = []
+        patient_until = time.monotonic() + PATIENCE
         while True:
             seen += self.events(LOOK)
+            if self.address and time.monotonic() >= patient_until:
+                self._note(f"no GPU at {self.address} yet: waiting for a worker that has one")
+                patient_until = float("inf")
             facts = [one.facts for one in seen if isinstance(one, Arrived)]
             self._kept = []
             for one in facts:
@@ -156,7 +161,7 @@ class Cluster:
                 if isinstance(event, Ended) and (made := waiting.pop(event.key, None)):
                     if event.reply is None or event.reply.error:
                         raise TuningError(f"compiling failed: {event.error or event.reply.error}")
-                    yield made, station.received(event.reply, made.name, store)
+                    yield made, received(event.reply, made.name, store)
 
     def forget(self, key: str) -> None:
         """The job's reply is of no use any more."""
@@ -245,7 +250,7 @@ class Cluster:
 
     def _greeted(self, address: str, facts: Facts) -> list[Event]:
         unfit = None
-        if facts.code != station.code_digest():
+        if facts.code != code_digest():
             unfit = "its code is not the coordinator's"
         elif facts.triton != TRITON_VERSION and facts.device is None and not facts.error:
             unfit = f"its Triton is {facts.triton}, measurements are tied to {TRITON_VERSION}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
@@ -22,24 +22,25 @@ from aotriton.tune import station
 from aotriton.tune.cluster import Arrived, Cluster, Ended, Event, Left
 from aotriton.tune.compiled import FACTS, launch_request, unfit
 from aotriton.tune.decide import decide, race_is_due
+from aotriton.tune.images import Images, Made
 from aotriton.tune.incident import Canary, TuningError
+from aotriton.tune.interrupt import Interrupt
+from aotriton.tune.jobs import GPU, Failed, Measured, MeasureJob
 from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.search.mind import Step
 from aotriton.tune.search.space import Trial
-from aotriton.tune.station import CPU, GPU, Compiled, CompileJob, Failed, Measured, MeasureJob
 from aotriton.tune.under_way import Gpu, Search, Waiting
+from aotriton.tune.usage import Usage
 from aotriton.tune.worker import UNTOLD, Conditions, Device, Race, Request, Result
 from aotriton.tune.writer import Image, Writer
 
 AHEAD = 4  # jobs that a GPU has: one is under way while the others wait, for as long as the coordinator is busy
-COMPILE_AHEAD = 2  # images that a compiler has, likewise
 JOBS_A_SECOND = 200.0  # that a scheduler is asked for, at most; Dask's needs under 1 ms for each
 LOOKAHEAD = 16  # problems compiled but not begun; beyond it the compilers wait, so that a cut run wastes little
 HOPELESS_AFTER = 12  # failures of a GPU on which nothing ran before: it is not the candidates' fault
 CANARIES = 3  # known good candidates that a GPU is proven with, in turns: one may have its own faults
 MOST_FAILURES = 3  # jobs in a row without a reply: the worker can not do them
-KILLED = 3  # machines that are lost with an image's compiler, before it is to blame
 DETAIL = 300  # characters of a message that a row keeps
 WAIT = 0.5  # seconds, for what there is no event of
 
@@ -64,38 +65,33 @@ class Engine:
     def __post_init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
         self._jobs: dict[str, Gpu] = {}  # by key: who measures
-        self._slots: dict[str, int] = {}
         self._waiting: list[Waiting] = []
         self._open: dict[Search, None] = {}  # in their order
-        self._users: dict[str, list[Search]] = {}  # by image that is compiled now
-        self._compile_jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by key
-        self._images: dict[str, CompiledImage | CompileFailure] = {}
+        self._images = Images(self.cluster, self.store, self.checksums, self.progress)
         self._writer = Writer(self.database.path, self.cluster.wake)
         self._canaries: list[Canary] = []
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
         self._lost: list[str] = []
-        self._lent = 0.0  # seconds that the run had those GPUs that are gone
-        self._times: dict[str, list[tuple[float, float]]] = {}  # begin and end of what each GPU was busy with
-        self._recorded = 0
-        self._ended = 0.0
+        self.usage = Usage(self.began)
         self.touched: dict[str, Functional] = {}  # one of each group that borrows from each other
         self.unfinished: list[Problem] = []
 
     def run(self, waiting: Iterable[Waiting]) -> None:
         """Until all is done, or the time is over and what was begun is done. TuningError where it cannot."""
         self._waiting = list(waiting)
-        try:
-            while self._advance():
-                self._handle(self.cluster.events(WAIT))
-        finally:
-            self._settle()
+        with Interrupt(self.cluster.wake) as interrupt:
+            try:
+                while self._advance():
+                    self._handle(self.cluster.events(WAIT))
+                    interrupt.check()
+            finally:
+                self._settle()
 
     def _advance(self) -> bool:
         """Gives everybody work; False where there is none any more."""
         self._writer.check()
-        now = time.monotonic()
-        if now >= self.deadline or self._lent + sum(now - gpu.since for gpu in self._gpus.values()) >= self.gpu_seconds:
+        if time.monotonic() >= self.deadline or self.usage.gpu_seconds >= self.gpu_seconds:
             self._waiting.clear()
             for search in [one for one in self._open if not one.begun]:
                 self._close(search)
@@ -109,18 +105,16 @@ class Engine:
         if self._lost and not self._gpus and self.cluster.address is None:
             raise TuningError(self._lost[-1])
         if self.progress.due:
-            self.progress.show(self._recorded, len(self._gpus), self.busy(), self._best_now())
+            self.progress.show(self.usage.trials, len(self._gpus), self.usage.busy(), self._best_now())
         return True
 
     # Asking and compiling.
 
     def _ask(self) -> None:
-        slots = sum(self._slots.values())
         for search in list(self._open):
             self._ask_one(search)
         for _ in range(LOOKAHEAD):
-            wanted = sum(bool(self._users.get(name)) for name, _ in self._compile_jobs.values())
-            if not self._waiting or wanted >= COMPILE_AHEAD * slots or self._ahead() >= LOOKAHEAD:
+            if not self._waiting or self._images.wanted >= self._images.room or self._ahead() >= LOOKAHEAD:
                 return
             self._begin(self._waiting[0])
         self.cluster.wake()  # the rest after what has happened meanwhile: GPUs are not to wait for many problems
@@ -138,7 +132,7 @@ class Engine:
         """Has compiled what the strategy asks for: enough that neither compilers nor GPUs wait for it."""
         while not search.through:
             if search.thinking is None:
-                room = self._most_asked() - len(search.compiling) - len(search.ready) - len(search.measuring)
+                room = max(self._images.room, 8) - len(search.compiling) - len(search.ready) - len(search.measuring)
                 if room <= 0 or (search.vain and not search.told):
                     return
                 told, search.told = search.told, []
@@ -156,61 +150,17 @@ class Engine:
                 else:
                     self._want(search, spec)
 
-    def _most_asked(self) -> int:
-        return max(COMPILE_AHEAD * sum(self._slots.values()), 8)
-
     def _want(self, search: Search, spec: ImageSpec) -> None:
-        name = spec.name
-        if name not in self._users:
-            if image := self._stored(name):
-                self._made(search, name, image)
-                return
-            self._users[name] = []
-        if not self._users[name]:  # nobody compiles it, or only when there is nothing else to do
-            self._compile(spec, 1)
-        search.compiling.add(name)
-        self._users[name].append(search)
-
-    def _stored(self, name: str) -> CompiledImage | CompileFailure | None:
-        """The image that was measured, or any where none was; None where it is to be compiled."""
-        if name not in self._images and (found := self.store.get(name, self.checksums.get(name))):
-            self._images[name] = found
-        return self._images.get(name)
-
-    def _compile(self, spec: ImageSpec, tried: int, later: bool = False) -> None:
-        job = CompileJob(self.cluster.setting, {"name": spec.name, **request_of(spec)}, self.checksums.get(spec.name))
-        self._compile_jobs[self.cluster.submit(station.compile_image, job, CPU, later=later)] = spec.name, tried
+        if image := self._images.want(search, spec):
+            self._made(search, spec.name, image)
 
     def _compiled(self, event: Ended) -> None:
-        name, tried = self._compile_jobs.pop(event.key)
-        if name not in self._users:
-            return  # it was compiled twice
-        users = self._users[name]
-        spec = users[0].specs[name] if users else None
-        reply: Compiled | None = event.reply
-        if not users and (reply is None or reply.error):
-            del self._users[name]
-            return  # nobody waits for it
-        if reply is None or reply.error:
-            why = event.error or (reply.error if reply else "")
-            if reply is not None and len(self._slots) <= 1:
-                raise TuningError(f"compiling ahead failed: {why}")
-            self.progress.note(f"{name} is to be compiled again: {why}")
-            if reply is not None and reply.station in self._slots:
-                self.cluster.leave_out(reply.station)
-                del self._slots[reply.station]
-            if spec and tried < KILLED:
-                self._compile(spec, tried + 1)
-                return
-            image: CompiledImage | CompileFailure = CompileFailure(name, f"{tried} machines were lost with it: {why}")
-        else:
-            image = station.received(reply, name, self.store, self.checksums.get(name))
-        self._images[name] = image
-        for search in self._users.pop(name):
-            search.compiling.discard(name)
-            self._made(search, name, image)
+        if ended := self._images.ended(event):
+            name, image, users = ended
+            for search in users:
+                self._made(search, name, image)
 
-    def _made(self, search: Search, name: str, image: CompiledImage | CompileFailure) -> None:
+    def _made(self, search: Search, name: str, image: Made) -> None:
         if name in search.known:  # measured before, and now to be raced
             if isinstance(image, CompileFailure):
                 self.progress.note(f"{search.problem}: {name} does not compile any more: {image.message}")
@@ -242,7 +192,7 @@ class Engine:
 
     def _assign(self) -> None:
         ready = [one for one in self._open if one.ready]
-        compiled = (one for one in list(self._waiting) if one.images <= self._images.keys())
+        compiled = (one for one in list(self._waiting) if one.images <= self._images.names)
         for gpu in [one for one in self._gpus.values() if len(one.flying) < AHEAD]:
             while len(gpu.flying) < AHEAD and (search := self._next(gpu, ready)):
                 self._measure(gpu, search)
@@ -322,7 +272,7 @@ class Engine:
         good = [o.image for o in reversed(self._outcomes(search)) if o.status == "ok" and o.image in search.specs]
         found = []
         for name in list(dict.fromkeys(good))[:CANARIES]:
-            image = self._stored(name)
+            image = self._images.stored(name)
             if isinstance(image, CompiledImage):
                 found.append(Canary(search.problem, launch_request(search.specs[name], image)))
         return found
@@ -342,8 +292,7 @@ class Engine:
         gpu.failures = 0
         for note in made.notes:
             self.progress.note(note)
-        now = time.monotonic()
-        self._times[gpu.address].append((now - made.seconds, now))
+        self.usage.measured(gpu.address, made.seconds)
         gpu.has -= set(made.missing)
         if job.race:
             search.racing = False
@@ -419,9 +368,9 @@ class Engine:
             self._gone(gpu.address)
 
     def _gone(self, address: str) -> None:
-        self._slots.pop(address, None)
+        self._images.compilers.pop(address, None)
         if gpu := self._gpus.pop(address, None):
-            self._lent += time.monotonic() - gpu.since
+            self.usage.left(address)
             gpu.turn(None)
             for key, (search, job) in gpu.flying.items():
                 del self._jobs[key]
@@ -445,7 +394,7 @@ class Engine:
         if not (names := race_is_due(outcomes)):
             self._decided(search)
             return
-        images = {name: self._stored(name) for name in names}
+        images = {name: self._images.stored(name) for name in names}
         gone = [name for name, image in images.items() if image is None]  # of another time, or of another machine
         for name in gone:
             self._want(search, search.specs[name])
@@ -518,19 +467,14 @@ class Engine:
     def _compile_borrowed(self, functional: Functional, winner: Winner) -> None:
         """What siblings borrow is to be known to fit: it is compiled while GPUs measure, and there when it is asked."""
         for other in siblings(functional):
-            spec = ImageSpec.of(other, winner.psels, winner.copts)
-            if spec.name not in self._users and not self._stored(spec.name):
-                self._users[spec.name] = []
-                self._compile(spec, 1, later=True)
+            self._images.want_later(ImageSpec.of(other, winner.psels, winner.copts))
 
     def _close(self, search: Search) -> None:
         if search in self._open:
             del self._open[search]
         if search.unfinished:
             self.unfinished.append(search.problem)
-        for name in list(search.compiling):
-            self._users[name].remove(search)
-        search.compiling.clear()
+        self._images.leave(search)
         search.ready.clear()
 
     # Events, rows and numbers.
@@ -540,10 +484,10 @@ class Engine:
             if isinstance(event, Arrived):
                 self._arrived(event)
             elif isinstance(event, Left):
-                if event.address in self._gpus or event.address in self._slots:
+                if event.address in self._gpus or event.address in self._images.compilers:
                     self.progress.note(f"{event.address} is gone")
                 self._gone(event.address)
-            elif event.key in self._compile_jobs:
+            elif self._images.has(event.key):
                 self._compiled(event)
             elif gpu := self._jobs.pop(event.key, None):
                 self._measured(gpu, event)
@@ -551,7 +495,7 @@ class Engine:
     def _arrived(self, event: Arrived) -> None:
         device = event.facts.device
         if event.slots and not device:
-            self._slots[event.address] = event.slots
+            self._images.compilers[event.address] = event.slots
             return
         if not device:
             self._lost.append(event.facts.error or "it does not say what it is")
@@ -563,43 +507,23 @@ class Engine:
             self._lost.append(f"{about}: tune on it alone (--gpus)")
             self.progress.note(f"{event.address} is left out: {self._lost[-1]}")
         else:
-            since = time.monotonic() if self._recorded else self.began
-            self._gpus[event.address] = Gpu(event.address, event.facts, since)
-            self._times.setdefault(event.address, [])
+            self._gpus[event.address] = Gpu(event.address, event.facts)
+            self.usage.came(event.address)
 
     def _settle(self) -> None:
         """Records what is under way still, if it comes soon; leaves nothing behind."""
-        self._ended = time.monotonic()
+        self.usage.ended = time.monotonic()
         self.cluster.stop()
         until = time.monotonic() + 5
         while any(gpu.flying for gpu in self._gpus.values()) and time.monotonic() < until:
             for event in self.cluster.events(0.1):
-                if isinstance(event, Ended) and event.key not in self._compile_jobs:
+                if isinstance(event, Ended) and not self._images.has(event.key):
                     self._handle([event])
-        for key in self._compile_jobs:
-            self.cluster.forget(key)
+        self._images.close()
         self._writer.close()
 
     def _outcomes(self, search: Search) -> list[Outcome]:
         return self.database.outcomes(problem=search.row, product=self.product)
-
-    def busy(self, after: float = 10.0) -> float | None:
-        """The share of their time, after the first seconds of the run, in which the GPUs measured; None before."""
-        begin, end = self.began + after, self._ended or time.monotonic()
-        if end <= begin or not self._times:
-            return None
-        spent = sum(max(0.0, till - max(since, begin)) for times in self._times.values() for since, till in times)
-        return spent / ((end - begin) * len(self._times))
-
-    def told(self) -> str:
-        """How many trials there were, and how well the GPUs were used."""
-        seconds, gpus = (self._ended or time.monotonic()) - self.began, max(len(self._times), 1)
-        busy, every = self.busy(), self.busy(0.0)
-        share = f"{busy:.0%} of the time after the first 10 s" if busy is not None else f"{every or 0:.0%} of the time"
-        hourly = 3600 * self._recorded / (seconds * gpus)
-        return (
-            f"{self._recorded} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour: {gpus} GPUs measured {share}"
-        )
 
     def _best_now(self) -> str:
         best = [one.best for one in self._open if one.begun and one.best]
@@ -607,7 +531,7 @@ class Engine:
 
     def _put(self, rows: Sequence[tuple[Image, Measurement]]) -> None:
         self._writer.put(rows)
-        self._recorded += len(rows)
+        self.usage.trials += len(rows)
 
     def _image(self, search: Search, name: str) -> Image:
         image = self._images[name]

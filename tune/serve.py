@@ -19,8 +19,8 @@ from contextlib import suppress
 
 from aotriton.codegen.compile import cpu_count
 from aotriton.tune import station
+from aotriton.tune.jobs import CPU, GPU
 from aotriton.tune.launcher import visible_gpus
-from aotriton.tune.station import CPU, GPU
 
 AGAIN = 1.0  # seconds between two looks for a scheduler
 

@@ -97,7 +97,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
             minds.close()
             progress.end()
             if tasks:
-                progress.note(engine.told())
+                progress.note(engine.usage.told())
             for functional in engine.touched.values():
                 decide_siblings(database, functional, plan.product)
         left = _unfinished(plan, tasks, database)

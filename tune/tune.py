@@ -35,6 +35,7 @@ from aotriton.tune.dataset import export, take_in
 from aotriton.tune.family import tuning
 from aotriton.tune.finalists import read_finalists, write_finalists
 from aotriton.tune.incident import PAUSES, TuningError
+from aotriton.tune.jobs import store_token
 from aotriton.tune.launcher import visible_gpus
 from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
@@ -43,7 +44,6 @@ from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
 from aotriton.tune.session import EXHAUSTIVE, FINALISTS, Plan, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
-from aotriton.tune.station import store_token
 from aotriton.tune.summary import Before, summary
 from aotriton.tune.worker import GpuWorker, WorkerError
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from aotriton.rules.database import Measurement, Outcome
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.incident import Canary
+from aotriton.tune.jobs import Facts, MeasureJob
 from aotriton.tune.problems import Problem
 from aotriton.tune.search.mind import Mind, Step
 from aotriton.tune.search.space import Config, Trial
-from aotriton.tune.station import Facts, MeasureJob
 from aotriton.tune.worker import Device, Request
 from aotriton.tune.writer import Image
 
@@ -79,7 +79,6 @@ class Gpu:
 
     address: str
     facts: Facts
-    since: float  # it is the run's, on time.monotonic's clock
     session: int = 0
     search: Search | None = None
     flying: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)
