@@ -17,7 +17,7 @@ from aotriton.tune.search import BUDGETS, STRATEGIES, strategy
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
 from aotriton.tune.search.simplify import Simplify
-from aotriton.tune.search.space import Config, Past, SearchSpace, Trial
+from aotriton.tune.search.space import COST, Config, Past, SearchSpace, Trial
 from aotriton.tune.search.strategy import Strategy
 
 Objective = Callable[[Config], Trial]
@@ -220,6 +220,18 @@ def test_transfer_begins_with_what_won_elsewhere() -> None:
     assert strategy("transfer", warm, 0).ask(1) == [min(medians, key=medians.__getitem__)]
     assert len(told) < len(cold)
     assert best(told) <= best(cold)
+
+
+def test_transfer_begins_with_what_should_cost_least() -> None:
+    """Half of the start are configs of the least costs, one of each cost before a second one of any."""
+    space = space_of({"tile": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "stages": (1, 2, 3, 4)})
+    costs = {config: {COST: 1000.0 / config[0][1]} for config in space.configs}
+    start = strategy("transfer", replace(space, facts=costs), 0).ask(16)
+    assert len(set(start)) == 16
+    assert {config[0][1] for config in start[8:]} >= {4, 8, 16, 32, 64, 128, 256, 512} - {c[0][1] for c in start[:8]}
+    few = {config: {COST: float(config[0][1] > 256)} for config in space.configs}
+    likely = strategy("transfer", replace(space, facts=few), 0).ask(16)[8:]
+    assert 3 <= sum(config[0][1] <= 256 for config in likely) <= 5
 
 
 def test_a_portfolio_serves_each_problem() -> None:

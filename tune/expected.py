@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import sqrt
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import TERMS, Work, terms
 from aotriton.tune.fit import scalars_of
-from aotriton.tune.search.space import Config
+from aotriton.tune.search.space import COST, Config
 
 ROUNDS, STEPS, SHARE = map(TERMS.index, ("rounds", "steps of the rounds", "steps of all programs, by multiprocessor"))
 EDGE = 4096  # keeps traffic for each product above 1, where facts count by their logarithm
@@ -19,7 +20,8 @@ def expected(
 ) -> dict[Config, dict[str, float]]:
     """For each config: ``rounds`` of programs that fill the GPU, ``steps`` of all rounds one after the other, ``work``
     of these steps and the ``share`` of it that is useful (elements of tiles x depth), elements of a ``tile`` and of a
-    ``warp``'s part of it, and what is loaded for each product (``edge``).
+    ``warp``'s part of it, and what is loaded for each product (``edge``). ``cost`` lies between what takes a kernel's
+    time where it waits for its products, which is the work, and where it waits for its loads: edge x work.
 
     ``sizes`` are the operator's. Nothing of a kernel that does not describe its work.
     """
@@ -39,15 +41,19 @@ def expected(
     return found
 
 
-def _of_tile(work: Work, environment: Environment) -> dict[str, float]:
-    told = terms(work, environment, 1)
-    rows, columns, depth = (evaluate(one, environment) for one in (work.row_tile, work.column_tile, work.depth_tile))
-    tile = float(rows * columns)
+def _of_tile(described: Work, environment: Environment) -> dict[str, float]:
+    told = terms(described, environment, 1)
+    rows, columns, depth = (
+        evaluate(one, environment) for one in (described.row_tile, described.column_tile, described.depth_tile)
+    )
+    tile, edge = float(rows * columns), EDGE / rows + EDGE / columns
+    work = told[STEPS] * tile * depth
     return {
         "rounds": told[ROUNDS],
         "steps": told[STEPS],
-        "work": told[STEPS] * tile * depth,
+        "work": work,
         "share": told[SHARE] * tile * depth,
         "tile": tile,
-        "edge": EDGE / rows + EDGE / columns,
+        "edge": edge,
+        COST: work * sqrt(edge),
     }

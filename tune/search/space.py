@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
+COST = "cost"  # the fact that says roughly how much longer one config takes than another, before any is measured
 Config = tuple[tuple[str, int], ...]  # psels, then copts, in the description's order, as an ImageSpec has them
 
 

@@ -1,7 +1,7 @@
 """The default: begins with what won on other problems, then measures what a model of all of them expects to be fast.
 
-1. Start: a portfolio of configs that won elsewhere, the default config, and random ones, more of them where nothing is
-   known.
+1. Start: a portfolio of configs that won elsewhere, the default config and random ones, more of them where nothing is
+   known; the other half are those that should cost least by what is known of configs beforehand.
 2. Rounds: a model scores all configs that were not tried, and the most promising ones are measured, until that gains
    nothing any more.
 3. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from math import inf
 
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
-from aotriton.tune.search.space import Config, SearchSpace, Trial
+from aotriton.tune.search.space import COST, Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import StrategyBase
 
 PORTFOLIO = 8
@@ -33,10 +34,23 @@ class Transfer(StrategyBase):
         super().__init__(space, seed, budget)
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
         size = WARM if known else COLD
-        self._planned = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
+        blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
+        likely = self._likely(size // 2)
+        self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
         self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
+
+    def _likely(self, count: int) -> list[Config]:
+        """Up to ``count`` random configs of the least costs: one of each cost, then a second one, and so on."""
+        by_cost: dict[float, list[Config]] = {}
+        for config in self.space.configs:
+            if (cost := self.space.facts.get(config, {}).get(COST)) is not None:
+                by_cost.setdefault(cost, []).append(config)
+        least = [by_cost[cost] for cost in sorted(by_cost)[:count]]
+        for configs in least:
+            self.draw.shuffle(configs)
+        return [config for turn in zip_longest(*least) for config in turn if config is not None][:count]
 
     def tell(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
