@@ -4,6 +4,8 @@
    winner and cuBLAS's best algorithm are timed side by side.
 2. Sixteen products, with workers that are up: on all GPUs without an image, then with the images of that run, on one
    GPU and on all of them; each time with an empty database.
+3. Every problem of attention's default coverage with two of its head dims, from nothing, without a scheduler: on one
+   GPU and on all of them, with as many compilers for each.
 
 After `cmake --workflow --preset tune`: ``PYTHONPATH=.:build/tune/python python3 bench/service.py --json FILE``.
 """
@@ -32,8 +34,10 @@ LAYERS = ("--family", "gemm", "--dtype", "fp16", "--no-trans-a", "--trans-b", "-
 ONE = (*LAYERS, "--kernel", "gemm_hopper", "--m", "4096", "--columns", "4096", "--k", "4096")
 SIXTEEN = (*LAYERS, "--kernel", "gemm_hopper", "--m", "1024", "2048", "4096", "8192", "--columns", "4096", "8192")
 SIXTEEN = (*SIXTEEN, "--k", "4096", "8192")
+COVERAGE = ("--head-dim", "64", "128")
 TRIALS = 64
 ROUNDS = 60
+PARTS = ("cold", "sixteen", "coverage")
 
 
 class Node:
@@ -132,48 +136,77 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
+def cold(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+    began = time.monotonic()
+    node = Node(folder, gpus[:1])
+    tuned, said = node.tune(ONE, "one")
+    found = {"seconds": round(time.monotonic() - began, 1), "client_seconds": round(tuned, 1)}
+    found |= {"trials": trials(node.folder, "one"), "busy": usage(said)["busy"]}
+    node.close()
+    return found | against_cublas(node.folder, "one")
+
+
+def sixteen(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, count in ("cold", len(gpus)), ("one", 1), ("all", len(gpus)):
+        node = Node(folder, gpus[:count])
+        node.tune((*LAYERS, "--kernel", "gemm", "--m", "16", "--columns", "1024", "--k", "1024"), f"warm-{name}")
+        seconds, said = node.tune(SIXTEEN, name)
+        found[name] = {"gpus": count, "seconds": round(seconds, 1), "trials": trials(node.folder, name)}
+        found[name] |= {"busy": usage(said)["busy"]}
+        node.close()
+    return found | {"ratio": round(found["all"]["seconds"] / found["one"]["seconds"], 3)}
+
+
+def coverage(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+    """``ratio``: rows for a GPU and hour, on all of them over on one."""
+    compilers = len(os.sched_getaffinity(0)) // len(gpus) - 1  # a GPU's; the one that is left launches on it
+    found: dict[str, Any] = {}
+    for name, count in ("all", len(gpus)), ("one", 1):
+        of_run = folder / name
+        of_run.mkdir(parents=True)
+        done = subprocess.run(
+            [sys.executable, "tune/tune_flash.py", *COVERAGE, "--gpus", *gpus[:count], "--jobs", str(count * compilers),
+             "--database", str(of_run / "tuning.sqlite3")],
+            env={**os.environ, "AOTRITON_IMAGE_STORE": str(of_run / "store")}, cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(done.stderr[-3000:])
+        found[name] = {"gpus": count, "compilers": count * compilers, **usage(done.stderr)}
+    hourly = {name: one["rows_for_a_gpu_and_hour"] for name, one in found.items()}
+    return found | {"ratio": round(hourly["all"] / hourly["one"], 3)}
+
+
 def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, help="write the result here")
-    made.add_argument("--skip-sixteen", action="store_true", help="the first part only")
+    made.add_argument("--json", type=Path, help="write the result here; parts that are not run keep what it has")
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = made.parse_args()
     from attention import machine
 
     from aotriton.tune.launcher import visible_gpus
 
     gpus = visible_gpus()
+    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
-        began = time.monotonic()
-        node = Node(Path(scratch) / "cold", gpus[:1])
-        tuned, said = node.tune(ONE, "one")
-        cold = {"seconds": round(time.monotonic() - began, 1), "client_seconds": round(tuned, 1)}
-        cold |= {"trials": trials(node.folder, "one"), "busy": busy(said)}
-        node.close()
-        cold |= against_cublas(node.folder, "one")
-        print(json.dumps(cold, indent=1), flush=True)
-        many: dict[str, Any] = {}
-        for name, count in [] if options.skip_sixteen else [("cold", len(gpus)), ("one", 1), ("all", len(gpus))]:
-            node = Node(Path(scratch) / "many", gpus[:count])
-            node.tune((*LAYERS, "--kernel", "gemm", "--m", "16", "--columns", "1024", "--k", "1024"), f"warm-{name}")
-            seconds, said = node.tune(SIXTEEN, name)
-            many[name] = {"gpus": count, "seconds": round(seconds, 1), "trials": trials(node.folder, name)}
-            many[name] |= {"busy": busy(said)}
-            node.close()
-            print(json.dumps({name: many[name]}), flush=True)
-    if many:
-        many["ratio"] = round(many["all"]["seconds"] / many["one"]["seconds"], 3)
-        print(f"{len(gpus)} GPUs take {many['ratio']:.2f} of the time of one")
+        for name, part in zip(PARTS, (cold, sixteen, coverage), strict=True):
+            if name in options.parts:
+                about = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+                kept[name] = about | part(Path(scratch) / name, gpus)
+                print(json.dumps({name: kept[name]}, indent=1), flush=True)
     if options.json:
         about = {"machine": machine(), "gpus": len(gpus), "cores": len(os.sched_getaffinity(0))}
-        about["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        options.json.write_text(json.dumps({**about, "cold": cold, "sixteen": many}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**kept, **about}, indent=1) + "\n")
     return 0
 
 
-def busy(said: str) -> str | None:
-    """What the run says of how busy its GPUs were."""
-    found = re.search(r"GPUs measured (.*)", said)
-    return found[1] if found else None
+def usage(said: str) -> dict[str, Any]:
+    """What the run says of its trials, and of how busy its GPUs were."""
+    found = re.search(r"(\d+) trials in ([\d.]+) s, (\d+) for a GPU and hour: \d+ GPUs measured (.*)", said)
+    if not found:
+        sys.exit(f"the run does not tell of its GPUs:\n{said[-3000:]}")
+    rows, seconds, hourly, busy = found.groups()
+    return {"rows": int(rows), "seconds": float(seconds), "rows_for_a_gpu_and_hour": int(hourly), "busy": busy}
 
 
 if __name__ == "__main__":
