@@ -97,6 +97,7 @@ class KernelProgram:
     keys: tuple[KeyProgram, ...]
     psels: tuple[str, ...]
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
+    schedule: tuple[Code, ...]  # empty where the description has none
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
@@ -155,6 +156,7 @@ class OperatorProgram:
     checked: bool
     flops: tuple[Code, ...]  # empty where nobody counts them
     exact_cells: bool
+    cut: int  # a size; -1 for none
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
@@ -234,6 +236,7 @@ class _Numbering:
             checked=operator.checked,
             flops=self._code(operator.flops, [], "flops", list(operator.sizes)) if operator.flops else (),
             exact_cells=operator.exact_cells,
+            cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
         )
         steps, _ = steps_of(made.shared)
         for what, count, most in (
@@ -326,6 +329,7 @@ class _Numbering:
             keys=tuple(KeyProgram(one.name, code(one.quantity)) for one in kernel.tuning_keys),
             psels=tuple(psels),
             work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
+            schedule=code(kernel.schedule) if kernel.schedule else (),
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:

@@ -1,5 +1,6 @@
 #include "explain.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -93,7 +94,8 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.source = evidence.source;
   } else {
     choice.provenance = static_cast<int32_t>(Provenance::predicted);
-    choice.source = "faster than its bin's image by the cost model";
+    choice.source =
+        dispatch.narrowed ? "its hints leave no better one" : "faster than its bin's image by the cost model";
   }
   choice.product = dispatch.place.product_info().name;
   choice.exact_product = dispatch.place.exact;
@@ -104,6 +106,8 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.runners_up = evidence.runners_up.data();
   choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
   choice.backend = backends[dispatch.backend].name;
+  choice.hint_count = static_cast<int32_t>(dispatch.hint_count);
+  std::copy_n(dispatch.hints, dispatch.hint_count, choice.hints);
   choice.backend_count = static_cast<int32_t>(backends.size());
   for (size_t i = 0; i < backends.size(); ++i)
     choice.backends[i] = {backends[i].name, dispatch.times ? dispatch.times[i] : 0};
@@ -175,6 +179,8 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   if (choice.predicted_us > 0) line.add(", predicted %.4g us", static_cast<double>(choice.predicted_us));
   if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
   line.add(choice.exact_product ? ", on %s" : ", on a GPU like %s", choice.product);
+  for (int i = 0; i < choice.hint_count; ++i)
+    line.add("; hint %s %shonoured", choice.hints[i].name, choice.hints[i].honoured ? "" : "not ");
   if (choice.backend_count < 2) return;
   line.add("; backend %s", choice.backend);
   for (int i = 0; i < choice.backend_count; ++i) {

@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 inline constexpr size_t kWorkspaceSlot = kMaxOperands;  // where pointers have the workspace's own
 
 // What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
-// then the scalars, then whether there is a workspace.
+// then the scalars, then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
 
 struct PreparedLaunch {
@@ -44,6 +44,11 @@ class Prepared {
   void* data[kMaxOperands + 1];   // that the arguments hold now, in the caller's order
   int64_t extents[kMaxOperands];  // bytes of each operand, in the caller's order; 0 of what was not given
   int64_t key[kKeyWords];
+  aotriton_hints hints;  // where the key has some
+  // Of a call in pieces, which launches nothing of its own: the first `part_count`, and one of another size or null.
+  Prepared *part, *last_part;
+  int64_t part_count;
+  int64_t part_steps[kMaxOperands];  // bytes from an operand in one piece to that in the next, in the caller's order
   uint64_t hash;
 
   // Whether a call on a stream of this context is this one, but for its pointers.
@@ -56,6 +61,9 @@ class Prepared {
   // Launches in a context that is this call's own.
   Error launch(const Contexts& contexts, Stream stream) noexcept;
 
+  // The same without asking whether they may be.
+  void place(void* const* pointers, void* workspace) noexcept;
+
   void** arguments() noexcept { return reinterpret_cast<void**>(this + 1); }
   PointerPlace* places() noexcept { return reinterpret_cast<PointerPlace*>(arguments() + argument_count); }
   uint16_t* sizes() noexcept { return reinterpret_cast<uint16_t*>(places() + place_count); }
@@ -65,6 +73,7 @@ class Prepared {
 
  private:
   Error check_pointers(void* const* pointers) const noexcept;
+  Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
 };
 
 // The key of a call, and a number that calls with equal keys share.

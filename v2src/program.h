@@ -80,6 +80,7 @@ struct KernelInfo {
   std::span<const KeyInfo> keys;               // in table order
   std::span<const char* const> psels;          // in the order of Entry::psels
   const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
+  Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
 };
 
@@ -137,6 +138,7 @@ struct OperatorInfo {
   std::span<const Step> steps;  // what choosing asks of a call
   Expression flops;             // floating-point operations of a call; empty where nobody counts them
   bool exact_cells;             // a call with all keys at representatives is the problem that was measured for its cell
+  uint8_t cut = kNoNumber;      // the size along which a call may be made in pieces; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }
