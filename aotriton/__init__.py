@@ -2,7 +2,9 @@
 
 from typing import Any
 
-__all__ = ["autotune"]
+__all__ = ["__version__", "autotune"]
+
+__version__ = "0.1.0"  # the only place where it is written: cmake and pyproject.toml read it here
 
 
 def __getattr__(name: str) -> Any:
