@@ -17,7 +17,7 @@ python3_add_library(pyaotriton MODULE WITH_SOABI ${binding_sources})
 target_compile_options(pyaotriton PRIVATE ${AOTRITON_WARNINGS})
 target_include_directories(pyaotriton PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_compile_features(pyaotriton PRIVATE cxx_std_20)
-target_link_libraries(pyaotriton PRIVATE aotriton_v2 pybind11::headers)
+target_link_libraries(pyaotriton PRIVATE aotriton_inside pybind11::headers)
 # Glue: for size, which takes the compiler two thirds of the time.
 target_compile_options(pyaotriton PRIVATE $<$<CONFIG:Release>:-Os>)
 # In two pieces, for as many cores: what all files take from pybind11 costs the compiler twice what is their own.
