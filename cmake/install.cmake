@@ -11,12 +11,27 @@ install(EXPORT aotriton NAMESPACE ${AOTRITON_NAME}:: FILE ${AOTRITON_NAME}-targe
 install(TARGETS aotriton-explain DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
 
 # What a family outside of the tree is generated, compiled and built with: the Python package, and the runtime's headers.
+# A wheel is that package, and all of this lies inside of it.
 set(share "${CMAKE_INSTALL_DATADIR}/${AOTRITON_NAME}")
-set(AOTRITON_INSTALLED_PACKAGE "${share}/python")
 set(AOTRITON_INSTALLED_RUNTIME "${share}/v2src")
-install(FILES "${PROJECT_SOURCE_DIR}/aotriton/__init__.py" DESTINATION "${share}/python/aotriton" COMPONENT library)
-install(DIRECTORY rules codegen tune tritonsrc DESTINATION "${share}/python/aotriton" COMPONENT library
-        FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "__pycache__" EXCLUDE)
+if(SKBUILD)
+  set(AOTRITON_INSTALLED_PACKAGE ..)
+  set(python .)
+  set(package .)
+  install(TARGETS aotriton_inside DESTINATION . COMPONENT binding)
+else()
+  set(AOTRITON_INSTALLED_PACKAGE "${share}/python")
+  set(python "${share}/python")
+  set(package "${share}/python/aotriton")
+  file(GLOB modules CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/aotriton/*.py")
+  install(FILES ${modules} "${PROJECT_SOURCE_DIR}/aotriton/py.typed" DESTINATION "${package}" COMPONENT library)
+  install(DIRECTORY rules codegen tune tritonsrc DESTINATION "${package}" COMPONENT library
+          FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "__pycache__" EXCLUDE)
+endif()
+install(FILES "${AOTRITON_GENERATED_DIR}/aotriton.pyi" DESTINATION "${package}" RENAME __init__.pyi COMPONENT library)
+if(AOTRITON_BINDINGS)
+  install(TARGETS ${AOTRITON_BINDINGS} DESTINATION "${python}" COMPONENT binding)
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/requirements.txt" DESTINATION "${share}" COMPONENT library)
 file(GLOB runtime_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/*.h")
 install(FILES ${runtime_headers} DESTINATION "${share}/v2src" COMPONENT library)
@@ -55,11 +70,6 @@ cmake_path(APPEND AOTRITON_PC_LIBDIR "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND AOTRITON_PC_INCLUDEDIR "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/aotriton_v2.pc.in" "${PROJECT_BINARY_DIR}/${AOTRITON_NAME}_v2.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/${AOTRITON_NAME}_v2.pc" DESTINATION "${pc_dir}" COMPONENT library)
-
-if(AOTRITON_BINDING)
-  install(TARGETS pyaotriton DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
-  install(TARGETS pyaotriton DESTINATION "${share}/python" COMPONENT binding)
-endif()
 
 # The last step of the default workflow: what one call gets from the library that was just installed.
 add_custom_target(show

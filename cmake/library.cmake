@@ -1,7 +1,8 @@
 # libaotriton_v2: the written runtime, the generated tables and the embedded images; and aotriton-explain on top of them.
 #
 # aotriton_v2 is what users link: an archive, or with BUILD_SHARED_LIBS a shared library that exports the C functions and
-# nothing else. aotriton_inside is the same for what reaches below the public headers: the program and the binding.
+# nothing else. aotriton_inside is the same for what reaches below the public headers: the program and the binding. In a
+# wheel that is a shared library, too, which exports everything, so that several bindings have one copy of the images.
 
 find_package(Threads REQUIRED)
 
@@ -19,16 +20,9 @@ foreach(family IN LISTS AOTRITON_FAMILIES)
   list(APPEND family_sources ${own})
 endforeach()
 
-# Tables and images are compiled once, whichever library they are in.
-add_library(aotriton_tables OBJECT ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
-target_compile_features(aotriton_tables PRIVATE cxx_std_20)
-target_compile_options(aotriton_tables PRIVATE ${AOTRITON_WARNINGS})
-target_include_directories(aotriton_tables PRIVATE "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"
-                                                   "${AOTRITON_GENERATED_DIR}")
-
 # aotriton_library(NAME [STATIC|SHARED])
 function(aotriton_library name)
-  add_library(${name} ${ARGN} ${runtime_sources} ${family_sources} $<TARGET_OBJECTS:aotriton_tables>)
+  add_library(${name} ${ARGN} ${runtime_sources} ${family_sources} ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
   target_compile_features(${name} PUBLIC cxx_std_17 PRIVATE cxx_std_20)
   target_compile_options(${name} PRIVATE ${AOTRITON_WARNINGS})
   target_compile_definitions(${name} PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
@@ -54,8 +48,18 @@ if(BUILD_SHARED_LIBS)
   target_compile_definitions(aotriton_v2 PRIVATE "AOTRITON_API=__attribute__((visibility(\"default\")))")
   target_link_options(aotriton_v2 PRIVATE "LINKER:--version-script=${exported}" LINKER:-z,defs)
   aotriton_library(aotriton_inside STATIC)
+elseif(SKBUILD)
+  aotriton_library(aotriton_inside SHARED)
+  set_target_properties(aotriton_inside PROPERTIES OUTPUT_NAME aotriton_runtime CXX_VISIBILITY_PRESET default)
+  # Calls inside of it stay inside, whatever else the process has loaded.
+  target_compile_options(aotriton_inside PRIVATE -fno-semantic-interposition $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+  target_link_options(aotriton_inside PRIVATE LINKER:-Bsymbolic LINKER:-z,defs)
 else()
   add_library(aotriton_inside ALIAS aotriton_v2)
+endif()
+
+if(SKBUILD)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/..") # the binding is beside libaotriton_runtime.so, the program in bin/
 endif()
 
 file(GLOB explain_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/explain_main/*.cc")
