@@ -5,12 +5,17 @@ loaded when one of them is first named. ``aotriton.autotune`` and the modules tu
 the tuner and the code generator, and need what the extra ``tune`` brings.
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import extend_path
 from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"  # the only place where it is written: cmake and pyproject.toml read it here
+
+__path__ = extend_path(__path__, __name__)  # a source tree's binding is in its build folder, if PYTHONPATH has that
 
 _HERE = {"autotune": "aotriton.tune.anything.autotune", "get_include": "aotriton.installed"}
 
@@ -19,17 +24,24 @@ def __getattr__(name: str) -> Any:
     """What is loaded when it is first asked for; a module of the package is only there once it is imported."""
     if name.startswith("__") or find_spec(f"{__name__}.{name}"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HERE[name]) if name in _HERE else _binding(), name)
+    found = getattr(import_module(_HERE[name]) if name in _HERE else _library(), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HERE, *dir(_binding())})
+    return sorted({*globals(), *_HERE, *dir(_library())})
 
 
-def _binding() -> ModuleType:
+def _library() -> ModuleType:
+    """The binding; ImportError says for which Pythons there is one, where there is none for this one."""
     try:
-        return import_module("aotriton.pyaotriton")
-    except ModuleNotFoundError:
-        return import_module("pyaotriton")
+        return import_module("aotriton._binding")
+    except ModuleNotFoundError as missing:
+        if missing.name != "aotriton._binding":
+            raise
+        built = sorted(file.name for folder in __path__ for file in Path(folder).glob("_binding.*"))
+        raise ImportError(
+            f"aotriton has no binding for Python {sys.version_info.major}.{sys.version_info.minor} here:"
+            f" there is {', '.join(built) or 'none'} in {', '.join(__path__)}"
+        ) from missing

@@ -1,4 +1,4 @@
-# pyaotriton, the Python binding, for each of AOTRITON_BINDING_PYTHONS; left out, with a word, where one's headers are missing.
+# aotriton._binding, the Python binding, for each of AOTRITON_BINDING_PYTHONS; left out, with a word, where one's headers are missing.
 
 set(AOTRITON_BINDINGS "")
 execute_process(COMMAND "${AOTRITON_HOST_PYTHON}" -m pybind11 --cmakedir
@@ -20,13 +20,13 @@ foreach(python IN LISTS pythons)
     if(AOTRITON_BINDING_PYTHONS)
       message(FATAL_ERROR "${python}, one of AOTRITON_BINDING_PYTHONS, has no Python.h in ${headers}")
     endif()
-    message(STATUS "Python headers were not found: pyaotriton is not built")
+    message(STATUS "Python headers were not found: the Python binding is not built")
     continue()
   endif()
-  set(target "pyaotriton${suffix}")
+  set(target "binding${suffix}")
   add_library(${target} MODULE ${binding_sources})
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME pyaotriton PREFIX "" SUFFIX "${suffix}"
-                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python")
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME _binding PREFIX "" SUFFIX "${suffix}"
+                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/aotriton")
   target_compile_options(${target} PRIVATE ${AOTRITON_WARNINGS})
   target_include_directories(${target} SYSTEM PRIVATE "${headers}")
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
@@ -38,4 +38,4 @@ foreach(python IN LISTS pythons)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
   list(APPEND AOTRITON_BINDINGS ${target})
 endforeach()
-add_custom_target(pyaotriton DEPENDS ${AOTRITON_BINDINGS})
+add_custom_target(binding DEPENDS ${AOTRITON_BINDINGS})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def enter_build() -> None:
         given = dict(line.split("=", 1) for line in told.read_text().splitlines())
         if UNDER_CTEST or _installed(folder, given["CMAKE_COMMAND"], given["AOTRITON_INSTALL"]):
             os.environ.update({name: value for name, value in given.items() if name not in os.environ})
-        if find_spec("pyaotriton") is None:
+        if not any([*Path(path or ".").glob("aotriton/_binding.*")] for path in sys.path):
             paths.append(str(folder / "python"))
     sys.path[:0] = [path for path in paths if path not in sys.path]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])

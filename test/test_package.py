@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_the_version_is_written_once() -> None:
     """In the package; the library that was built has the same."""
-    pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
-    assert pyaotriton.version() == aotriton.__version__
+    binding = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+    assert binding.version() == aotriton.__version__
     for file in ("CMakeLists.txt", "pyproject.toml"):
         assert not re.search(r"\b" + re.escape(aotriton.__version__) + r"\b", (ROOT / file).read_text()), file
 
@@ -98,16 +100,14 @@ def test_the_stub_is_the_bindings(prefix: Path) -> None:
     """Whatever the binding has, the stub that is installed has, with the same arguments and defaults; and nothing else
     but what the package itself has.
     """
-    pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+    binding = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
     stub = ast.parse((prefix / "share" / "aotriton" / "python" / "aotriton" / "__init__.pyi").read_text())
     functions = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}
     classes = {node.name for node in stub.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
-    assert {*functions, *classes} == {name for name in dir(pyaotriton) if not name.startswith("_")}
-    of_operators = {
-        f"{name}{tail}" for name in pyaotriton.operators() for tail in ("", "_supported", "_workspace_size")
-    }
+    assert {*functions, *classes} == {name for name in dir(binding) if not name.startswith("_")}
+    of_operators = {f"{name}{tail}" for name in binding.operators() for tail in ("", "_supported", "_workspace_size")}
     for name, function in functions.items():
-        doc = getattr(pyaotriton, name).__doc__
+        doc = getattr(binding, name).__doc__
         if name in of_operators:
             assert re.sub("_(supported|workspace_size)$", "", name) + signature(function) in doc, name
         else:
@@ -116,3 +116,64 @@ def test_the_stub_is_the_bindings(prefix: Path) -> None:
             assert signature(function) == signature(own), name
     imported = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert imported - {None} == {"autotune", "get_include"}
+
+
+def test_without_a_binding_it_says_which_there_are(tmp_path: Path) -> None:
+    """The package and its modules are imported without one; the first function that is asked for is an ImportError."""
+    (tmp_path / "aotriton").mkdir()
+    (tmp_path / "aotriton" / "_binding.cpython-27.so").touch()
+    code = "import aotriton; from aotriton import rules; assert not hasattr(aotriton, '__wrapped__'); aotriton.gemm"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert (
+        f"ImportError: aotriton has no binding for Python {here} here: there is _binding.cpython-27.so in"
+        in done.stderr
+    )
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES CXX)
+find_package(aotriton CONFIG REQUIRED)
+add_executable(user main.cc)
+target_link_libraries(user PRIVATE aotriton::aotriton_v2)
+"""
+MAIN = "#include <aotriton/runtime.h>\nint main() { return aotriton::v2::version()[0] == '0' ? 0 : 1; }\n"
+
+
+def test_programs_are_built_with_what_aotriton_config_prints(prefix: Path, tmp_path: Path) -> None:
+    """By a compiler's line and by CMake, in a tree that is laid out as a wheel's: the installed one inside of the
+    package. Where there is none, it says so.
+    """
+    package = Path(shutil.copytree(prefix, tmp_path / "site" / "aotriton"))
+
+    def config(option: str, site: Path = package.parent) -> subprocess.CompletedProcess[str]:
+        code = f"import sys; from aotriton.installed import config; sys.argv[1:] = [{option!r}]; sys.exit(config())"
+        environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+
+    for file in (ROOT / "aotriton").glob("*.py"):
+        shutil.copy(file, package)
+    (tmp_path / "main.cc").write_text(MAIN)
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    assert config("--version").stdout == f"{aotriton.__version__}\n"
+    assert config("--includedir").stdout == f"{package / 'include'}\n"
+    compiler, cmake = os.environ.get("CXX", "c++"), os.environ.get("CMAKE_COMMAND", "cmake")
+    flags = [*config("--cflags").stdout.split(), "main.cc", *config("--libs").stdout.split()]
+    folder = f"-Daotriton_DIR={config('--cmakedir').stdout.strip()}"
+    for command in (
+        [compiler, "-std=c++17", *flags, "-o", "program"],
+        ["./program"],
+        [cmake, "-G", "Ninja", "-S", ".", "-B", "build", folder, f"-DCMAKE_CXX_COMPILER={compiler}"],
+        [cmake, "--build", "build"],
+        ["build/user"],
+    ):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    missing = config("--libs", ROOT)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert f"aotriton-config: {ROOT / 'aotriton' / 'include'} is missing" in missing.stderr
+    assert config("--help").returncode == 0
