@@ -23,6 +23,7 @@ else()
   set(package "${share}/python/aotriton")
   file(GLOB modules CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/aotriton/*.py")
   install(FILES ${modules} "${PROJECT_SOURCE_DIR}/aotriton/py.typed" DESTINATION "${package}" COMPONENT library)
+  install(FILES LICENSE DESTINATION "${share}" COMPONENT library)
   install(DIRECTORY rules codegen tune tritonsrc DESTINATION "${package}" COMPONENT library
           FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "__pycache__" EXCLUDE)
 endif()
