@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent
+import aotriton
 
 
 def get_include() -> str:
@@ -37,9 +37,7 @@ def config() -> int:
     except FileNotFoundError as error:
         print(f"aotriton-config: {error}", file=sys.stderr)
         return 1
-    from aotriton import __version__
-
-    told = {"version": __version__} | answers
+    told = {"version": aotriton.__version__} | answers
     print(*(told[name] for name in asked))
     return 0
 
@@ -74,7 +72,8 @@ def _libraries() -> str:
 
 
 def _there(place: str) -> Path:
-    path = FOLDER / place
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: headers, archive and programs are in what `pip install` installs")
-    return path
+    folders = [Path(folder) for folder in aotriton.__path__]  # more than one where pip installed an editable tree
+    for folder in folders:
+        if (folder / place).exists():
+            return folder / place
+    raise FileNotFoundError(f"{folders[0] / place} is missing: `pip install` installs headers, archive and programs")
