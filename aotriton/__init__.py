@@ -1,14 +1,47 @@
-"""The Python side of aotriton: rules, kernels, tuner and code generator under one importable name."""
+"""Kernels that were tuned ahead of time: each operator as a function, and what made them, under one importable name.
 
+The operators, which ``aotriton.operators()`` lists, ``aotriton.explain`` and the like are the library's, which is
+loaded when one of them is first named. ``aotriton.autotune`` and the modules tune, rules, codegen and tritonsrc are
+the tuner and the code generator, and need what the extra ``tune`` brings.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import extend_path
+from types import ModuleType
 from typing import Any
 
-__all__ = ["autotune"]
+__version__ = "0.1.0"  # the only place where it is written: cmake and pyproject.toml read it here
+
+__path__ = extend_path(__path__, __name__)  # a source tree's binding is in its build folder, if PYTHONPATH has that
+
+_HERE = {"autotune": "aotriton.tune.anything.autotune", "get_include": "aotriton.installed"}
 
 
 def __getattr__(name: str) -> Any:
-    """``aotriton.autotune``, which the code generator and its workers have no use for."""
-    if name == "autotune":
-        from aotriton.tune.anything.autotune import autotune
+    """What is loaded when it is first asked for; a module of the package is only there once it is imported."""
+    if name.startswith("__") or find_spec(f"{__name__}.{name}"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HERE[name]) if name in _HERE else _library(), name)
+    globals()[name] = found
+    return found
 
-        return autotune
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HERE, *dir(_library())})
+
+
+def _library() -> ModuleType:
+    """The binding; ImportError says for which Pythons there is one, where there is none for this one."""
+    try:
+        return import_module("aotriton._binding")
+    except ModuleNotFoundError as missing:
+        if missing.name != "aotriton._binding":
+            raise
+        built = sorted(file.name for folder in __path__ for file in Path(folder).glob("_binding.*"))
+        raise ImportError(
+            f"aotriton has no binding for Python {sys.version_info.major}.{sys.version_info.minor} here:"
+            f" there is {', '.join(built) or 'none'} in {', '.join(__path__)}"
+        ) from missing

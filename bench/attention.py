@@ -49,23 +49,24 @@ def contenders(q, k, v, dout, causal: bool) -> dict[str, Contender]:
 
 
 def _library(q, k, v, dout, causal: bool) -> Contender:
-    import pyaotriton
     import torch
+
+    import aotriton
 
     out, dq, dk, dv = (torch.full_like(like, float("nan")) for like in (q, q, k, v))
     lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float32, device=q.device)
     options: dict[str, Any] = {"sm_scale": q.shape[-1] ** -0.5, "causal": causal}
     tensors = (q, k, v, out, dout, lse, dq, dk, dv)
-    size = pyaotriton.attn_bwd_workspace_size(*tensors, **options)
+    size = aotriton.attn_bwd_workspace_size(*tensors, **options)
     workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
     stream = torch.cuda.current_stream().cuda_stream
 
     def forward() -> tuple:
-        pyaotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
+        aotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
         return (out,)
 
     def backward() -> tuple:
-        pyaotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
+        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
         return dq, dk, dv
 
     return Contender(forward, backward)
@@ -202,11 +203,12 @@ def race(calls: dict[str, Callable[[], object]], rounds: int, cold: bool = True)
 
 def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[str, Any]]:
     """One record for each cell of the grid and direction."""
-    import pyaotriton
     import torch
 
-    torch.zeros(1, device="cuda")  # makes the device current for pyaotriton
-    arch, multiprocessors = pyaotriton.arch(), pyaotriton.multiprocessors()
+    import aotriton
+
+    torch.zeros(1, device="cuda")  # makes the device current for the library
+    arch, multiprocessors = aotriton.arch(), aotriton.multiprocessors()
     for head_dim in head_dims:
         for causal in (False, True):
             for seqlen in seqlens:
@@ -224,8 +226,8 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
                     flops *= 2.5 if direction == "backward" else 1
                     medians = {who: statistics.median(taken) for who, taken in samples.items()}
                     quarters = {who: statistics.quantiles(taken, n=4) for who, taken in samples.items()}
-                    choices = pyaotriton.explain(
-                        OPERATORS[direction], arch=arch, product=pyaotriton.product(), multiprocessors=multiprocessors,
+                    choices = aotriton.explain(
+                        OPERATORS[direction], arch=arch, product=aotriton.product(), multiprocessors=multiprocessors,
                         dtype="bf16", batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, causal=causal,
                     )  # fmt: skip
                     yield {
@@ -261,8 +263,9 @@ def _nvidia_smi(*fields: str) -> list[str]:
 
 def machine() -> dict[str, str]:
     """What the timings depend on besides the library's code."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     device = torch.cuda.get_device_properties(0)
     return {
@@ -274,7 +277,7 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
-        "pyaotriton": pyaotriton.version(),
+        "aotriton": aotriton.version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -99,8 +99,9 @@ def unseen(count: int, seed: int) -> list[Shape]:
 
 def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
     """The shape with times, errors and what ran; SystemExit where a result is wrong."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[shape.dtype]
     generator = torch.Generator(device="cuda").manual_seed(shape.m + shape.n + shape.k)
@@ -112,11 +113,11 @@ def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
 
     a, b = matrix(shape.m, shape.k, shape.trans_a), matrix(shape.k, shape.n, shape.trans_b)
     d = torch.full((shape.batch, shape.m, shape.n), float("nan"), dtype=dtype, device="cuda")
-    needed = pyaotriton.gemm_workspace_size(a, b, d)
+    needed = aotriton.gemm_workspace_size(a, b, d)
     workspace = torch.empty(max(needed, 1), dtype=torch.uint8, device="cuda")
     stream = torch.cuda.current_stream().cuda_stream
     calls: dict[str, Callable[[], object]] = {
-        LIBRARY: lambda: pyaotriton.gemm(a, b, d, workspace=workspace, stream=stream),
+        LIBRARY: lambda: aotriton.gemm(a, b, d, workspace=workspace, stream=stream),
         TORCH: lambda: torch.bmm(a, b, out=d) if shape.batch > 1 else torch.mm(a[0], b[0], out=d[0]),
     }
     algorithms = {f"{CUBLAS} {one.rank}": one for one in peer.algorithms(a, b, d)}
@@ -131,9 +132,9 @@ def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
     best = min(finalists, key=lambda who: medians[who])
     medians = {LIBRARY: medians[LIBRARY], CUBLAS: medians[best], TORCH: medians[TORCH]}
     quarters = {who: statistics.quantiles(samples[best if who == CUBLAS else who], n=4) for who in medians}
-    choices = pyaotriton.explain(
-        "gemm", arch=pyaotriton.arch(), product=pyaotriton.product(),
-        multiprocessors=pyaotriton.multiprocessors(), dtype=shape.dtype,
+    choices = aotriton.explain(
+        "gemm", arch=aotriton.arch(), product=aotriton.product(),
+        multiprocessors=aotriton.multiprocessors(), dtype=shape.dtype,
         batch=shape.batch, m=shape.m, n=shape.n, k=shape.k, transposed_a=shape.trans_a, transposed_b=shape.trans_b,
     )  # fmt: skip
     return {

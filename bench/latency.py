@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import CUDNN, FA2, LIBRARY, OPERATORS, compare, contenders, gpu_state, machine, race
 
-FA2_SDPA, CUDNN_SDPA, BINDING, NOTHING = "FA2 SDPA", "cuDNN SDPA", "pyaotriton", "nothing"
+FA2_SDPA, CUDNN_SDPA, BINDING, NOTHING = "FA2 SDPA", "cuDNN SDPA", "binding", "nothing"
 ROWS = {
     LIBRARY: "aotriton, C++ API",
     FA2: "FA2, `torch.ops.aten`",
     FA2_SDPA: "FA2, `scaled_dot_product_attention`",
     CUDNN: "cuDNN, `torch.ops.aten`",
     CUDNN_SDPA: "cuDNN, `scaled_dot_product_attention`",
-    BINDING: "aotriton, `pyaotriton`",
+    BINDING: "aotriton, from Python",
     NOTHING: "an empty Python function",
 }
 THROUGH_TORCH = (FA2, FA2_SDPA, CUDNN, CUDNN_SDPA)
@@ -203,8 +203,9 @@ def take_turns(calls: dict[str, Call], stream, start, end, rounds: int) -> dict[
 
 def measure(library: ctypes.CDLL, rounds: int) -> Iterator[dict[str, Any]]:
     """One record for each problem."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     stream = torch.cuda.current_stream()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -232,9 +233,9 @@ def measure(library: ctypes.CDLL, rounds: int) -> Iterator[dict[str, Any]]:
             clock: {who: statistics.quantiles(taken, n=4) for who, taken in rows.items()}
             for clock, rows in samples.items()
         }
-        choices = pyaotriton.explain(
-            OPERATORS["forward"], arch=pyaotriton.arch(), product=pyaotriton.product(),
-            multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
+        choices = aotriton.explain(
+            OPERATORS["forward"], arch=aotriton.arch(), product=aotriton.product(),
+            multiprocessors=aotriton.multiprocessors(), dtype="bf16",
             batch=BATCH, heads=HEADS, seqlen=seqlen, head_dim=HEAD_DIM, causal=causal,
         )  # fmt: skip
         yield {

@@ -1,6 +1,6 @@
 """Records tuning problems for replays: compiles and times every config of their rich spaces, in two passes.
 
-``python bench/record.py`` on a node with CUDA GPUs, torch, Triton and ``pyaotriton`` on PYTHONPATH, and the repository,
+``python bench/record.py`` on a node with CUDA GPUs, torch, Triton and the binding on PYTHONPATH, and the repository,
 too. ``--dry-run`` needs none of them. A problem is saved as soon as both of its passes are whole.
 
 Each pass has a random order of its own and, where there are several, a GPU of its own. Every ANCHOR_EVERY configs it

@@ -1,7 +1,7 @@
 """How close to the best the choice comes: attention on random shapes, against every image that the library ships.
 
 ``python bench/regret.py --json OUT [--count N] [--seed S] [--build build/default]`` with torch, a CUDA GPU, the image
-store of that build and its ``pyaotriton`` on PYTHONPATH. ``--json OUT --rows PRODUCT`` judges a product that is not
+store of that build and its binding on PYTHONPATH. ``--json OUT --rows PRODUCT`` judges a product that is not
 here by what was measured on it in the forward's cells; that needs no GPU.
 
 On each shape every image of every backend is timed, in whole launch sequences, side by side; then the best ones race
@@ -162,10 +162,10 @@ class Judge:
         return lead.functional(self._arch, **values, ADDRESSING="descriptor")
 
     def _choice(self, problem: Mapping[str, Any], by_cell: bool) -> list[dict[str, Any]]:
-        import pyaotriton
+        import aotriton
 
         asked = {**problem["sizes"], "causal": problem["causal"], "sm_scale": 0.1}
-        return pyaotriton.explain(
+        return aotriton.explain(
             self._operator.name, arch=self._product, dtype=problem["dtype"], by_cell=by_cell, **asked
         )
 
@@ -190,7 +190,7 @@ def by_rows(database: Path, product: str, shipped: Shipped) -> list[dict[str, An
     """Of each measured cell of the forward: the time of the image that is chosen for the shape that was measured, and
     the best, of the shipped images of its kernel that were timed there.
     """
-    import pyaotriton
+    import aotriton
 
     cells = []
     with TuningDatabase(database, readonly=True) as opened:
@@ -203,7 +203,7 @@ def by_rows(database: Path, product: str, shipped: Shipped) -> list[dict[str, An
                 shape = json.loads(outcomes[0].shape)
                 sizes = {**shape, "heads_q": shape["heads"], "heads_k": shape["heads"]}
                 del sizes["heads"]
-                (told,) = pyaotriton.explain(
+                (told,) = aotriton.explain(
                     "attn_fwd", arch=product, dtype=functional["T"], causal=functional["CAUSAL"], **sizes
                 )
                 if len(times) > 1 and told["image"] in times:
@@ -285,16 +285,16 @@ def main() -> None:
         print(f"{options.rows}: {len(cells)} cells, regret {_regret(cells, 'chosen_us')}, predicted off by {off:.1%}")
         return
 
-    import pyaotriton
     import torch
     from attention import machine
 
+    import aotriton
     from aotriton.tune.measure import GpuClock
 
-    torch.zeros(1, device="cuda")  # makes the device current for pyaotriton
-    arch, device = pyaotriton.arch(), torch.cuda.get_device_properties(0)
+    torch.zeros(1, device="cuda")  # makes the device current for the library
+    arch, device = aotriton.arch(), torch.cuda.get_device_properties(0)
     shipped = Shipped(options.build, arch)
-    sequences = Sequences(torch, pyaotriton, GpuClock(), device.multi_processor_count)
+    sequences = Sequences(torch, aotriton, GpuClock(), device.multi_processor_count)
     result: dict[str, Any] = {"machine": machine(), "seed": options.seed, "cells": []}
     for operator in ("attn_fwd", "attn_bwd"):
         judge, begun = Judge(operator, arch, device.name, shipped, sequences), time.monotonic()

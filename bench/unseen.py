@@ -1,6 +1,6 @@
 """Forward on random problems that nobody tuned on: the library beside the better of FA2 and cuDNN, as JSON and a table.
 
-``python bench/unseen.py --json OUT [--count N] [--seed S]`` with torch, a CUDA GPU and ``pyaotriton`` on PYTHONPATH.
+``python bench/unseen.py --json OUT [--count N] [--seed S]`` with torch, a CUDA GPU and the binding on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def problems(count: int, seed: int) -> list[dict[str, Any]]:
 
 def calls(q, k, v, causal: bool) -> dict[str, Callable[[], Any]]:
     """The forward of each contender. A peer that refuses grouped heads gets keys and values repeated beforehand."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     aten, scale, group = torch.ops.aten, q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
     out, stream = torch.full_like(q, float("nan")), torch.cuda.current_stream().cuda_stream
 
     def library() -> Any:
-        pyaotriton.attn_fwd(q, k, v, out, sm_scale=scale, causal=causal, stream=stream)
+        aotriton.attn_fwd(q, k, v, out, sm_scale=scale, causal=causal, stream=stream)
         return out
 
     def fa2(k, v) -> Any:
@@ -74,8 +75,9 @@ def calls(q, k, v, causal: bool) -> dict[str, Callable[[], Any]]:
 
 def measure(problem: dict[str, Any]) -> dict[str, Any]:
     """The problem with times, the ratio to the better peer and what ran; SystemExit where results differ."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     sizes = {name: problem[name] for name in ("batch", "heads_k", "head_dim", "causal")} | {"heads_q": problem["heads"]}
     shape = (problem["batch"], problem["heads"], problem["seqlen"], problem["head_dim"])
@@ -91,9 +93,9 @@ def measure(problem: dict[str, Any]) -> dict[str, Any]:
         sys.exit(f"{problem}: relative distances {apart}")
     del ours
     us = {who: statistics.median(taken) for who, taken in race(contenders, ROUNDS).items()}
-    (choice,) = pyaotriton.explain(
-        "attn_fwd", arch=pyaotriton.arch(), product=pyaotriton.product(),
-        multiprocessors=pyaotriton.multiprocessors(), dtype="bf16",
+    (choice,) = aotriton.explain(
+        "attn_fwd", arch=aotriton.arch(), product=aotriton.product(),
+        multiprocessors=aotriton.multiprocessors(), dtype="bf16",
         seqlen=problem["seqlen"], **sizes,
     )  # fmt: skip
     return problem | {
@@ -127,7 +129,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.zeros(1, device="cuda")  # makes the device current for pyaotriton
+    torch.zeros(1, device="cuda")  # makes the device current for the library
     result: dict[str, Any] = {"machine": machine(), "rounds": ROUNDS, "seed": options.seed, "cells": []}
     for problem in problems(options.count, options.seed):
         result["cells"].append(measure(problem))

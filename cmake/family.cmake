@@ -25,7 +25,10 @@ function(aotriton_generate)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${arg_DATABASE}")
   endif()
 
-  set(python_path "${AOTRITON_PACKAGE_ROOT}")
+  # The package alone: where pip installed it, other packages of other versions lie beside it.
+  set(python_path "${CMAKE_CURRENT_BINARY_DIR}/aotriton-python")
+  file(MAKE_DIRECTORY "${python_path}")
+  file(CREATE_LINK "${package}" "${python_path}/aotriton" SYMBOLIC)
   if(DEFINED ENV{PYTHONPATH})
     string(APPEND python_path ":$ENV{PYTHONPATH}")
   endif()

@@ -1,18 +1,17 @@
 # The Python that runs the code generator and the compiler: AOTRITON_PYTHON, or an environment made here from
 # AOTRITON_REQUIREMENTS, a list of requirement files.
 
-# Headers and library of this same Python are wanted for the binding alone, so their absence is not an error.
 if(SKBUILD AND NOT AOTRITON_PYTHON)
   set(AOTRITON_PYTHON "${Python3_EXECUTABLE}")  # pip has already made an environment from pyproject.toml
 endif()
 if(AOTRITON_PYTHON)
   set(Python3_EXECUTABLE "${AOTRITON_PYTHON}")
-  find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+  find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter)
   set(AOTRITON_HOST_PYTHON "${Python3_EXECUTABLE}")
   return()
 endif()
 
-find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)
+find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter)
 set(AOTRITON_VENV "${PROJECT_BINARY_DIR}/venv" CACHE PATH "Where the build's own Python environment lives")
 
 set(pip_arguments "")

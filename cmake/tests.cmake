@@ -116,6 +116,23 @@ add_test(NAME cxx.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
   --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure)
 set_tests_properties(cxx.consumer PROPERTIES FIXTURES_REQUIRED installed)
 
+# What Python's tests are told of this build, whoever runs them: test/ctest_environment.py reads the file.
+set(told
+  AOTRITON_INSTALL=${test_prefix}
+  AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain
+  AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a
+  AOTRITON_BENCH_LATENCY=$<TARGET_FILE:bench-latency>
+  AOTRITON_STANDINS=${PROJECT_BINARY_DIR}/vendor
+  AOTRITON_PACKAGED=${PROJECT_BINARY_DIR}/packaged
+  AOTRITON_COVERAGE=${AOTRITON_COVERAGE}
+  AOTRITON_DATABASE=${AOTRITON_DATABASE}
+  CXX=${CMAKE_CXX_COMPILER}
+  CMAKE_COMMAND=${CMAKE_COMMAND})
+if(AOTRITON_IMAGE_STORE)
+  list(APPEND told AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE})
+endif()
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test-environment" CONTENT "$<JOIN:${told},\n>\n")
+
 file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
 list(APPEND python_tests "${PROJECT_SOURCE_DIR}/test/gpu")  # skipped, with the reason, where there is no GPU
 foreach(source IN LISTS python_tests)
@@ -125,8 +142,5 @@ foreach(source IN LISTS python_tests)
   set_tests_properties(py.${name} PROPERTIES
     SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
-    ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_BENCH_LATENCY=$<TARGET_FILE:bench-latency>;AOTRITON_STANDINS=${PROJECT_BINARY_DIR}/vendor;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
-  if(AOTRITON_IMAGE_STORE)
-    set_property(TEST py.${name} APPEND PROPERTY ENVIRONMENT "AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE}")
-  endif()
+    ENVIRONMENT "AOTRITON_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
 endforeach()

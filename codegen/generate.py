@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
-from aotriton.codegen import operator_source, stamp
+from aotriton.codegen import operator_source, stamp, stub
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
 from aotriton.codegen.fork import side_by_side
@@ -111,6 +111,8 @@ def write_parts(
     listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in target.TARGETS}
     if not added:  # else they are those of the library
         output.write("products.cc", render("products.cc", targets=target.TARGETS, products=listed_products))
+        signatures = [stub.values(operator) for members in families.values() for operator in members]
+        output.write("aotriton.pyi", render("aotriton.pyi", operators=signatures))
     sources = [name for name in output.contents if name.endswith(".cc")]
     stems = sorted(f"{pack['kernel']}.{pack['arch']}.images" for one in parts for pack in one.packs)
     image_sources, image_binaries = ([f"{stem}.{suffix}" for stem in stems] for suffix in ("cc", "bin"))

@@ -60,8 +60,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def cache_folder() -> Path:
     """``aotriton`` in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"  # the standard wants others ignored
+    return _user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def data_folder() -> Path:
+    """``aotriton`` in the folder of what the user's programs keep."""
+    return _user_folder("XDG_DATA_HOME", ".local/share")
+
+
+def _user_folder(variable: str, usual: str) -> Path:
+    given = os.environ.get(variable, "")
+    home = Path(given) if os.path.isabs(given) else Path.home() / usual  # the standard wants others ignored
     return home / "aotriton"
 
 

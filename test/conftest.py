@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -12,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ctest_environment import enter_build, from_ctest
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+enter_build()
 
-from ctest_environment import from_ctest  # noqa: E402
 from toy_database import toy  # noqa: E402, F401 (a fixture of every test)
 
 

@@ -1,16 +1,43 @@
-"""What ctest tells the tests about the build that they belong to."""
+"""What a build tells the tests that belong to it: one of ours that ctest names, or the newest that the presets made."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parent.parent
+UNDER_CTEST = "DASHBOARD_TEST_FROM_CTEST" in os.environ
+
 
 def from_ctest(name: str) -> str:
-    """An environment variable that ctest sets; by hand the test is skipped without it, under ctest it fails."""
+    """An environment variable that a build of the test preset sets; without one the test is skipped, or under ctest
+    fails.
+    """
     if value := os.environ.get(name):
         return value
-    if "DASHBOARD_TEST_FROM_CTEST" in os.environ:
+    if UNDER_CTEST:
         pytest.fail(f"ctest does not set {name}")
-    pytest.skip(f"{name} is not set: run this through ctest")
+    pytest.skip(f"{name} is not set: build the test preset first, cmake --workflow --preset test")
+
+
+def enter_build() -> None:
+    """Takes over what the build says, but for what is set already, and its binding, if there is no other."""
+    folder = Path(os.environ.get("AOTRITON_BUILD") or ROOT / "build" / "test")
+    paths = [str(ROOT)]
+    if (told := folder / "test-environment").is_file():
+        given = dict(line.split("=", 1) for line in told.read_text().splitlines())
+        if UNDER_CTEST or _installed(folder, given["CMAKE_COMMAND"], given["AOTRITON_INSTALL"]):
+            os.environ.update({name: value for name, value in given.items() if name not in os.environ})
+        if not any([*Path(path or ".").glob("aotriton/_binding.*")] for path in sys.path):
+            paths.append(str(folder / "python"))
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _installed(folder: Path, cmake: str, prefix: str) -> bool:
+    """Whether what ctest does first could be done: a build that is not complete has nothing to install."""
+    return not subprocess.run([cmake, "--install", folder, "--prefix", prefix], capture_output=True).returncode

@@ -49,7 +49,7 @@ class StandinLauncher:
     def __init__(self) -> None:
         self._orders = json.loads(os.environ.get("AOTRITON_STANDIN", "{}"))
         if self._orders.get("no_binding"):
-            raise RuntimeError("pyaotriton is missing")
+            raise RuntimeError("the binding is missing")
         time.sleep(self._orders.get("late", {}).get(os.environ["CUDA_VISIBLE_DEVICES"], 0))
         if self._orders.get("dies_at_start"):
             os._exit(3)

@@ -23,7 +23,7 @@ from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import target
 
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 OPERATORS = [OPERATOR, *(operator for name in IN_TREE for operator in family(name).operators)]
 EVERY_KERNEL = pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def forward() -> dict[str, Any]:
 
 def refused(error: type[Exception], message: str, **changes: Any) -> None:
     with pytest.raises(error, match=message):
-        pyaotriton.attn_fwd(**forward() | changes)
+        aotriton.attn_fwd(**forward() | changes)
 
 
 def test_tensors_are_looked_at_first() -> None:
@@ -76,7 +76,7 @@ def test_tensors_are_looked_at_first() -> None:
         ("^workspace is not on a GPU", Tensor(64, dtype="uint8", gpu=None)),
     ):
         with pytest.raises(ValueError, match=message):
-            pyaotriton.attn_bwd(q=Tensor(2, 4, 48, 64), workspace=given)
+            aotriton.attn_bwd(q=Tensor(2, 4, 48, 64), workspace=given)
 
 
 def test_arguments_are_the_operators() -> None:
@@ -84,10 +84,10 @@ def test_arguments_are_the_operators() -> None:
     refused(TypeError, "attn_fwd has no argument heads", heads=4)
     tensors = list(forward().values())
     for call, message in (
-        (lambda: pyaotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
-        (lambda: pyaotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
-        (lambda: pyaotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors, got 6"),
-        (lambda: pyaotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
+        (lambda: aotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
+        (lambda: aotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
+        (lambda: aotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors, got 6"),
+        (lambda: aotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
@@ -103,10 +103,10 @@ def test_errors_of_the_library_have_a_code() -> None:
         ("invalid_argument", "sm_scale is -1", {"sm_scale": -1.0}),
         ("not_supported", "causal needs equal seqlens", {"causal": True} | {n: Tensor(2, 4, 40, 64) for n in "kv"}),
     ):
-        with pytest.raises(pyaotriton.AotritonError, match=message) as raised:
-            pyaotriton.attn_fwd(**forward() | changes)
+        with pytest.raises(aotriton.AotritonError, match=message) as raised:
+            aotriton.attn_fwd(**forward() | changes)
         assert raised.value.code == code
-        assert not pyaotriton.attn_fwd_supported(**forward() | changes) or code == "null_pointer"
+        assert not aotriton.attn_fwd_supported(**forward() | changes) or code == "null_pointer"
 
 
 def test_each_operator_has_its_functions() -> None:
@@ -114,17 +114,17 @@ def test_each_operator_has_its_functions() -> None:
     its hints, told apart by text.
     """
     names = [operator.name for name in IN_TREE for operator in family(name).operators]
-    assert pyaotriton.operators() == names
+    assert aotriton.operators() == names
     for name in names:
-        text = getattr(pyaotriton, name).__doc__
+        text = getattr(aotriton, name).__doc__
         of = operator(name)
         public = [scalar.name for scalar in of.scalars if not scalar.internal]
         assert all(f"{one.name}: [{', '.join(one.dims)}]" in text for one in of.operands)
         assert all(f"{scalar}=" in text for scalar in public)
         assert ("workspace=None" in text) == bool(of.workspace)
-        assert hasattr(pyaotriton, f"{name}_workspace_size")
-        assert hasattr(pyaotriton, f"{name}_supported")
-        assert hasattr(pyaotriton, f"{name}_hint_outcomes")
+        assert hasattr(aotriton, f"{name}_workspace_size")
+        assert hasattr(aotriton, f"{name}_supported")
+        assert hasattr(aotriton, f"{name}_hint_outcomes")
 
 
 def test_defaults_are_spelled_as_python_does() -> None:
@@ -138,7 +138,7 @@ def test_defaults_are_spelled_as_python_does() -> None:
         given += ["workspace=None"] if of.workspace else []
         signature = f"{of.name}({', '.join([*given, '*', *defaults, 'hints=None', 'stream=None'])})"
         for function in (of.name, *(f"{of.name}_{more}" for more in ("workspace_size", "supported", "hint_outcomes"))):
-            assert signature in getattr(pyaotriton, function).__doc__
+            assert signature in getattr(aotriton, function).__doc__
         seen |= {one.dtype for one in scalars}
     assert seen == set(spelled)
 
@@ -168,7 +168,7 @@ def test_candidates_come_from_descriptions(kernel: KernelDescription, of: Operat
     spelled, choices at their defaults left out.
     """
     for functional in functionals(kernel):
-        candidate = pyaotriton.Candidate(**arguments_of(functional, of))
+        candidate = aotriton.Candidate(**arguments_of(functional, of))
         assert candidate.name == "an image"
 
 
@@ -180,7 +180,7 @@ def test_a_wrong_candidate_is_refused() -> None:
 
     def wrong(message: str, **changes: Any) -> None:
         with pytest.raises(ValueError, match=message):
-            pyaotriton.Candidate(**right | changes)
+            aotriton.Candidate(**right | changes)
 
     wrong("the binary is empty", binary=b"")
     wrong("scale_rows takes 2 psels", psels={"BLOCK_M": 32})
@@ -205,13 +205,13 @@ def test_a_wrong_candidate_is_refused() -> None:
 def test_launches_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands and scalars that the candidate's operator has not are a ValueError with their name."""
     kernel = OPERATOR.backends[0].kernels[0]
-    candidate = pyaotriton.Candidate(**arguments_of(next(iter(kernel.functionals("sm_90"))), OPERATOR))
+    candidate = aotriton.Candidate(**arguments_of(next(iter(kernel.functionals("sm_90"))), OPERATOR))
     with pytest.raises(ValueError, match="an image: scale has no operand z"):
-        pyaotriton.launch(candidate, {"z": Tensor(1, 1, 64, 32)})
+        aotriton.launch(candidate, {"z": Tensor(1, 1, 64, 32)})
     with pytest.raises(ValueError, match="an image: scale has no scalar slope"):
-        pyaotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {"slope": 1.0})
+        aotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {"slope": 1.0})
     with pytest.raises(ValueError, match="x has 2 dimensions, not 4"):
-        pyaotriton.launch(candidate, {"x": Tensor(64, 32)})
+        aotriton.launch(candidate, {"x": Tensor(64, 32)})
 
 
 # Calls where libcuda.so.1 is test/cxx/vendor's: GPU 0 is current, contexts are 0x100 and 0x101, and every stream that
@@ -219,7 +219,7 @@ def test_launches_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
 ON_STANDIN = """
 import ctypes, json, sys, types
 from types import SimpleNamespace
-import pyaotriton
+import aotriton
 from test_binding import Tensor, forward
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -233,7 +233,7 @@ sys.modules["torch"] = torch
 Torchs = type("Tensor", (Tensor,), {"__module__": "torch"})
 
 seen = {}
-def call(name, gpu, function=pyaotriton.attn_fwd, kind=Tensor, **changes):
+def call(name, gpu, function=aotriton.attn_fwd, kind=Tensor, **changes):
     driver.fake_cuda_calls()
     tensors = forward()
     for tensor in tensors.values():
@@ -256,8 +256,8 @@ for stream in (1, 2):
     call(f"default stream {stream}", 1, stream=stream)
 call("a stream of its GPU", 1, stream=0x777)
 call("a stream of another GPU", 0, stream=0x777)
-call("supported", 1, pyaotriton.attn_fwd_supported)
-call("not supported", 1, pyaotriton.attn_fwd_supported, causal=True, k=Tensor(2, 4, 40, 64, gpu=1))
+call("supported", 1, aotriton.attn_fwd_supported)
+call("not supported", 1, aotriton.attn_fwd_supported, causal=True, k=Tensor(2, 4, 40, 64, gpu=1))
 call("torch", 1, kind=Torchs)
 call("torch, a default stream", 1, kind=Torchs, stream=0)
 call("torch, a stream of another GPU", 0, kind=Torchs)
@@ -340,10 +340,10 @@ SIZES = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 1000, "seqlen_k":
 def test_explanations_are_those_of_the_program(name: str, arch: str, product: str | None) -> None:
     """explain() and aotriton-explain --json answer alike, for sizes by their names or by what names have in common."""
     program = from_ctest("AOTRITON_EXPLAIN")
-    choices = pyaotriton.explain(name, arch=arch, product=product, dtype="bf16", **SIZES, causal=True)
+    choices = aotriton.explain(name, arch=arch, product=product, dtype="bf16", **SIZES, causal=True)
     assert {choice["product"] for choice in choices} == {product or target(arch).product}
     short = {"batch": 2, "heads": 16, "seqlen": 1000, "head_dim": 64}
-    assert pyaotriton.explain(name, arch=arch, product=product, dtype="bf16", **short, causal=True) == choices
+    assert aotriton.explain(name, arch=arch, product=product, dtype="bf16", **short, causal=True) == choices
     place = ["--device", product] if product else ["--arch", arch]
     for sizes in (SIZES, short):
         options = [text for size, n in sizes.items() for text in (f"--{size.replace('_', '-')}", str(n))]
@@ -369,15 +369,15 @@ def test_explanations_are_those_of_the_program(name: str, arch: str, product: st
 def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
     """What is padded, whether the median is of a larger or a smaller problem, and why a backend cannot serve."""
     arguments = {"arch": "sm_90", "dtype": "bfloat16"}
-    (choice,) = pyaotriton.explain("attn_fwd", **SIZES | {"head_dim": 40}, **arguments)
+    (choice,) = aotriton.explain("attn_fwd", **SIZES | {"head_dim": 40}, **arguments)
     assert choice["padding"] == [{"choice": "BLOCK_DMODEL", "value": 40, "padded": 64}]
     assert choice["representative_is"] == "larger"
     assert not any(key["beyond_last_bin"] for key in choice["keys"])
-    (choice,) = pyaotriton.explain("attn_fwd", **SIZES | {"seqlen_q": 100000, "seqlen_k": 100000}, **arguments)
+    (choice,) = aotriton.explain("attn_fwd", **SIZES | {"seqlen_q": 100000, "seqlen_k": 100000}, **arguments)
     assert choice["padding"] == []
     assert choice["representative_is"] == "smaller"
     assert all(key["beyond_last_bin"] for key in choice["keys"])
-    choices = pyaotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments)
+    choices = aotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments)
     for choice in choices:
         assert choice["total_us"] == pytest.approx(sum(one["bin_median_us"] for one in choices), rel=1e-5)
         backends = {one["name"]: one for one in choice["backends"]}
@@ -385,7 +385,7 @@ def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
         assert backends["portable"]["needs_workspace"]
         assert "deterministic" in backends["hopper"]["refusal"]
         assert backends["hopper"]["refusing_kernel"] == "attn_bwd_hopper"
-    assert choices == pyaotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments | {"dtype": "bf16"})
+    assert choices == aotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments | {"dtype": "bf16"})
 
 
 def test_an_exact_name_wins() -> None:
@@ -393,18 +393,18 @@ def test_an_exact_name_wins() -> None:
     fewer = SIZES | {"heads_k": 4}
     mixed = {name: value for name, value in fewer.items() if name != "heads_q"} | {"heads": 16}
     arguments = {"arch": "sm_90", "dtype": "bf16"}
-    assert pyaotriton.explain("attn_fwd", **mixed, **arguments) == pyaotriton.explain("attn_fwd", **fewer, **arguments)
+    assert aotriton.explain("attn_fwd", **mixed, **arguments) == aotriton.explain("attn_fwd", **fewer, **arguments)
     for change, message in (
         ({"heads_k": 5}, "q has 16 heads, which must be a multiple of the 5 of k"),
         ({"seqlen_k": 1.5}, "seqlen_k is 1.5, which must be a whole number"),
         ({"batch": -1}, "batch is -1"),
         ({"width": 1}, "attn_fwd has no width"),
     ):
-        with pytest.raises(pyaotriton.AotritonError, match=message):
-            pyaotriton.explain("attn_fwd", **SIZES | change, **arguments)
-    with pytest.raises(pyaotriton.AotritonError, match="head_dim of attn_fwd is missing"):
-        pyaotriton.explain("attn_fwd", batch=1, heads=1, seqlen=1, **arguments)
-    with pytest.raises(pyaotriton.AotritonError, match="unknown op gemv: choose from attn_fwd, "):
-        pyaotriton.explain("gemv", **arguments)
-    with pytest.raises(pyaotriton.AotritonError, match="unknown dtype fp8"):
-        pyaotriton.explain("attn_fwd", arch="sm_90", dtype="fp8", **SIZES)
+        with pytest.raises(aotriton.AotritonError, match=message):
+            aotriton.explain("attn_fwd", **SIZES | change, **arguments)
+    with pytest.raises(aotriton.AotritonError, match="head_dim of attn_fwd is missing"):
+        aotriton.explain("attn_fwd", batch=1, heads=1, seqlen=1, **arguments)
+    with pytest.raises(aotriton.AotritonError, match="unknown op gemv: choose from attn_fwd, "):
+        aotriton.explain("gemv", **arguments)
+    with pytest.raises(aotriton.AotritonError, match="unknown dtype fp8"):
+        aotriton.explain("attn_fwd", arch="sm_90", dtype="fp8", **SIZES)

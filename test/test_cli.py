@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,36 @@ def test_a_missing_binding_is_explained(tmp_path: Path) -> None:
     orders = '{"no_binding": true}'
     done = tune(tmp_path, *TINY, "--launcher", "standin_launcher:StandinLauncher", AOTRITON_STANDIN=orders)
     assert done.returncode == 1
-    assert "pyaotriton is missing" in done.stderr
+    assert "the binding is missing" in done.stderr
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         assert database.outcomes() == []
+
+
+def test_an_installed_tuner_keeps_its_database_in_the_users_data_folder(tmp_path: Path) -> None:
+    """Neither among the installed modules nor beside the caller; what only reads makes none; a folder that cannot be
+    made is named.
+    """
+    site, caller, data = (tmp_path / name for name in ("site", "caller", "data"))
+    shutil.copytree(ROOT / "aotriton", site / "aotriton", ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3*"))
+    caller.mkdir()
+    installed = sorted(site.rglob("*"))
+
+    def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "XDG_DATA_HOME": str(home)}
+        environment = os.environ | variables | {"AOTRITON_IMAGE_STORE": str(tmp_path / "store")}
+        command = [sys.executable, "-m", "aotriton.tune.tune", "--family", "gemm", "--arch", "sm_90", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=caller, env=environment)
+
+    assert run(data, "--dry-run").returncode == 0
+    missing = run(data, "--report", "page.html")
+    assert (missing.returncode, data.exists()) == (1, False)
+    assert str(data / "aotriton" / "tuning_database.sqlite3") in missing.stderr
+    assert run(data, "--fit").returncode == 0
+    assert [path.name for path in data.rglob("*") if path.is_file()] == ["tuning_database.sqlite3"]
+    assert sorted(site.rglob("*")) == installed
+    assert not list(caller.iterdir())
+    file = tmp_path / "file"
+    file.touch()
+    refused = run(file, "--fit")
+    assert refused.returncode == 1
+    assert f"{file}/aotriton cannot be made: Not a directory" in refused.stderr

@@ -122,7 +122,7 @@ def test_what_crashes_twice_is_to_blame(tmp_path: Path, orders: dict[str, object
 def test_a_worker_that_does_not_start_is_an_error(tmp_path: Path, orders: dict[str, object], order: str) -> None:
     """It says what happened, and no row is written."""
     orders.update(**{order: True})
-    with pytest.raises(TuningError, match=r"GPU 0 did not come up.*(pyaotriton is missing|exited with status 3)"):
+    with pytest.raises(TuningError, match=r"GPU 0 did not come up.*(the binding is missing|exited with status 3)"):
         run(tmp_path, small())
     assert known(tmp_path) == ([], [])
 

@@ -95,8 +95,10 @@ int main() {
 
 def test_a_project_adds_a_family_of_its_own(prefix: Path, tmp_path: Path, toy: KernelDescription) -> None:
     """From a folder with descriptions, device code and winners the installed tree generates, compiles and links it, and
-    its program is told what it would run. Nothing of this source tree is needed.
+    its program is told what it would run. Nothing of this source tree is needed, and what lies beside the package, as
+    in a folder that pip fills, does not take the place of what the compiler needs.
     """
+    (prefix / "share" / "aotriton" / "python" / "triton.py").write_text("raise ImportError('another Triton')\n")
     shutil.copytree(FOLDER, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
     with TuningDatabase(tmp_path / "toy" / "rules" / "tuning_database.sqlite3") as database:
         for functional in toy.functionals("sm_90"):

@@ -34,7 +34,7 @@ TABLE = {
         "scipy",
         "sklearn",
         "pyarrow",
-        "pyaotriton",
+        "aotriton._binding",
         "dask",
         "distributed",
         "rich",
@@ -105,7 +105,7 @@ def test_tuning_starts_without_a_gpu() -> None:
     scikit-learn or Dask, through whichever of our modules.
     """
     waiting, seen = ["aotriton.tune.tune_flash"], set()
-    heavy = {"torch", "pyaotriton", "triton", "numpy", "scipy", "sklearn", "pyarrow", "dask", "distributed"}
+    heavy = {"torch", "aotriton._binding", "triton", "numpy", "scipy", "sklearn", "pyarrow", "dask", "distributed"}
     heavy |= {"rich"}
     waiting += [f"aotriton.{stop}.{family}" for stop in ("rules", "tune") for family in IN_TREE]
     while waiting:

@@ -270,7 +270,7 @@ def test_a_gpu_that_cannot_run_anything_stops_the_session(tmp_path: Path, orders
     with pytest.raises(TuningError, match="all failed"):
         run(tmp_path, small((512, 2048)))
     orders.update(no_binding=True)
-    with pytest.raises(Exception, match="pyaotriton is missing"):
+    with pytest.raises(Exception, match="the binding is missing"):
         run(tmp_path, small((8192,)))
 
 

@@ -24,7 +24,7 @@ from aotriton.tune.sequences import Draw, Sequences
 from aotriton.tune.worker import Conditions, Device, Request, Timed
 
 NO_BINDING = (
-    "pyaotriton, the library's Python binding, is missing: build it with"
+    "the library's Python binding is missing: build it with"
     " `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"
 )
 
@@ -76,11 +76,11 @@ class GpuLauncher:
         import torch
 
         try:
-            import pyaotriton
+            from aotriton import _binding
         except ImportError as error:
             raise RuntimeError(f"{NO_BINDING} ({error})") from error
         self.torch: ModuleType = torch
-        self.binding: ModuleType = pyaotriton
+        self.binding: ModuleType = _binding
         torch.cuda.init()
         torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
         self._clock = GpuClock()

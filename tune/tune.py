@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from aotriton.codegen.compile import CompileFailure, ImageStore, compile_images
+from aotriton.codegen.store import data_folder
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError
 from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family, add, families, family
@@ -50,7 +51,8 @@ from aotriton.tune.worker import GpuWorker, WorkerError
 ROOT = Path(__file__).resolve().parent.parent
 IN_TREE = (ROOT / "CMakeLists.txt").exists()
 COMPILER = "aotriton.codegen.compile:WarmCompiler"
-DATABASE = ROOT / "rules" / "tuning_database.sqlite3" if IN_TREE else Path("tuning_database.sqlite3")
+# An installed package is nobody's to write to, and the caller's folder has nothing to do with it.
+DATABASE = (ROOT / "rules" if IN_TREE else data_folder()) / "tuning_database.sqlite3"
 
 
 def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
@@ -228,10 +230,11 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
             return _report(run)
         if options.export:
             return _export(run)
-        if options.take_in and not _is_sqlite(options.take_in):
-            return _import(run)
         if options.dry_run:
             return _dry_run(run)
+        _make_folder(options.database)
+        if options.take_in and not _is_sqlite(options.take_in):
+            return _import(run)
         if not options.scheduler and not _triton_fits():  # there it is the workers' matter
             return 2
         if options.decide:
@@ -309,6 +312,15 @@ class Run:
             if value != self.parser.get_default(name) and name not in paths
         }
         return " ".join([f"family={self.family.name}", *(f"{name}={value}" for name, value in given.items())])
+
+
+def _make_folder(database: Path) -> None:
+    """Of the default database, for the first who writes there; another folder is the caller's to make."""
+    if database == DATABASE:
+        try:
+            database.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TuningDatabaseError(f"{database}: {database.parent} cannot be made: {error.strerror}") from error
 
 
 def _problems(run: Run, arch: str, multiprocessors: int) -> list[Problem]:

@@ -4,8 +4,6 @@
 asm(R"(
 .pushsection .rodata
 .balign 16
-.globl aotriton_v2_toy_scale_rows_gfx942_images
-.hidden aotriton_v2_toy_scale_rows_gfx942_images
 aotriton_v2_toy_scale_rows_gfx942_images:
 .incbin "scale_rows.gfx942.images.bin"
 .popsection

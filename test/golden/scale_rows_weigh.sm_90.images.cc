@@ -4,8 +4,6 @@
 asm(R"(
 .pushsection .rodata
 .balign 16
-.globl aotriton_v2_toy_scale_rows_weigh_sm_90_images
-.hidden aotriton_v2_toy_scale_rows_weigh_sm_90_images
 aotriton_v2_toy_scale_rows_weigh_sm_90_images:
 .incbin "scale_rows_weigh.sm_90.images.bin"
 .popsection

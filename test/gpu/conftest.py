@@ -1,6 +1,6 @@
 """Marks every test below this folder `gpu`, and skips it, with the reason, where no GPU is.
 
-The tests need torch with CUDA and a `pyaotriton` of default or full coverage on PYTHONPATH.
+The tests need torch with CUDA and a binding of default or full coverage on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def missing() -> str | None:
 
     if not torch.cuda.is_available():
         return "torch finds no CUDA GPU"
-    if importlib.util.find_spec("pyaotriton") is None:
-        return "pyaotriton is not on PYTHONPATH: build the binding first"
+    if importlib.util.find_spec("aotriton._binding") is None:
+        return "the binding is not on PYTHONPATH: build it first"
     return None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICE = "cuda"
@@ -136,19 +136,19 @@ class Case:
 
     def workspace_size(self, outputs: dict[str, Guarded]) -> int:
         tensors = self.backward_tensors(outputs)
-        size = pyaotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, **self.options)
+        size = aotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, **self.options)
         return size + -size % 4
 
     def forward(self, outputs: dict[str, Guarded]) -> None:
         """Launches on torch's current stream."""
-        pyaotriton.attn_fwd(
+        aotriton.attn_fwd(
             self.q, self.k, self.v, outputs["out"].view, outputs["logsumexp"].view,
             sm_scale=self.sm_scale, causal=self.problem.causal, stream=torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
 
     def backward(self, outputs: dict[str, Guarded]) -> None:
         """Launches on torch's current stream; ``outputs`` holds what ``forward`` wrote."""
-        pyaotriton.attn_bwd(
+        aotriton.attn_bwd(
             *self.backward_tensors(outputs), outputs["workspace"].view.view(torch.uint8),
             sm_scale=self.sm_scale, stream=torch.cuda.current_stream().cuda_stream, **self.options,
         )  # fmt: skip

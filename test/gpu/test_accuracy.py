@@ -8,7 +8,7 @@ import random
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 from gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
 from gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
@@ -137,30 +137,30 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem:
 
 def test_the_problems_reach_every_backend() -> None:
     """What the test above says, it says of each backend that this GPU has."""
-    import pyaotriton
+    import aotriton
 
     def backends(op: str, problem: Problem) -> tuple[str, list[str]]:
         names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "causal")
         sizes = {name: getattr(problem, name) for name in names}
-        place = {"arch": pyaotriton.arch(), "product": pyaotriton.product()}
-        lead = pyaotriton.explain(op, multiprocessors=pyaotriton.multiprocessors(), **place, **sizes)[-1]
+        place = {"arch": aotriton.arch(), "product": aotriton.product()}
+        lead = aotriton.explain(op, multiprocessors=aotriton.multiprocessors(), **place, **sizes)[-1]
         return lead["backend"], [backend["name"] for backend in lead["backends"]]
 
     for op in ("attn_fwd", "attn_bwd"):
         used = [backends(op, problem) for problem in PROBLEMS if problem.layout == "bhsd"]
-        served = set(used[0][1]) if pyaotriton.arch() == "sm_90" else {"portable"}
+        served = set(used[0][1]) if aotriton.arch() == "sm_90" else {"portable"}
         assert {backend for backend, _ in used} == served
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])
 def test_logsumexp_is_optional(layout: str) -> None:
     """Without a logsumexp tensor the forward gives the same bits."""
-    import pyaotriton
+    import aotriton
 
     case = Case(Problem(seqlen_q=300, seqlen_k=300, causal=True, layout=layout))
     wanted, got = case.outputs(), case.outputs()
     case.forward(wanted)
-    pyaotriton.attn_fwd(case.q, case.k, case.v, got["out"].view, sm_scale=case.sm_scale, causal=True)
+    aotriton.attn_fwd(case.q, case.k, case.v, got["out"].view, sm_scale=case.sm_scale, causal=True)
     torch.cuda.synchronize()
     assert torch.equal(bits(wanted["out"].view.contiguous()), bits(got["out"].view.contiguous()))
     got["out"].assert_untouched_outside("out")
@@ -183,7 +183,7 @@ def test_scale_is_the_callers() -> None:
 @pytest.mark.parametrize("head_dim", [64, 72])
 def test_scale_has_a_default(head_dim: int) -> None:
     """Left out, or zero, it is 1 / sqrt(head_dim): forward and backward give the bits that they give with that."""
-    import pyaotriton
+    import aotriton
 
     case = Case(Problem(seqlen_q=100, seqlen_k=100, head_dim=head_dim, deterministic=True))
     case.sm_scale = 1 / math.sqrt(head_dim)
@@ -192,8 +192,8 @@ def test_scale_has_a_default(head_dim: int) -> None:
     for given in ({}, {"sm_scale": 0.0}):
         got = case.outputs()
         o = {name: guarded.view for name, guarded in got.items()}
-        pyaotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], **given)
-        pyaotriton.attn_bwd(*case.backward_tensors(got), o["workspace"].view(torch.uint8), **given, **case.options)
+        aotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], **given)
+        aotriton.attn_bwd(*case.backward_tensors(got), o["workspace"].view(torch.uint8), **given, **case.options)
         torch.cuda.synchronize()
         assert same_bits(wanted, got)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 Arguments = dict[str, Any]
 
@@ -35,7 +35,7 @@ def backward_arguments() -> Arguments:
     """A valid backward of the same sizes."""
     made = forward_arguments()
     made |= {name: tensor(2, heads, 48, 64) for name, heads in (("dout", 4), ("dq", 4), ("dk", 2), ("dv", 2))}
-    size = pyaotriton.attn_bwd_workspace_size(**made)
+    size = aotriton.attn_bwd_workspace_size(**made)
     made["workspace"] = torch.full((size,), 0x7F, dtype=torch.uint8, device="cuda")
     return made
 
@@ -110,7 +110,7 @@ WRONG_BACKWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
 
 def refused(call: Callable[..., None], arguments: Arguments, code: str, argument: str, *written: str) -> None:
     """Asserts the error, and that the outputs still are what they were."""
-    with pytest.raises(pyaotriton.AotritonError) as raised:
+    with pytest.raises(aotriton.AotritonError) as raised:
         call(**arguments)
     assert raised.value.code == code, raised.value
     assert re.search(rf"\b{argument}\b", str(raised.value)), raised.value
@@ -123,30 +123,30 @@ def refused(call: Callable[..., None], arguments: Arguments, code: str, argument
 def test_wrong_forward_calls_name_their_argument(what: str) -> None:
     """A wrong forward call raises its own error, names the argument and writes nothing."""
     change, code, argument = WRONG_FORWARD[what]
-    refused(pyaotriton.attn_fwd, forward_arguments() | change(), code, argument, "out", "logsumexp")
+    refused(aotriton.attn_fwd, forward_arguments() | change(), code, argument, "out", "logsumexp")
 
 
 @pytest.mark.parametrize("what", WRONG_BACKWARD)
 def test_wrong_backward_calls_name_their_argument(what: str) -> None:
     """A wrong backward call raises its own error, names the argument and writes nothing."""
     change, code, argument = WRONG_BACKWARD[what]
-    refused(pyaotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
+    refused(aotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
 
 
 @pytest.mark.parametrize("what", WRONG_FORWARD)
 def test_a_wrong_call_is_not_supported(what: str) -> None:
     """Asked beforehand, the library says that it would refuse the call."""
-    assert pyaotriton.attn_fwd_supported(**forward_arguments())
-    assert not pyaotriton.attn_fwd_supported(**forward_arguments() | WRONG_FORWARD[what][0]())
+    assert aotriton.attn_fwd_supported(**forward_arguments())
+    assert not aotriton.attn_fwd_supported(**forward_arguments() | WRONG_FORWARD[what][0]())
 
 
 def test_a_workspace_is_not_asked_for_beforehand() -> None:
     """Whether a backward is supported, and how much workspace it needs, is answered without one."""
     arguments = backward_arguments()
     size = len(arguments.pop("workspace"))
-    assert pyaotriton.attn_bwd_supported(**arguments)
-    assert pyaotriton.attn_bwd_workspace_size(**arguments) == size > 0
-    assert pyaotriton.attn_fwd_workspace_size(**forward_arguments()) == 0
+    assert aotriton.attn_bwd_supported(**arguments)
+    assert aotriton.attn_bwd_workspace_size(**arguments) == size > 0
+    assert aotriton.attn_fwd_workspace_size(**forward_arguments()) == 0
 
 
 @pytest.mark.parametrize("name", ["q", "out", "logsumexp"])
@@ -155,7 +155,7 @@ def test_tensors_of_the_host_are_refused(name: str) -> None:
     arguments = forward_arguments()
     arguments[name] = arguments[name].cpu()
     with pytest.raises(ValueError, match=f"^{name} is not on a GPU"):
-        pyaotriton.attn_fwd(**arguments)
+        aotriton.attn_fwd(**arguments)
 
 
 def test_tensors_of_another_rank_are_refused() -> None:
@@ -163,11 +163,11 @@ def test_tensors_of_another_rank_are_refused() -> None:
     arguments = forward_arguments()
     arguments["k"] = arguments["k"][0]
     with pytest.raises(ValueError, match=r"^k "):
-        pyaotriton.attn_fwd(**arguments)
+        aotriton.attn_fwd(**arguments)
 
 
 def test_the_calls_are_right_without_the_mistake() -> None:
     """The arguments that the wrong calls start from are accepted, so that each fails for its own reason."""
-    pyaotriton.attn_fwd(**forward_arguments())
-    pyaotriton.attn_bwd(**backward_arguments())
+    aotriton.attn_fwd(**forward_arguments())
+    aotriton.attn_bwd(**backward_arguments())
     torch.cuda.synchronize()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 TWO = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has no second CUDA GPU")
 SHAPE = (2, 4, 300, 64)
@@ -25,10 +25,10 @@ def launch(tensors: Tensors) -> Tensors:
     """Forward and backward without a stream; what they wrote, on the host."""
     options = {"causal": True, "deterministic": True}
     forward = {name: tensors[name] for name in ("q", "k", "v", "out", "logsumexp")}
-    pyaotriton.attn_fwd(**forward, causal=True)
-    size = pyaotriton.attn_bwd_workspace_size(**tensors, **options)
+    aotriton.attn_fwd(**forward, causal=True)
+    size = aotriton.attn_bwd_workspace_size(**tensors, **options)
     workspace = torch.empty(size, dtype=torch.uint8, device=tensors["q"].device)
-    pyaotriton.attn_bwd(**tensors, workspace=workspace, **options)
+    aotriton.attn_bwd(**tensors, workspace=workspace, **options)
     return {name: tensors[name].cpu() for name in ("out", "logsumexp", "dq", "dk", "dv")}
 
 
@@ -45,7 +45,7 @@ def test_tensors_of_another_gpu_on_its_default_stream() -> None:
             assert not tensor.isnan().any(), name
             assert torch.equal(tensor, got[name]), name
         assert torch.cuda.current_device() == 0
-        assert pyaotriton.multiprocessors() == torch.cuda.get_device_properties(0).multi_processor_count
+        assert aotriton.multiprocessors() == torch.cuda.get_device_properties(0).multi_processor_count
         assert torch.ones(1, device="cuda").device.index == 0
 
 
@@ -63,7 +63,7 @@ def test_tensors_of_another_gpu_on_a_stream_of_theirs() -> None:
             torch.cuda._sleep(200_000_000)  # about 0.1 s
             tensors["q"].copy_(held)
     forward = {name: tensors[name] for name in ("q", "k", "v", "out", "logsumexp")}
-    pyaotriton.attn_fwd(**forward, causal=True, stream=stream.cuda_stream)
+    aotriton.attn_fwd(**forward, causal=True, stream=stream.cuda_stream)
     stream.synchronize()
     assert torch.cuda.current_device() == 0
     for name in ("out", "logsumexp"):
@@ -80,7 +80,7 @@ def test_a_stream_of_another_gpu_is_refused() -> None:
             stream = torch.cuda.Stream()
         forward = {name: tensors[name] for name in ("q", "k", "v", "out", "logsumexp")}
         with pytest.raises(ValueError, match=rf"^the stream is on GPU {there}, \w+ on GPU {here}"):
-            pyaotriton.attn_fwd(**forward, stream=stream.cuda_stream)
+            aotriton.attn_fwd(**forward, stream=stream.cuda_stream)
         torch.cuda.synchronize(here)
         torch.cuda.synchronize(there)
         assert tensors["out"].isnan().all()
@@ -95,9 +95,9 @@ def test_tensors_of_two_gpus_are_refused() -> None:
     for name in ("k", "out", "logsumexp"):
         forward = {one: (other if one == name else tensors)[one] for one in ("q", "k", "v", "out", "logsumexp")}
         with pytest.raises(ValueError, match=rf"^{name} is on GPU 1, \w+ on GPU 0"):
-            pyaotriton.attn_fwd(**forward)
+            aotriton.attn_fwd(**forward)
     with pytest.raises(ValueError, match=r"^workspace is on GPU 1, \w+ on GPU 0"):
-        pyaotriton.attn_bwd(**tensors, workspace=torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1"))
+        aotriton.attn_bwd(**tensors, workspace=torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1"))
 
 
 def test_the_current_gpu_stays_current() -> None:

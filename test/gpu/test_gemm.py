@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}  # of a number when it becomes one of this type, relative
@@ -79,8 +79,8 @@ def run(problem: Problem) -> float:
         operand.copy_(torch.randn(operand.shape, generator=generator, device="cuda"))
     bias = torch.randn(p.n, generator=generator, device="cuda").to(dtype) * math.sqrt(p.k) if p.bias else None
     options = {"alpha": p.alpha, "activation": p.activation}
-    workspace = torch.full((pyaotriton.gemm_workspace_size(a, b, d, bias, **options),), 0x7F, dtype=torch.uint8).cuda()
-    pyaotriton.gemm(a, b, d, bias, workspace, **options)
+    workspace = torch.full((aotriton.gemm_workspace_size(a, b, d, bias, **options),), 0x7F, dtype=torch.uint8).cuda()
+    aotriton.gemm(a, b, d, bias, workspace, **options)
     true = p.alpha * (a.double() @ b.double())
     true = ACTIVATIONS[p.activation](true if bias is None else true + bias.double())
     assert bool(d.isfinite().all()), f"{p}: {int((~d.isfinite()).sum())} elements are not written, or not finite"
@@ -90,7 +90,7 @@ def run(problem: Problem) -> float:
     first = d.clone()
     d.fill_(float("nan"))
     assert bool(memory.isnan().all()), f"{p}: elements outside of d were written"
-    pyaotriton.gemm(a, b, d, bias, workspace, **options)
+    aotriton.gemm(a, b, d, bias, workspace, **options)
     assert torch.equal(first, d), f"{p}: another run gives other bits"
     return excess
 
@@ -127,7 +127,7 @@ def test_no_products() -> None:
         torch.full((2, 40, 24), float("nan"), dtype=torch.bfloat16, device="cuda"),
         torch.randn(24).bfloat16().cuda(),
     )
-    pyaotriton.gemm(a, b, d, bias, activation=1)
+    aotriton.gemm(a, b, d, bias, activation=1)
     assert torch.equal(d, bias.relu().expand(2, 40, 24))
 
 
@@ -135,5 +135,5 @@ def test_no_products() -> None:
 def test_no_result(sizes: tuple[int, int, int, int]) -> None:
     batch, m, n, k = sizes
     a, b, d = (torch.empty(batch, *shape, dtype=torch.float16, device="cuda") for shape in ((m, k), (k, n), (m, n)))
-    pyaotriton.gemm(a, b, d)
+    aotriton.gemm(a, b, d)
     torch.cuda.synchronize()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 from gpu_problem import Case, Guarded, Problem, same_bits  # noqa: E402 - it needs both
 
@@ -90,8 +90,8 @@ def test_torchs_current_stream_is_the_default() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(200_000_000)  # about 0.1 s
         case.q.copy_(inputs)
-        pyaotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], sm_scale=case.sm_scale, causal=True)
-        pyaotriton.attn_bwd(
+        aotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], sm_scale=case.sm_scale, causal=True)
+        aotriton.attn_bwd(
             *case.backward_tensors(got), o["workspace"].view(torch.uint8), sm_scale=case.sm_scale, stream=None,
             **case.options,
         )  # fmt: skip
@@ -175,9 +175,9 @@ def test_error_messages_belong_to_their_thread() -> None:
         tensors = {key: wide[..., ::2] if key == name else wide[..., :64] for key in ("q", "k", "v", "out")}
         for _ in range(300):
             try:
-                pyaotriton.attn_fwd(**tensors, sm_scale=1.0)
+                aotriton.attn_fwd(**tensors, sm_scale=1.0)
                 mixed_up.append(f"{name}: no error")
-            except pyaotriton.AotritonError as error:
+            except aotriton.AotritonError as error:
                 if f"attn_fwd: {name} has" not in str(error):
                     mixed_up.append(f"{name}: {error}")
 
@@ -191,7 +191,7 @@ def test_error_messages_belong_to_their_thread() -> None:
 
 def test_graphs_replay_after_preload() -> None:
     """After preload() both directions can be captured in a CUDA graph, whose replays see new inputs."""
-    pyaotriton.preload(torch.cuda.current_stream().cuda_stream)
+    aotriton.preload(torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     for problem in PROBLEMS:
         case, other = Case(problem), Case(problem, seed=1)
@@ -211,7 +211,7 @@ def test_graphs_replay_after_preload() -> None:
 
 CAPTURE = """
 import torch
-import pyaotriton
+import aotriton
 from gpu_problem import Case, Problem, same_bits
 
 case = Case(Problem(seqlen_q=256, seqlen_k=256, deterministic=True))
@@ -222,9 +222,9 @@ with torch.cuda.graph(torch.cuda.CUDAGraph()):
     try:
         case.launch(outputs)
         print("launched")
-    except pyaotriton.AotritonError as error:
+    except aotriton.AotritonError as error:
         print(error.code, "preload" in str(error))
-pyaotriton.preload()
+aotriton.preload()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     case.launch(outputs)
@@ -245,7 +245,7 @@ def test_capture_without_preload_says_so() -> None:
 
 LOG = """
 import torch
-import pyaotriton
+import aotriton
 from gpu_problem import Case, Problem
 
 case = Case(Problem(batch=2, heads_q=8, heads_k=4, seqlen_q=700, seqlen_k=700, head_dim=128, causal=True))
@@ -261,11 +261,11 @@ def test_what_explain_says_is_what_runs() -> None:
     done = in_fresh_process(LOG, AOTRITON_LOG="info")
     assert done.returncode == 0, done.stderr
     shape = {"batch": 2, "heads_q": 8, "heads_k": 4, "seqlen": 700, "head_dim": 128, "causal": True}
-    place = {name: getattr(pyaotriton, name)() for name in ("arch", "product", "multiprocessors")}
+    place = {name: getattr(aotriton, name)() for name in ("arch", "product", "multiprocessors")}
     images = [
         choice["image"]
         for op in ("attn_fwd", "attn_bwd")
-        for choice in pyaotriton.explain(op, dtype="bf16", **place, **shape)
+        for choice in aotriton.explain(op, dtype="bf16", **place, **shape)
     ]
     assert len(images) == 4
     for image in images:

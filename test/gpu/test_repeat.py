@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-pyaotriton = pytest.importorskip("pyaotriton")
+aotriton = pytest.importorskip("aotriton._binding")
 
 RUNS = 1000
 
@@ -29,7 +29,7 @@ def test_a_thousand_causal_forwards_have_the_same_bits(tensors: dict[str, torch.
             result.fill_(torch.nan)
         inputs = (tensors[name] for name in ("q", "k", "v"))
         stream = torch.cuda.current_stream().cuda_stream
-        pyaotriton.attn_fwd(*inputs, *results, sm_scale=0.1, causal=True, stream=stream)
+        aotriton.attn_fwd(*inputs, *results, sm_scale=0.1, causal=True, stream=stream)
 
     forward()
     first = [result.clone() for result in results]
@@ -49,14 +49,14 @@ def test_deterministic_backwards_have_the_same_bits(head_dim: int) -> None:
     out, *results = (torch.empty_like(q) for _ in range(4))
     lse = torch.empty(shape[:3], device="cuda")
     stream = torch.cuda.current_stream().cuda_stream
-    pyaotriton.attn_fwd(q, k, v, out, lse, sm_scale=0.1, stream=stream)
+    aotriton.attn_fwd(q, k, v, out, lse, sm_scale=0.1, stream=stream)
     arguments = (q, k, v, out, dout, lse, *results)
-    size = pyaotriton.attn_bwd_workspace_size(*arguments, sm_scale=0.1, deterministic=True)
+    size = aotriton.attn_bwd_workspace_size(*arguments, sm_scale=0.1, deterministic=True)
     workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
     first = None
     for _ in range(50):
         for result in results:
             result.fill_(torch.nan)
-        pyaotriton.attn_bwd(*arguments, workspace, sm_scale=0.1, deterministic=True, stream=stream)
+        aotriton.attn_bwd(*arguments, workspace, sm_scale=0.1, deterministic=True, stream=stream)
         first = first or [result.clone() for result in results]
         assert all(torch.equal(result, wanted) for result, wanted in zip(results, first, strict=True))

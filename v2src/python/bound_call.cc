@@ -41,7 +41,7 @@ Error on_ordinal(const char* who, int ordinal, Stream stream, Body body) {
 }  // namespace
 
 void make_error_type(py::module_& m) {
-  error_type = PyErr_NewExceptionWithDoc("pyaotriton.AotritonError",
+  error_type = PyErr_NewExceptionWithDoc("aotriton.AotritonError",
                                          "What the library refused or failed to do; `code` is the error's name.",
                                          PyExc_RuntimeError, nullptr);
   m.attr("AotritonError") = py::handle(error_type);

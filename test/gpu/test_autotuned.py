@@ -17,9 +17,9 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.tune.anything.tuned import DATABASE, Tuned
 from aotriton.tune.anything.tuning import DrawnData
 
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 pytest.importorskip("torch", reason="torch is not installed")
-import torch  # noqa: E402 (the functions below name it)
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -60,15 +60,15 @@ def test_a_kernel_in_cuda() -> None:
     image = ImageStore().get(best.image)
     assert image
     program = launch_program(kernel, family.operator_of(kernel))
-    candidate = pyaotriton.Candidate(program, image.binary, image.metadata, best.config)
+    candidate = aotriton.Candidate(program, image.binary, image.metadata, best.config)
     for rows, columns in ((4096, 8192), (3, 77)):
         gate, up = (torch.randn(rows, columns, device="cuda").bfloat16() for _ in range(2))
         out = torch.full_like(gate, torch.nan)
         stream = torch.cuda.current_stream().cuda_stream
-        pyaotriton.launch(candidate, {"gate": gate, "up": up, "out": out}, {}, stream=stream)
+        aotriton.launch(candidate, {"gate": gate, "up": up, "out": out}, {}, stream=stream)
         wide = torch.nn.functional.silu(gate.double()) * up.double()
         torch.testing.assert_close(out, wide.bfloat16(), rtol=2**-7, atol=1e-6)
-    pyaotriton.release(candidate)
+    aotriton.release(candidate)
 
 
 def halves(x: Any, out: Any, PARTS: int) -> None:

@@ -1,4 +1,4 @@
-// The Python module pyaotriton: each operator as a function, and launches of explicit candidates for the tuner.
+// The Python module aotriton._binding: each operator as a function, and launches of explicit candidates for the tuner.
 #include <aotriton/runtime.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -309,7 +309,7 @@ void bind_candidates(py::module_& m) {
 
 }  // namespace aotriton::v2::python
 
-PYBIND11_MODULE(pyaotriton, m) {
+PYBIND11_MODULE(_binding, m) {
   using namespace aotriton::v2;
   using namespace aotriton::v2::python;
   m.doc() =
