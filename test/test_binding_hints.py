@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ctest_environment import from_ctest
 
-pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 SIZES = {"batch": 4, "heads": 32, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 64}
 EVERYTHING = {
@@ -32,7 +32,7 @@ EVERYTHING = {
 
 def explained(hints: Any, op: str = "attn_fwd") -> dict[str, Any]:
     """What is told of the first kernel on an H200."""
-    choice: dict[str, Any] = pyaotriton.explain(op, arch="sm_90", product="NVIDIA H200", dtype="bf16", hints=hints,
+    choice: dict[str, Any] = aotriton.explain(op, arch="sm_90", product="NVIDIA H200", dtype="bf16", hints=hints,
                                                 **SIZES)[0]  # fmt: skip
     return choice
 
@@ -64,8 +64,8 @@ def test_an_image_that_is_asked_for_is_launched() -> None:
     image = explained("backend=portable")["image"]
     assert explained({"image": image})["image"] == image != explained(None)["image"]
     assert image not in explained({"exclude": [image]})["image"]
-    with pytest.raises(pyaotriton.AotritonError, match="no image of it is left") as raised:
-        pyaotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints={"image": image}, causal=True, **SIZES)
+    with pytest.raises(aotriton.AotritonError, match="no image of it is left") as raised:
+        aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints={"image": image}, causal=True, **SIZES)
     assert raised.value.code == "not_supported"
 
 
@@ -94,10 +94,10 @@ def test_wrong_hints_are_named(error: type[Exception], message: str, hints: Any)
     with pytest.raises(error, match=message):
         explained(hints)
     for function in (
-        pyaotriton.attn_fwd,
-        pyaotriton.attn_fwd_supported,
-        pyaotriton.attn_fwd_hint_outcomes,
-        pyaotriton.attn_bwd_workspace_size,
+        aotriton.attn_fwd,
+        aotriton.attn_fwd_supported,
+        aotriton.attn_fwd_hint_outcomes,
+        aotriton.attn_bwd_workspace_size,
     ):
         with pytest.raises(error, match=message):
             function(hints=hints)
@@ -106,7 +106,7 @@ def test_wrong_hints_are_named(error: type[Exception], message: str, hints: Any)
 # Where libcuda.so.1 is test/cxx/vendor's. Prints what calls with hints raised or returned, and their launches.
 ON_STANDIN = """
 import ctypes, json
-import pyaotriton
+import aotriton
 from test_binding import Tensor, forward
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -116,14 +116,14 @@ def call(function, hints):
     driver.fake_cuda_calls()
     try:
         result = function(**forward(), hints=hints)
-    except pyaotriton.AotritonError as error:
+    except aotriton.AotritonError as error:
         result = str(error)
     done = [one.decode(errors="replace").split() for one in driver.fake_cuda_calls().split(b";") if one]
     return {"result": result, "launches": [one for one in done if one[0] == "launch"]}
 
 hints = [None, "backend=portable", {"backend": "hopper"}, "backend=none", "schedule=dfs colour", "deterministic"]
 seen = [[call(function, one) for one in hints] for function in
-        (pyaotriton.attn_fwd, pyaotriton.attn_fwd_supported, pyaotriton.attn_fwd_hint_outcomes)]
+        (aotriton.attn_fwd, aotriton.attn_fwd_supported, aotriton.attn_fwd_hint_outcomes)]
 print(json.dumps(seen))
 """
 

@@ -31,7 +31,7 @@ def snippet(language: str) -> str:
 
 def test_the_python_snippet_runs() -> None:
     """It asserts that its schedule is honoured."""
-    pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+    pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
     names: dict[str, object] = {}
     exec(snippet("python"), names)
     assert "kernel" in names
@@ -59,11 +59,11 @@ def is_known(name: str) -> bool:
     """Whether the library knows a hint of this name: an unknown one is told as such, a wrong value of a known one is
     refused.
     """
-    pyaotriton = pytest.importorskip("pyaotriton", reason="pyaotriton is not on PYTHONPATH: build the binding first")
+    aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
     sizes = {"batch": 4, "heads": 16, "seqlen": 1024, "head_dim": 64}
     try:
-        (kernel,) = pyaotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints=f"{name}=0", **sizes)
-    except (ValueError, pyaotriton.AotritonError):
+        (kernel,) = aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints=f"{name}=0", **sizes)
+    except (ValueError, aotriton.AotritonError):
         return True
     return kernel["hints"].get(name, {}).get("why") != "there is no hint of this name"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pyaotriton = pytest.importorskip("pyaotriton")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 BATCH, HEADS, SEQLEN = 6, 4, 512
 GUARD = 4096  # bytes behind a workspace
@@ -23,7 +23,7 @@ def tensors(head_dim: int) -> dict[str, torch.Tensor]:
     made = {name: torch.randn(shape, generator=generator, device="cuda").bfloat16() for name in ("q", "k", "v", "dout")}
     made |= {name: torch.empty(shape, dtype=torch.bfloat16, device="cuda") for name in ("out", "dq", "dk", "dv")}
     made["logsumexp"] = torch.empty(shape[:3], device="cuda")
-    pyaotriton.attn_fwd(*(made[name] for name in ("q", "k", "v", "out", "logsumexp")), sm_scale=0.1)
+    aotriton.attn_fwd(*(made[name] for name in ("q", "k", "v", "out", "logsumexp")), sm_scale=0.1)
     return made
 
 
@@ -31,9 +31,9 @@ def backward(given: dict[str, torch.Tensor], **more: Any) -> tuple[torch.Tensor,
     """The gradients; the workspace is as large as the call asks for, and nothing behind it is written."""
     for name in ("dq", "dk", "dv"):
         given[name].fill_(torch.nan)
-    size = pyaotriton.attn_bwd_workspace_size(**given, sm_scale=0.1, **more)
+    size = aotriton.attn_bwd_workspace_size(**given, sm_scale=0.1, **more)
     memory = torch.full((size + GUARD,), BYTE, dtype=torch.uint8, device="cuda")
-    pyaotriton.attn_bwd(**given, workspace=memory[:size], sm_scale=0.1, **more)
+    aotriton.attn_bwd(**given, workspace=memory[:size], sm_scale=0.1, **more)
     torch.cuda.synchronize()
     assert bool((memory[size:] == BYTE).all())
     return tuple(given[name].clone() for name in ("dq", "dk", "dv"))
@@ -49,13 +49,13 @@ def close(results: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -
 def test_a_hinted_forward_is_right(hints: str, causal: bool) -> None:
     """Which image runs changes the result by rounding alone."""
     given = {name: one for name, one in tensors(128).items() if name in ("q", "k", "v", "out", "logsumexp")}
-    if hints == "exclude=portable" and pyaotriton.arch() != "sm_90":
+    if hints == "exclude=portable" and aotriton.arch() != "sm_90":
         pytest.skip("this arch has one backend")
-    assert len(pyaotriton.attn_fwd_hint_outcomes(**given, causal=causal, hints=hints)) == 1
+    assert len(aotriton.attn_fwd_hint_outcomes(**given, causal=causal, hints=hints)) == 1
     results = []
     for one in (None, hints):
         given["out"].fill_(torch.nan)
-        pyaotriton.attn_fwd(**given, sm_scale=0.1, causal=causal, hints=one)
+        aotriton.attn_fwd(**given, sm_scale=0.1, causal=causal, hints=one)
         results.append((given["out"].clone(), given["logsumexp"].clone()))
     assert close(results[1], results[0])
 
@@ -65,12 +65,12 @@ def test_a_limited_backward_is_right_and_stays_within_its_limit(head_dim: int) -
     """For limits from all that the call would use down to what one of its batches needs."""
     given = tensors(head_dim)
     wanted = backward(given)
-    whole = pyaotriton.attn_bwd_workspace_size(**given)
+    whole = aotriton.attn_bwd_workspace_size(**given)
     rows = HEADS * SEQLEN * 4  # bytes of a batch's delta
     for limit in sorted({whole, whole - 1, whole // 2, whole // 3, rows * BATCH, rows}):
         hints = {"workspace_limit": limit}
-        assert pyaotriton.attn_bwd_hint_outcomes(**given, hints=hints)["workspace_limit"]["honoured"]
-        assert pyaotriton.attn_bwd_workspace_size(**given, hints=hints) <= limit
+        assert aotriton.attn_bwd_hint_outcomes(**given, hints=hints)["workspace_limit"]["honoured"]
+        assert aotriton.attn_bwd_workspace_size(**given, hints=hints) <= limit
         assert close(backward(given, hints=hints), wanted)
         assert close(backward(given, hints=hints), wanted)  # a warm call
 
@@ -102,11 +102,11 @@ def test_pieces_can_be_captured() -> None:
     given = tensors(128)
     hints = {"workspace_limit": HEADS * SEQLEN * 4 * 2, "deterministic": True}
     wanted = backward(given, hints=hints)
-    size = pyaotriton.attn_bwd_workspace_size(**given, sm_scale=0.1, hints=hints)
+    size = aotriton.attn_bwd_workspace_size(**given, sm_scale=0.1, hints=hints)
     workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        pyaotriton.attn_bwd(**given, workspace=workspace, sm_scale=0.1, hints=hints)
+        aotriton.attn_bwd(**given, workspace=workspace, sm_scale=0.1, hints=hints)
     for name in ("dq", "dk", "dv"):
         given[name].fill_(torch.nan)
     graph.replay()
