@@ -126,6 +126,9 @@ foreach(source IN LISTS python_tests)
     SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
     ENVIRONMENT "PYTHONPATH=${PROJECT_SOURCE_DIR}:${PROJECT_BINARY_DIR}/python;PYTHONDONTWRITEBYTECODE=1;AOTRITON_INSTALL=${test_prefix};AOTRITON_EXPLAIN=${test_prefix}/${CMAKE_INSTALL_BINDIR}/aotriton-explain;AOTRITON_ARCHIVE=${test_prefix}/${CMAKE_INSTALL_LIBDIR}/libaotriton_v2.a;AOTRITON_BENCH_LATENCY=$<TARGET_FILE:bench-latency>;AOTRITON_STANDINS=${PROJECT_BINARY_DIR}/vendor;AOTRITON_COVERAGE=${AOTRITON_COVERAGE};AOTRITON_DATABASE=${AOTRITON_DATABASE};CXX=${CMAKE_CXX_COMPILER};CMAKE_COMMAND=${CMAKE_COMMAND}")
+  if(name MATCHES "^test_torch")
+    set_tests_properties(py.${name} PROPERTIES LABELS torch FIXTURES_REQUIRED "")  # the preset torch installs nothing
+  endif()
   if(AOTRITON_IMAGE_STORE)
     set_property(TEST py.${name} APPEND PROPERTY ENVIRONMENT "AOTRITON_IMAGE_STORE=${AOTRITON_IMAGE_STORE}")
   endif()
