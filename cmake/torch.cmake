@@ -27,3 +27,9 @@ target_link_libraries(aotriton_torch PRIVATE aotriton_v2 -Wl,--no-as-needed "${t
                       "${torch_package}/lib/libtorch_cpu.so")
 set_target_properties(aotriton_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python"
                       UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3 SKIP_BUILD_RPATH ON)
+
+include(GNUInstallDirs)
+set(python_dir "${CMAKE_INSTALL_DATADIR}/aotriton/python")
+install(TARGETS aotriton_torch DESTINATION "${python_dir}" COMPONENT library)
+install(DIRECTORY aotriton/torch DESTINATION "${python_dir}/aotriton" COMPONENT library FILES_MATCHING PATTERN "*.py")
+install(TARGETS aotriton_torch DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)

@@ -132,7 +132,7 @@ def test_errors_name_the_argument() -> None:
 
 
 def test_determinism_follows_torch() -> None:
-    """Where torch is told to be deterministic, a backward that is not told anything has the bits of a deterministic one,
+    """Where torch is told to be deterministic, a backward that is not told anything has a deterministic one's bits,
     every time.
     """
     q, k, v, dout = (tensor(1, 2, 4096, 64, seed=i) for i in range(4))
