@@ -63,6 +63,7 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
         *(argument.value for argument in kernel.arguments if argument.value),
         *kernel.grid,
         *kernel.choosing,
+        *([kernel.schedule] if kernel.schedule else []),
     ]
 
 

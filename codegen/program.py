@@ -97,6 +97,7 @@ class KernelProgram:
     keys: tuple[KeyProgram, ...]
     psels: tuple[str, ...]
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
+    schedule: tuple[Code, ...]  # empty where the description has none
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
@@ -326,6 +327,7 @@ class _Numbering:
             keys=tuple(KeyProgram(one.name, code(one.quantity)) for one in kernel.tuning_keys),
             psels=tuple(psels),
             work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
+            schedule=code(kernel.schedule) if kernel.schedule else (),
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:

@@ -247,6 +247,10 @@ class Guard:
     why: str
 
 
+# In which order a kernel goes through independent slices, as in c.h: many side by side, or one after the other.
+BFS, DFS = constant(1), constant(2)
+
+
 @dataclass(frozen=True)
 class Restriction:
     """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin.
@@ -266,7 +270,8 @@ class KernelDescription:
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
     serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations
-    of choices that no call has.
+    of choices that no call has. ``schedule`` is BFS or DFS, of psels and the call; without it, the order of its slices
+    says nothing.
     """
 
     name: str
@@ -284,6 +289,7 @@ class KernelDescription:
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
     work: Work | None = None  # what its time is predicted from; without it, cells alone decide
     provider: Provider | None = None  # who compiles it, where Triton does not
+    schedule: Expression | None = None
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)

@@ -110,7 +110,9 @@ def test_errors_of_the_library_have_a_code() -> None:
 
 
 def test_each_operator_has_its_functions() -> None:
-    """One that runs it, one that asks how much workspace it needs and one whether it would run, told apart by text."""
+    """One that runs it, one that asks how much workspace it needs, one whether it would run, and one what becomes of its
+    hints, told apart by text.
+    """
     names = [operator.name for name in IN_TREE for operator in family(name).operators]
     assert pyaotriton.operators() == names
     for name in names:
@@ -122,6 +124,7 @@ def test_each_operator_has_its_functions() -> None:
         assert ("workspace=None" in text) == bool(of.workspace)
         assert hasattr(pyaotriton, f"{name}_workspace_size")
         assert hasattr(pyaotriton, f"{name}_supported")
+        assert hasattr(pyaotriton, f"{name}_hint_outcomes")
 
 
 def test_defaults_are_spelled_as_python_does() -> None:
@@ -133,8 +136,8 @@ def test_defaults_are_spelled_as_python_does() -> None:
         defaults = [f"{one.name}={spelled[one.dtype](one.default)}" for one in scalars]
         given = [f"{one.name}=None" if one.optional else one.name for one in of.operands]
         given += ["workspace=None"] if of.workspace else []
-        signature = f"{of.name}({', '.join([*given, '*', *defaults, 'stream=None'])})"
-        for function in (of.name, f"{of.name}_workspace_size", f"{of.name}_supported"):
+        signature = f"{of.name}({', '.join([*given, '*', *defaults, 'hints=None', 'stream=None'])})"
+        for function in (of.name, *(f"{of.name}_{more}" for more in ("workspace_size", "supported", "hint_outcomes"))):
             assert signature in getattr(pyaotriton, function).__doc__
         seen |= {one.dtype for one in scalars}
     assert seen == set(spelled)

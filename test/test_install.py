@@ -353,6 +353,25 @@ def test_several_kernels_have_a_total_and_each_backend_says_why_it_cannot_serve(
     assert text.count("    backends     ") == 1
 
 
+@pytest.mark.parametrize("op", ["attn_fwd", "attn_bwd"])
+def test_explain_takes_hints_and_says_what_became_of_them(prefix: Path, op: str) -> None:
+    """--hint, as often as one likes: each is in the text and in JSON, honoured or not, and why; without it none is."""
+    command = (prefix / "bin" / "aotriton-explain", "--op", op, "--device", "h200", *EXAMPLE)
+    assert all(choice["hints"] == [] for choice in json.loads(must(*command, "--json")))
+    assert "honoured" not in must(*command)
+    hinted = (*command, "--hint", "backend=portable deterministic", "--hint=throughput", "--hint", "colour=red")
+    text = must(*hinted)
+    for choice in json.loads(must(*hinted, "--json")):
+        assert choice["backend"] == "portable"
+        told = {hint["name"]: (hint["honoured"], hint["why"]) for hint in choice["hints"]}
+        assert list(told) == ["backend", "deterministic", "throughput", "colour"]
+        assert [honoured for honoured, _ in told.values()] == [True, True, False, False]
+        for name, (honoured, why) in told.items():
+            line = f"{name}: {'' if honoured else 'not '}honoured{', ' if why else ''}{why}"
+            assert len(re.findall(rf"^    (hints|     )        {re.escape(line)}$", text, re.MULTILINE)) == 1
+    assert text.count("    hints        ") == 1
+
+
 def test_times_of_another_cell_are_told_as_such(prefix: Path) -> None:
     """Of each call: a backend's time is plain where the first backend was measured, else it says where it is from; one
     that was never compared has none.
@@ -546,6 +565,17 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch", "many"], 2, "--batch takes a whole number"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--batch", "-1"], 2, "that is not negative, not '-1'"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "12"], 2, "unexpected 12"),
+        (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint"], 2, "--hint needs a value"),
+        (
+            ["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint=schedule=up"],
+            2,
+            "--hint: hints: schedule is 'up', which must be auto, bfs or dfs",
+        ),
+        (
+            ["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint", "backend=split"],
+            1,
+            "attn_fwd: hint backend=split: its backends are portable, hopper",
+        ),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-2]], 1, "heads_k of attn_fwd is missing"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-1], "5"], 1, "a multiple of the 5 of k"),
     ],

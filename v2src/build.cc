@@ -48,6 +48,7 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
 void Builder::keep_key(const Call& call) noexcept {
   write_key(call, made_.key);
   made_.hash = hash_of(call);
+  if (call.hints) made_.hints = *call.hints;
 }
 
 void Builder::prepare_empty(const Call& call, const Device& device) noexcept {
@@ -56,16 +57,14 @@ void Builder::prepare_empty(const Call& call, const Device& device) noexcept {
 }
 
 Error Builder::workspace_size(Call& call, const Dispatch& dispatch, size_t* bytes) noexcept {
-  AOTRITON_TRY(derive_sizes(call, dispatch));
-  AOTRITON_TRY(place_workspace(call, dispatch.chosen()));
+  AOTRITON_TRY(place_workspace(call, dispatch));
   *bytes = made_.workspace_bytes;
   return Error::success;
 }
 
 Error Builder::prepare(Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept {
   begin(call, device);
-  AOTRITON_TRY(derive_sizes(call, dispatch));
-  AOTRITON_TRY(place_workspace(call, dispatch.chosen()));
+  AOTRITON_TRY(place_workspace(call, dispatch));
   if (made_.workspace_bytes && call.workspace && call.workspace_size < made_.workspace_bytes)
     return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", call.info->name,
                 call.workspace_size, made_.workspace_bytes);
@@ -86,24 +85,9 @@ Error Builder::prepare(Call& call, const Device& device, const KernelInfo& kerne
   return add(call, device, kernel, image, psels, stream);
 }
 
-// Gives the backend's workspace tensors their places, one behind the other.
-Error Builder::place_workspace(Call& call, const BackendInfo& backend) noexcept {
-  bool fits = shape_workspace(call, true);
-  int64_t used = 0;
-  for (const uint8_t slot : backend.workspace) {
-    used = static_cast<int64_t>(align_up(static_cast<size_t>(used), kWorkspaceAlignment));
-    workspace_offsets_[slot] = static_cast<size_t>(used);
-    // The workspace is yet to be checked: as a pointer the sum may be none.
-    call.views[slot].data =
-        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(call.workspace) + static_cast<uintptr_t>(used));
-    const int64_t bytes = extent(call.info->slot(slot), call[slot]);
-    fits &= bytes >= 0 && !__builtin_add_overflow(used, bytes, &used) &&
-            used <= INT64_MAX - static_cast<int64_t>(kWorkspaceAlignment);
-    if (!fits) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
-  }
-  made_.workspace_bytes = static_cast<size_t>(used);
-  if (!used)  // what has no bytes is nowhere, whichever workspace a call brings
-    for (const uint8_t slot : backend.workspace) call.views[slot].data = nullptr;
+Error Builder::place_workspace(Call& call, const Dispatch& dispatch) noexcept {
+  AOTRITON_TRY(lay_out(call, dispatch, &workspace_));
+  made_.workspace_bytes = workspace_.bytes;
   return Error::success;
 }
 
@@ -231,7 +215,7 @@ void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
   }
   places_[made_.place_count++] = {made_.argument_count,
                                   static_cast<uint8_t>(of_workspace ? kWorkspaceSlot : call.from[slot]), map,
-                                  of_workspace ? workspace_offsets_[slot] : 0};
+                                  of_workspace ? workspace_.offsets[slot] : 0};
 }
 
 void* Builder::reserve(size_t size, size_t alignment) noexcept {

@@ -8,6 +8,7 @@
 
 #include "prepared.h"
 #include "select.h"
+#include "workspace.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -41,7 +42,7 @@ class Builder {
   static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
 
   void begin(const Call& call, const Device& device) noexcept;
-  Error place_workspace(Call& call, const BackendInfo& backend) noexcept;
+  Error place_workspace(Call& call, const Dispatch& dispatch) noexcept;
   Error add(const Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
             Stream stream) noexcept;
   Error add_argument(const Call& call, const Argument& argument, const Environment& environment,
@@ -57,7 +58,7 @@ class Builder {
   size_t kernel_begin_;  // of the kernel's bytes
   int descriptors_;      // that the kernel took so far
   bool overflow_;
-  size_t workspace_offsets_[kMaxOperands];
+  Workspace workspace_;
   size_t offsets_[kMaxArguments];  // into bytes_
   uint16_t sizes_[kMaxArguments];
   PointerPlace places_[kMaxPlaces];

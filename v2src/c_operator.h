@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "hints.h"
 #include "run.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -46,17 +47,18 @@ class Whole {
 
 }  // namespace aotriton::v2::inline abi1
 
-#define AOTRITON_C_FUNCTION(NAME, RUN)         \
-  {                                            \
-    using namespace aotriton::v2;              \
-    Whole<aotriton_##NAME##_params> whole;     \
-    const Error error = [&]() -> Error {       \
-      AOTRITON_TRY(whole.take(#NAME, params)); \
-      Call call(NAME##_operator);              \
-      AOTRITON_TRY(bind(*whole, &call));       \
-      return RUN;                              \
-    }();                                       \
-    return static_cast<aotriton_error>(error); \
+#define AOTRITON_C_FUNCTION(NAME, RUN)               \
+  {                                                  \
+    using namespace aotriton::v2;                    \
+    Whole<aotriton_##NAME##_params> whole;           \
+    const Error error = [&]() -> Error {             \
+      AOTRITON_TRY(whole.take(#NAME, params));       \
+      Call call(NAME##_operator);                    \
+      AOTRITON_TRY(bind(*whole, &call));             \
+      AOTRITON_TRY(take_hints(whole->hints, &call)); \
+      return RUN;                                    \
+    }();                                             \
+    return static_cast<aotriton_error>(error);       \
   }
 
 #define AOTRITON_C_OPERATOR(NAME)                                                                                     \
@@ -70,9 +72,12 @@ class Whole {
                   const aotriton_##NAME##_params* params, void* stream) {                                             \
     return NAME##_is_supported(params, stream) == AOTRITON_SUCCESS;                                                   \
   }                                                                                                                   \
-  aotriton_error aotriton_##NAME##_preload(const aotriton_##NAME##_params* params, void* stream)                      \
-      AOTRITON_C_FUNCTION(NAME, preload(call, {stream})) aotriton_error aotriton_##NAME##_prepare(                    \
-          const aotriton_##NAME##_params* params, void* stream, aotriton_prepared** prepared) {                       \
+  aotriton_error aotriton_##NAME##_hint_outcomes(const aotriton_##NAME##_params* params, void* stream,                \
+                                                 aotriton_hint_outcome* outcomes, size_t* count)                      \
+      AOTRITON_C_FUNCTION(NAME, hint_outcomes(call, {stream}, outcomes, count))                                       \
+          aotriton_error aotriton_##NAME##_preload(const aotriton_##NAME##_params* params, void* stream)              \
+              AOTRITON_C_FUNCTION(NAME, preload(call, {stream})) aotriton_error aotriton_##NAME##_prepare(            \
+                  const aotriton_##NAME##_params* params, void* stream, aotriton_prepared** prepared) {               \
     if (!prepared)                                                                                                    \
       return static_cast<aotriton_error>(                                                                             \
           aotriton::v2::fail(aotriton::v2::Error::null_pointer, #NAME "_prepare: prepared is null"));                 \

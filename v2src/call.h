@@ -51,6 +51,8 @@ struct Call {
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
   void* workspace = nullptr;
   size_t workspace_size = 0;
+  const aotriton_hints* hints = nullptr;  // of this library's size; null: none
+  aotriton_hints own_hints;               // what `hints` may point at; see take_hints
 
   const View& operator[](size_t slot) const noexcept { return views[slot]; }
   void set_real(size_t index, float value) noexcept {

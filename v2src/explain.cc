@@ -1,5 +1,6 @@
 #include "explain.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -93,7 +94,8 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.source = evidence.source;
   } else {
     choice.provenance = static_cast<int32_t>(Provenance::predicted);
-    choice.source = "faster than its bin's image by the cost model";
+    choice.source =
+        dispatch.narrowed ? "its hints leave no better one" : "faster than its bin's image by the cost model";
   }
   choice.product = dispatch.place.product_info().name;
   choice.exact_product = dispatch.place.exact;
@@ -104,6 +106,8 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.runners_up = evidence.runners_up.data();
   choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
   choice.backend = backends[dispatch.backend].name;
+  choice.hint_count = static_cast<int32_t>(dispatch.hint_count);
+  std::copy_n(dispatch.hints, dispatch.hint_count, choice.hints);
   choice.backend_count = static_cast<int32_t>(backends.size());
   for (size_t i = 0; i < backends.size(); ++i)
     choice.backends[i] = {backends[i].name, dispatch.times ? dispatch.times[i] : 0};

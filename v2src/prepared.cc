@@ -2,8 +2,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "error.h"
+#include "hints.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -18,6 +21,9 @@ bool given(const Call& call, size_t slot) {
 int64_t word_of(const View& view) {
   return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
 }
+
+// What tells calls apart by their hints.
+std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
 
 // Runs step(word) for each word of the call's key, until one returns false.
 template <class Step>
@@ -35,7 +41,7 @@ bool walk(const Call& call, Step step) {
   }
   for (size_t i = 0; i < info.scalars.size(); ++i)
     if (!step(call.scalars[i].whole)) return false;
-  return step(call.workspace != nullptr);
+  return step((call.workspace ? 1 : 0) | (call.hints ? 2 : 0));
 }
 
 }  // namespace
@@ -56,6 +62,7 @@ uint64_t hash_of(const Call& call) noexcept {
     hash ^= hash >> 29;
     return true;
   });
+  if (call.hints) hash ^= std::hash<std::string_view>{}(bytes_of(*call.hints)) * 0x9E3779B97F4A7C15u;
   return hash;
 }
 
@@ -73,7 +80,8 @@ CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* 
 bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   if (call.info != info || id != context_id) return false;
   const int64_t* word = key;
-  return walk(call, [&](int64_t wanted) { return *word++ == wanted; });
+  return walk(call, [&](int64_t wanted) { return *word++ == wanted; }) &&
+         (!call.hints || bytes_of(*call.hints) == bytes_of(hints));
 }
 
 Error Prepared::rebind(const Call& call) noexcept {

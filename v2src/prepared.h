@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 inline constexpr size_t kWorkspaceSlot = kMaxOperands;  // where pointers have the workspace's own
 
 // What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
-// then the scalars, then whether there is a workspace.
+// then the scalars, then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
 
 struct PreparedLaunch {
@@ -44,6 +44,7 @@ class Prepared {
   void* data[kMaxOperands + 1];   // that the arguments hold now, in the caller's order
   int64_t extents[kMaxOperands];  // bytes of each operand, in the caller's order; 0 of what was not given
   int64_t key[kKeyWords];
+  aotriton_hints hints;  // where the key has some
   uint64_t hash;
 
   // Whether a call on a stream of this context is this one, but for its pointers.

@@ -80,6 +80,7 @@ struct KernelInfo {
   std::span<const KeyInfo> keys;               // in table order
   std::span<const char* const> psels;          // in the order of Entry::psels
   const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
+  Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
 };
 

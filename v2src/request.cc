@@ -7,6 +7,7 @@
 #include "archs.h"
 #include "call.h"
 #include "error.h"
+#include "hints.h"
 #include "registry.h"
 #include "run.h"
 
@@ -147,6 +148,7 @@ Error explain(const ExplainRequest& request, Explanation* explanation) noexcept 
   AOTRITON_TRY(check_names(*info, request.values));
   Contiguous contiguous(*info);
   AOTRITON_TRY(contiguous.make(request, dtype));
+  AOTRITON_TRY(take_hints(request.hints, &contiguous.call));
   explanation->kernel_count = kMaxKernels;
   explanation->kernels[0].size = sizeof(KernelChoice);
   return explain(contiguous.call, request.arch, request.product, request.multiprocessors, explanation->kernels,

@@ -26,6 +26,7 @@ struct ExplainRequest {
   int multiprocessors = 0;        // 0: the product's
   const char* product = nullptr;  // such as "NVIDIA H200"; null: the arch's usual one
   bool by_cell = false;           // what the call's bin alone would choose, without predicted times
+  const aotriton_hints* hints = nullptr;
 };
 
 // invalid_argument for a name that is unknown or missing; else as explain() of run.h.

@@ -1,5 +1,6 @@
 #include "run.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -73,14 +74,16 @@ bool has_results(const Call& call) {
 
 bool launches_nothing(const Call& call) { return call.empty && (call.info->fills_when_empty || !has_results(call)); }
 
+// Those that the call can get with the workspace that it brings.
+Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
+
 // The checked call, ready to be launched on the device, which is entered.
 Error build(Call& call, const Device& device, Stream stream, Builder& builder, Prepared** prepared) {
   if (launches_nothing(call)) {
     builder.prepare_empty(call, device);
   } else {
     Dispatch found;
-    const Backends among = call.workspace ? Backends::all : Backends::without_workspace;
-    AOTRITON_TRY(dispatch(call, device.facts.place, &found, among));
+    AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
     AOTRITON_TRY(builder.prepare(call, device, found, stream));
   }
   *prepared = builder.finish();
@@ -167,9 +170,10 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
     AOTRITON_TRY(dispatch(call, device.facts.place, &found));
     AOTRITON_TRY(memo->builder.workspace_size(call, found, bytes));
     if (everything_given || !found.backend) return Error::success;
-    // Data that turns out to be misaligned would be the first backend's.
+    // Data that turns out to be misaligned would be the first backend's, unless hints leave it out.
     size_t of_first;
-    AOTRITON_TRY(dispatch(call, device.facts.place, &found, Backends::first));
+    if (const Error error = dispatch(call, device.facts.place, &found, Backends::first); error != Error::success)
+      return call.hints ? Error::success : error;
     AOTRITON_TRY(memo->builder.workspace_size(call, found, &of_first));
     if (of_first > *bytes) *bytes = of_first;
     return Error::success;
@@ -184,13 +188,34 @@ Error supported(Call& call, Stream stream) noexcept {
   });
 }
 
+Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, size_t* count) noexcept {
+  if (!outcomes || !count)
+    return fail(Error::null_pointer, "%s_hint_outcomes: outcomes or count is null", call.info->name);
+  const size_t room = *count;
+  *count = 0;
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    Dispatch found;
+    AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
+    if (found.hint_count > room)
+      return fail(Error::invalid_argument, "%s_hint_outcomes: room for %zu, %zu are needed", call.info->name, room,
+                  found.hint_count);
+    std::copy_n(found.hints, found.hint_count, outcomes);
+    *count = found.hint_count;
+    return Error::success;
+  });
+}
+
 Error preload(Call& call, Stream stream) noexcept {
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
       Dispatch found;
-      AOTRITON_TRY(dispatch(call, device.facts.place, &found, among));
+      const Error error = dispatch(call, device.facts.place, &found, among);
+      if (error != Error::success && call.hints && among == Backends::without_workspace) break;
+      AOTRITON_TRY(error);
       for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
         void* function;
         AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));

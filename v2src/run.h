@@ -25,6 +25,10 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept;
 // Whether the stream's device can run the call; the error says why not.
 Error supported(Call& call, Stream stream) noexcept;
 
+// What becomes of each of the call's hints on the stream's device. There is room for *count, which becomes their
+// number.
+Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, size_t* count) noexcept;
+
 // Loads what the call needs.
 Error preload(Call& call, Stream stream) noexcept;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "error.h"
+#include "narrow.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -179,8 +180,32 @@ void choose_entry(const KernelInfo& kernel, Survey& survey, Selection* selection
   selection->predicted_us = found.predicted_us;
 }
 
+// The same among the entries that the filter allows; where neither a time nor the cell tells, the first one. False
+// where it allows none.
+bool choose_allowed(const KernelInfo& kernel, Survey& survey, By by, const EntryFilter& filter, Selection* selection) {
+  const std::span<const Entry> entries = selection->lut->entries;
+  const std::span<const Cost> costs = selection->decisions->costs;
+  const auto value = [&](const Expression& expression, int64_t* number) { return survey.value(expression, number); };
+  WorkOfCall work;
+  const bool timed = by == By::time && kernel.work && !costs.empty() && work_of(*kernel.work, value, &work);
+  work.multiprocessors = survey.place.multiprocessors;
+  size_t first = entries.size();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!filter.allows(kernel, entries[i])) continue;
+    first = std::min(first, i);
+    const float time = timed ? cheapest(costs.subspan(i, 1), work).predicted_us : 0;
+    if (time <= 0 || (selection->predicted_us > 0 && time >= selection->predicted_us)) continue;
+    selection->chosen = i;
+    selection->predicted_us = time;
+  }
+  if (selection->predicted_us <= 0 && first < entries.size() && !filter.allows(kernel, selection->entry()))
+    selection->chosen = first;
+  return first < entries.size();
+}
+
 // What the kernel runs for this call; false where it can not serve it, or is not in this build.
-bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selection) {
+bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selection,
+            const EntryFilter* filter = nullptr) {
   const Place& place = survey.place;
   const KernelTable* table = table_of(kernel, place.arch);
   if (!table || survey.refusal(kernel)) return false;
@@ -204,6 +229,7 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
   selection->cell = lut->cell(selection->keys);
   selection->chosen = selection->decisions->index[selection->cell];
   selection->predicted_us = 0;
+  if (filter) return choose_allowed(kernel, survey, by, *filter, selection);
   if (by == By::time && kernel.work && !selection->decisions->costs.empty()) choose_entry(kernel, survey, selection);
   return true;
 }
@@ -236,7 +262,7 @@ Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
 }
 
 // What keeps a kernel from a call that select() gave no entry.
-Unserved why_not(const KernelInfo& kernel, Survey& survey) {
+Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* filter) {
   if (!table_of(kernel, survey.place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
   if (const char* why = survey.refusal(kernel)) return {why, &kernel, nullptr};
   for (const ChoiceInfo& choice : kernel.choices) {
@@ -245,6 +271,8 @@ Unserved why_not(const KernelInfo& kernel, Survey& survey) {
         choice.of_addressing() ? "it cannot address the tensors as they lie" : "it has no image for this choice";
     return {why, &kernel, &choice};
   }
+  Selection unfiltered;
+  if (filter && select(kernel, survey, By::cell, &unfiltered)) return {"no image of it is left", &kernel, nullptr};
   return {"this build has no image of it for this functional", &kernel, nullptr};
 }
 
@@ -333,19 +361,8 @@ bool was_measured(const OperatorInfo& info, const Selection& lead, const Dispatc
   return true;
 }
 
-}  // namespace
-
-float predicted(const BackendInfo& backend, const Selection* selections) noexcept {
-  float total = 0;
-  for (size_t i = 0; i < backend.kernels.size(); ++i) {
-    if (!backend.kernels[i]->work) continue;  // its time is in that of the others
-    if (selections[i].predicted_us <= 0) return 0;
-    total += selections[i].predicted_us;
-  }
-  return total;
-}
-
-Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
+// As dispatch(), whatever hints the call has.
+Error dispatch_freely(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) {
   const OperatorInfo& info = *call.info;
   if (!shape_workspace(call, false))
     return fail(Error::not_supported, "%s: the workspace overflows 63 bits", info.name);
@@ -384,11 +401,31 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
   return Error::success;
 }
 
-Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections,
-                 By by) noexcept {
+}  // namespace
+
+float predicted(const BackendInfo& backend, const Selection* selections) noexcept {
+  float total = 0;
+  for (size_t i = 0; i < backend.kernels.size(); ++i) {
+    if (!backend.kernels[i]->work) continue;  // its time is in that of the others
+    if (selections[i].predicted_us <= 0) return 0;
+    total += selections[i].predicted_us;
+  }
+  return total;
+}
+
+Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
+  AOTRITON_TRY(dispatch_freely(call, place, dispatch, among, by));
+  dispatch->narrowed = false;
+  dispatch->hint_count = 0;
+  return call.hints ? narrow(call, among, by, dispatch) : Error::success;
+}
+
+Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections, By by,
+                 const EntryFilter* filter) noexcept {
   Survey survey(call, place);
   for (size_t i = 0; i < backend.kernels.size(); ++i)
-    if (!select(*backend.kernels[i], survey, by, &selections[i])) return why_not(*backend.kernels[i], survey);
+    if (!select(*backend.kernels[i], survey, by, &selections[i], filter))
+      return why_not(*backend.kernels[i], survey, filter);
   return {nullptr, nullptr, nullptr};
 }
 
@@ -416,16 +453,10 @@ int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {
   return evaluate(choice.value, environment, &value) ? place_of(choice, value) : -1;
 }
 
-Error derive_sizes(Call& call, const Dispatch& dispatch) noexcept {
+Error lay_out(Call& call, const Dispatch& dispatch, Workspace* workspace) noexcept {
   const BackendInfo& backend = dispatch.chosen();
-  for (const DerivedSize& derived : backend.sizes) {
-    const Environment environment = {&call, dispatch.kernels[backend.psels_of].entry().psels,
-                                     dispatch.place.multiprocessors, 0};
-    if (!evaluate(derived.value, environment, &call.sizes[derived.size]))
-      return fail(Error::not_supported, "%s: %s does not fit in 63 bits", call.info->name,
-                  call.info->sizes[derived.size]);
-  }
-  return Error::success;
+  const int32_t* const psels = dispatch.kernels[backend.psels_of].entry().psels;
+  return lay_out(call, backend, psels, dispatch.place.multiprocessors, workspace);
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -3,6 +3,7 @@
 
 #include "call.h"
 #include "place.h"
+#include "workspace.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -22,6 +23,15 @@ struct Selection {
   const Evidence& evidence() const noexcept { return decisions->evidence[cell]; }
 };
 
+// Which of a kernel's entries may serve.
+class EntryFilter {
+ public:
+  virtual bool allows(const KernelInfo& kernel, const Entry& entry) const noexcept = 0;
+
+ protected:
+  ~EntryFilter() = default;
+};
+
 // What decides: predicted times, where there are any, or the call's cell alone.
 enum class By { time, cell };
 
@@ -32,6 +42,9 @@ struct Dispatch {
   const float* times;  // of the backends in this cell, as measured; null where they were not compared
   float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
   By by;               // what decided
+  bool narrowed;       // to another one than without the call's hints
+  size_t hint_count;   // of what follows: what became of each hint
+  aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES];
   Selection kernels[kMaxKernels];
 
   const BackendInfo& chosen() const noexcept { return info->backends[backend]; }
@@ -55,9 +68,10 @@ struct Unserved {
   const ChoiceInfo* choice;
 };
 
-// Whether the backend can serve a call that was dispatched, and then what its kernels would run.
+// Whether the backend can serve a call that was dispatched, and then what its kernels would run, of the entries that
+// the filter allows.
 Unserved examine(const BackendInfo& backend, const Call& call, const Place& place, Selection* selections,
-                 By by = By::time) noexcept;
+                 By by = By::time, const EntryFilter* filter = nullptr) noexcept;
 
 // Predicted microseconds of a backend's kernels together; 0 where one of them is not known.
 float predicted(const BackendInfo& backend, const Selection* selections) noexcept;
@@ -73,7 +87,7 @@ const char* refusal(const KernelInfo& kernel, const Environment& environment) no
 // The digit of a choice; -1 where the call has no value of it.
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept;
 
-// Sets the sizes that the chosen backend derives.
-Error derive_sizes(Call& call, const Dispatch& dispatch) noexcept;
+// As lay_out() of workspace.h, of the chosen backend.
+Error lay_out(Call& call, const Dispatch& dispatch, Workspace* workspace) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

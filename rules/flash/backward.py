@@ -6,7 +6,7 @@ from aotriton.rules.expression import scalar
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
 from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS
-from aotriton.rules.kernel import Guard, KernelDescription, Operand, Tensor, by_vendor, strides
+from aotriton.rules.kernel import DFS, Guard, KernelDescription, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
@@ -87,6 +87,7 @@ ATTN_BWD_DK_DV = KernelDescription(
         c.GUARD_K,
     ),
     restrictions=RESTRICTIONS,
+    schedule=DFS,
 )
 
 ATTN_BWD_DQ = KernelDescription(
@@ -126,6 +127,7 @@ ATTN_BWD_DQ = KernelDescription(
         c.GUARD_K,
     ),
     restrictions=RESTRICTIONS,
+    schedule=DFS,
 )
 
 KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
@@ -188,6 +190,7 @@ ATTN_BWD_HOPPER = KernelDescription(
     restrictions=BACKWARD_RESTRICTIONS,
     archs=("sm_90",),
     gluon=True,
+    schedule=DFS,
 )
 
 ATTN_BWD_HOPPER_FINISH = KernelDescription(
@@ -246,6 +249,7 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     ),
     archs=("sm_90",),
     gluon=True,
+    schedule=DFS,
 )
 
 ATTN_BWD_HOPPER_DQ = KernelDescription(
@@ -275,6 +279,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     ),
     archs=("sm_90",),
     gluon=True,
+    schedule=DFS,
 )
 
 OPERATOR = Operator(

@@ -5,17 +5,19 @@ from __future__ import annotations
 from aotriton.rules.expression import (
     Expression,
     ceil_divide,
+    choose,
     constant,
     minimum,
     multiprocessors,
     present,
     psel,
+    scalar,
     size,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
 from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS
-from aotriton.rules.kernel import Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 OUT = Operand("out", c.Q_DIMS, written=True)
@@ -54,6 +56,7 @@ ATTN_FWD = KernelDescription(
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2)),
     guards=(c.GUARD_Q, c.GUARD_K),
     restrictions=RESTRICTIONS,
+    schedule=DFS,
 )
 
 
@@ -107,6 +110,8 @@ ATTN_FWD_HOPPER = KernelDescription(
     restrictions=FORWARD_RESTRICTIONS,
     archs=("sm_90",),
     gluon=True,
+    # Causal tiles go through the heads of a group side by side, the longest of each head first.
+    schedule=choose(scalar("causal") & (constant(1) <= psel("GROUP_ROUNDS")), BFS, DFS),
 )
 
 OPERATOR = Operator(

@@ -21,6 +21,7 @@ from aotriton.rules.gemm import common as c
 from aotriton.rules.gemm.space import RESTRICTIONS
 from aotriton.rules.gemm.space_hopper import HOPPER_RESTRICTIONS, STAGED
 from aotriton.rules.kernel import (
+    DFS,
     Config,
     Constexpr,
     Functional,
@@ -73,6 +74,7 @@ GEMM = KernelDescription(
     work=c.work(psel("BLOCK_M"), psel("BLOCK_N")),
     impossible=c.IMPOSSIBLE,
     restrictions=RESTRICTIONS,
+    schedule=DFS,
 )
 
 # Rows of X in a tile, and what of D that and COLUMNS are.
@@ -142,6 +144,7 @@ GEMM_HOPPER = KernelDescription(
     restrictions=HOPPER_RESTRICTIONS,
     archs=("sm_90",),
     gluon=True,
+    schedule=DFS,
 )
 
 # The backend with split tiles. Rounds of tiles that fill the GPU stay whole. The tiles that are left are split, as far
@@ -216,6 +219,7 @@ GEMM_HOPPER_SPLIT = KernelDescription(
     ),
     archs=("sm_90",),
     gluon=True,
+    schedule=DFS,
 )
 
 GEMM_REDUCE = KernelDescription(

@@ -64,8 +64,71 @@ class Fuzzer {
     }
     if (chance_.percent(40))
       for (int64_t count = chance_.between(1, 3); count; --count) drafter_.spoil(draft);
+    if (!draft.hints && chance_.percent(25)) add_hints(draft);
     what_happens = draft.text();
     return draft;
+  }
+
+  // Words that hints are made of: right ones, of this operator or of another, and nonsense.
+  std::string hint_word() {
+    static constexpr const char* kWords[] = {"schedule=bfs",
+                                             "schedule=dfs",
+                                             "schedule=auto",
+                                             "deterministic",
+                                             "deterministic=0",
+                                             "latency",
+                                             "throughput=1",
+                                             "workspace_limit=0",
+                                             "workspace_limit=4096",
+                                             "workspace_limit=100000000000",
+                                             "backend=portable",
+                                             "backend=hopper",
+                                             "backend=split",
+                                             "exclude=portable",
+                                             "exclude=hopper,hopper_split,fast",
+                                             "unknown=1",
+                                             "schedule=",
+                                             "workspace_limit=x",
+                                             "=",
+                                             "exclude=,,"};
+    if (chance_.percent(20) && !images_.empty())
+      return (chance_.percent(50) ? "image=" : "exclude=") + images_[chance_.below(images_.size())];
+    if (chance_.percent(90)) return chance_.one_of(kWords);
+    std::string nonsense;
+    for (uint64_t length = chance_.below(400); length; --length)
+      nonsense += static_cast<char>(chance_.between(1, chance_.percent(50) ? 127 : 255));
+    return nonsense;
+  }
+
+  // Hints of some words. Text that is refused leaves them as they were.
+  void add_hints(Draft& draft) {
+    draft.hints.emplace();
+    for (int64_t count = chance_.between(1, 4); count; --count) {
+      const std::string word = hint_word();
+      const hints before = *draft.hints;
+      const Error error = draft.hints->parse(word.c_str());
+      ++outcomes_[std::string("hints: ") + error_name(error)];
+      if (error == Error::success)
+        draft.hints_text += " " + word;
+      else if (memcmp(static_cast<const aotriton_hints*>(&before), &*draft.hints, sizeof before))
+        object("hints were refused, and changed: " + word);
+    }
+  }
+
+  // What was launched must be what the hints leave.
+  void check_hints(const Draft& draft, const Explanation& explanation) const {
+    const auto has = [](const char* list, const char* name) {
+      return ("," + std::string(list) + ",").find("," + std::string(name) + ",") != std::string::npos;
+    };
+    for (size_t i = 0; i < explanation.kernel_count; ++i) {
+      const KernelChoice& choice = explanation.kernels[i];
+      if (*draft.hints->backend && strcmp(draft.hints->backend, choice.backend))
+        object("another backend was asked for");
+      for (const char* name : {choice.backend, choice.kernel, choice.image})
+        if (has(draft.hints->exclude, name)) object(std::string("excluded, and chosen: ") + name);
+    }
+    for (const SeenLaunch& launch : state.launches)
+      if (has(draft.hints->exclude, launch.image.c_str())) object("excluded, and launched: " + launch.image);
   }
 
   // Whether the call gets a backend that needs no workspace, whichever is the fastest.
@@ -122,6 +185,9 @@ class Fuzzer {
     const char* const arch = state.hip ? "gfx942" : "sm_90";
     if (op.explain(draft, arch, state.multiprocessors, &explanation) != Error::success)
       object("a call was accepted that can not be explained");
+    if (draft.hints) check_hints(draft, explanation);
+    for (size_t i = 0; i < explanation.kernel_count && images_.size() < 200; ++i)
+      images_.push_back(explanation.kernels[i].image);
     if (does_without(draft)) return;
     // A kernel that has no programs in this call is explained, and not launched.
     size_t next = 0;
@@ -226,6 +292,7 @@ class Fuzzer {
   Drafter drafter_;
   const std::vector<Operator> operators_;
   std::vector<Draft> known_;
+  std::vector<std::string> images_;  // that were chosen
   std::map<std::string, uint64_t> outcomes_;
 };
 

@@ -3,58 +3,69 @@
 
 #include "scale.operator.h"
 #include "error.h"
+#include "hints.h"
 #include "run.h"
 
 namespace toy {
 
 namespace {
 
-// The parameters as a call; the tensors stay where they are.
-class Bound {
- public:
-  explicit Bound(const scale_params& p) noexcept : call(aotriton::v2::toy::scale_operator) {
-    namespace place = aotriton::v2::toy::scale_call;
-    call.views[place::x] = View::of(p.x);
-    call.views[place::w] = View::of(p.w);
-    call.views[place::bias] = View::of(p.bias);
-    call.views[place::y] = View::of(p.y);
-    call.set_real(place::factor, p.factor);
-    call.set_whole(place::times, p.times);
-    call.workspace = p.workspace;
-    call.workspace_size = p.workspace_size;
-  }
-  operator Call&() noexcept { return call; }
-
- private:
-  Call call;
-};
+// Runs body(call) on the parameters as a call; the tensors stay where they are.
+template <class Body>
+Error with_call(const scale_params& p, Body body) noexcept {
+  namespace place = aotriton::v2::toy::scale_call;
+  Call call(aotriton::v2::toy::scale_operator);
+  call.views[place::x] = View::of(p.x);
+  call.views[place::w] = View::of(p.w);
+  call.views[place::bias] = View::of(p.bias);
+  call.views[place::y] = View::of(p.y);
+  call.set_real(place::factor, p.factor);
+  call.set_whole(place::times, p.times);
+  call.workspace = p.workspace;
+  call.workspace_size = p.workspace_size;
+  AOTRITON_TRY(take_hints(p.hints, &call));
+  return body(call);
+}
 
 }  // namespace
 
-Error scale(const scale_params& params, Stream stream) noexcept { return run(Bound(params), stream); }
+Error scale(const scale_params& params, Stream stream) noexcept {
+  return with_call(params, [&](Call& call) { return run(call, stream); });
+}
 
 Error scale_workspace_size(const scale_params& params, Stream stream, size_t* bytes) noexcept {
-  return workspace_size(Bound(params), stream, bytes);
+  return with_call(params, [&](Call& call) { return workspace_size(call, stream, bytes); });
 }
 
 Error prepare(const scale_params& params, Stream stream, PreparedCall* prepared) noexcept {
   if (!prepared) return fail(Error::null_pointer, "prepare: prepared is null");
-  return aotriton::v2::prepare(Bound(params), stream, reinterpret_cast<Prepared**>(prepared->reset()));
+  auto** const made = reinterpret_cast<Prepared**>(prepared->reset());
+  return with_call(params, [&](Call& call) { return aotriton::v2::prepare(call, stream, made); });
 }
 
 bool supported(const scale_params& params, Stream stream) noexcept {
-  return aotriton::v2::supported(Bound(params), stream) == Error::success;
+  return with_call(params, [&](Call& call) { return aotriton::v2::supported(call, stream); }) == Error::success;
+}
+
+Error hint_outcomes(const scale_params& params, Stream stream, HintOutcomes* outcomes) noexcept {
+  if (!outcomes) return fail(Error::null_pointer, "hint_outcomes: outcomes is null");
+  outcomes->count = AOTRITON_MOST_OUTCOMES;
+  return with_call(params, [&](Call& call) {
+    return aotriton::v2::hint_outcomes(call, stream, outcomes->list, &outcomes->count);
+  });
 }
 
 Error preload(const scale_params& params, Stream stream) noexcept {
-  return aotriton::v2::preload(Bound(params), stream);
+  return with_call(params, [&](Call& call) { return aotriton::v2::preload(call, stream); });
 }
 
 Error explain(const scale_params& params, const char* device, int multiprocessors, Explanation* explanation) noexcept {
   if (!explanation) return fail(Error::null_pointer, "explain: explanation is null");
   explanation->kernel_count = kMaxKernels;
   explanation->kernels[0].size = sizeof(KernelChoice);
-  return aotriton::v2::explain(Bound(params), device, nullptr, multiprocessors, explanation->kernels, &explanation->kernel_count);
+  return with_call(params, [&](Call& call) {
+    return aotriton::v2::explain(call, device, nullptr, multiprocessors, explanation->kernels, &explanation->kernel_count);
+  });
 }
 
 }  // namespace toy

@@ -18,6 +18,7 @@ struct scale_params {
   int32_t times = 1;
   void* workspace = nullptr;  // device memory, 256-byte aligned, as large as scale_workspace_size says
   size_t workspace_size = 0;  // bytes
+  const aotriton_hints* hints = nullptr;  // what the caller wishes of the call; see aotriton/c.h
 };
 
 // Launches on the stream and returns without waiting. After an error nothing was launched, unless it is driver_failed
@@ -32,6 +33,9 @@ Error prepare(const scale_params& params, Stream stream, PreparedCall* prepared)
 
 // Whether the call would run on the stream's device; last_error_message() says why not.
 bool supported(const scale_params& params, Stream stream) noexcept;
+
+// What becomes of each of the call's hints on the stream's device.
+Error hint_outcomes(const scale_params& params, Stream stream, HintOutcomes* outcomes) noexcept;
 
 // Loads what the call needs, ahead of stream capture.
 Error preload(const scale_params& params, Stream stream) noexcept;

@@ -47,20 +47,22 @@ constexpr Instruction e15_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::mul
 constexpr Expression e15 = {e15_code, 21};
 constexpr Instruction e16_code[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
 constexpr Expression e16 = {e16_code, 24};
-constexpr Instruction e17_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
-constexpr Expression e17 = {e17_code, 25};
-constexpr Instruction e18_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
-constexpr Expression e18 = {e18_code};
-constexpr Instruction e19_code[] = {{Code::size, 5}};  // splits
+constexpr Instruction e17_code[] = {{Code::psel, 1}, {Code::constant, 2}, {Code::equal, 0}, {Code::constant, 1}, {Code::constant, 2}, {Code::choose, 0}};  // UNROLL 2 equal 1 2 choose
+constexpr Expression e17 = {e17_code};
+constexpr Instruction e18_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
+constexpr Expression e18 = {e18_code, 25};
+constexpr Instruction e19_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
 constexpr Expression e19 = {e19_code};
-constexpr Instruction e20_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
-constexpr Expression e20 = {e20_code, 18};
-constexpr Instruction e21_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
-constexpr Expression e21 = {e21_code};
-constexpr Instruction e22_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
-constexpr Expression e22 = {e22_code, 27};
-constexpr Instruction e23_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
-constexpr Expression e23 = {e23_code};
+constexpr Instruction e20_code[] = {{Code::size, 5}};  // splits
+constexpr Expression e20 = {e20_code};
+constexpr Instruction e21_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
+constexpr Expression e21 = {e21_code, 18};
+constexpr Instruction e22_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
+constexpr Expression e22 = {e22_code};
+constexpr Instruction e23_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
+constexpr Expression e23 = {e23_code, 27};
+constexpr Instruction e24_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Expression e24 = {e24_code};
 constexpr Step kSteps[] = {{Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {0, 1}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {7, 8}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {6, 10}, 0}, {Code::multiply, {9, 11}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {12, 13}, 0}, {Code::constant, {}, 1}, {Code::size, {}, 4}, {Code::constant, {}, 0}, {Code::multiply, {9, 6}, 0}, {Code::multiply, {18, 4}, 0}, {Code::constant, {}, 4}, {Code::multiply, {19, 20}, 0}, {Code::multiply, {16, 4}, 0}, {Code::constant, {}, 2}, {Code::multiply, {22, 23}, 0}, {Code::at_most, {0, 15}, 0}, {Code::constant, {}, 8}, {Code::multiply, {19, 26}, 0}};
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
@@ -132,7 +134,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
 
 }  // namespace scale_rows
 
@@ -158,7 +160,7 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e3},
 };
 constexpr GuardInfo guards[] = {
-    {e17, "times is more than 1"},
+    {e18, "times is more than 1"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
@@ -181,7 +183,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e12, e2, e13, e1, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
 
 }  // namespace scale_rows_fast
 
@@ -193,7 +195,7 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 1, 0, {}},
     {Pass::stride, false, 1, 1, {}},
     {Pass::i32, false, 0, 0, e1},
-    {Pass::i32, false, 0, 0, e18},
+    {Pass::i32, false, 0, 0, e19},
     {Pass::i32, false, 0, 0, e3},
 };
 constexpr int64_t T_values[] = {2};
@@ -209,7 +211,7 @@ constexpr KeyInfo keys[] = {
 };
 constexpr WorkInfo work{e13, e1, e13, e13, e13, e14, e14, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e19, e13, e13}, {}, choices, keys, {}, &work, tables};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e20, e13, e13}, {}, choices, keys, {}, &work, {}, tables};
 
 }  // namespace scale_rows_weigh
 
@@ -228,11 +230,11 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 3, 0, {}},
     {Pass::stride, false, 3, 1, {}},
     {Pass::stride, false, 3, 2, {}},
-    {Pass::i32, false, 0, 0, e19},
+    {Pass::i32, false, 0, 0, e20},
     {Pass::i32, false, 0, 0, e5},
     {Pass::i32, false, 0, 0, e2},
     {Pass::i32, false, 0, 0, e3},
-    {Pass::i64, false, 0, 0, e20},
+    {Pass::i64, false, 0, 0, e21},
 };
 constexpr GuardInfo guards[] = {
     {e7, "times is more than 100"},
@@ -255,9 +257,9 @@ constexpr KeyInfo keys[] = {
     {"rows", e2},
 };
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
-constexpr WorkInfo work{e13, e20, e13, e13, e13, e14, e22, e14, e14};
+constexpr WorkInfo work{e13, e21, e13, e13, e13, e14, e23, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e21, e13, e13}, guards, choices, keys, psels, &work, tables};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e22, e13, e13}, guards, choices, keys, psels, &work, {}, tables};
 
 }  // namespace scale_rows_apply
 
@@ -267,7 +269,7 @@ constexpr const KernelInfo* fast_kernels[] = {&scale_rows_fast::info};
 
 constexpr const KernelInfo* split_kernels[] = {&scale_rows_weigh::info, &scale_rows_apply::info};
 constexpr uint8_t split_workspace[] = {4};
-constexpr DerivedSize split_sizes[] = {{5, e23}};
+constexpr DerivedSize split_sizes[] = {{5, e24}};
 
 constexpr BackendInfo kBackends[] = {
     {"portable", portable_kernels, {}, {}, 0},

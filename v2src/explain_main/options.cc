@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kHelp[] =
     "usage: aotriton-explain --op OP --device NAME|--arch ARCH --dtype DTYPE [--SIZE N ...] [--SCALAR VALUE ...]\n"
-    "                        [--multiprocessors N] [--json]\n"
+    "                        [--multiprocessors N] [--hint NAME=VALUE ...] [--json]\n"
     "       aotriton-explain --list [--op OP] [--device NAME] [--arch ARCH] [--json]\n"
     "\n"
     "Shows which kernels a call on contiguous tensors runs, and why; or what this build has. Needs no GPU.\n"
@@ -29,6 +29,8 @@ constexpr char kHelp[] =
     "                        the one that is most like such a GPU; several have commas between them\n"
     "  --dtype fp16|bf16     element type of the tensors; float16 and bfloat16 are the same\n"
     "  --multiprocessors N   of the GPU (default: those of the product)\n"
+    "  --hint NAME=VALUE     what the caller wishes, such as schedule=dfs or deterministic; may be given more than "
+    "once\n"
     "  --list                the operators of this build with their backends, kernels, functionals and bins; of one\n"
     "                        with --op each functional\n"
     "  --json                print JSON\n"
@@ -153,7 +155,7 @@ void Options::take(char** arguments, int count, int* place) {
     return;
   }
   const bool general = option == "--op" || option == "--arch" || option == "--device" ||
-                       (!list && (option == "--dtype" || option == "--multiprocessors"));
+                       (!list && (option == "--dtype" || option == "--multiprocessors" || option == "--hint"));
   if (!general && !flag && !scalar && !(of_call && is_size(*info, name)))
     misuse("unknown option " + option + " of " + (list ? "--list" : info->name));
   if (flag) {
@@ -168,6 +170,8 @@ void Options::take(char** arguments, int count, int* place) {
     add_device(word.value);
   else if (option == "--op")
     once(option);
+  else if (option == "--hint")
+    add_hint(word.value);
   else if (option == "--dtype")
     once(option), request.dtype = word.value;
   else if (option == "--multiprocessors")
@@ -186,6 +190,11 @@ void Options::add(const std::string& option, const std::string& name, double val
   if (!given_.insert(name).second) misuse(option + " is given twice");
   names_.push_back(name);
   numbers_.push_back(value);
+}
+
+void Options::add_hint(const char* text) {
+  if (hints_.parse(text) != Error::success) misuse("--hint: " + std::string(last_error_message()));
+  request.hints = &hints_;
 }
 
 void Options::add_archs(const std::string& list_of_them) {

@@ -31,6 +31,7 @@ struct Options {
   void take(char** arguments, int count, int* place);
   void once(const std::string& option);
   void add(const std::string& option, const std::string& name, double value);
+  void add_hint(const char* text);
   void add_archs(const std::string& list_of_them);
   void add_device(const std::string& part_of_name);
   void add_place(const Place& place);
@@ -39,6 +40,7 @@ struct Options {
   std::vector<std::string> names_;
   std::vector<double> numbers_;
   std::vector<Named> values_;
+  hints hints_;
 };
 
 }  // namespace aotriton::v2::explain_main

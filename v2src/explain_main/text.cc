@@ -66,6 +66,15 @@ std::string backend_line(const KernelChoice& choice, int i) {
   return line;
 }
 
+// What became of each hint of the call.
+void print_hints(const KernelChoice& choice) {
+  for (int i = 0; i < choice.hint_count; ++i) {
+    const aotriton_hint_outcome& hint = choice.hints[i];
+    print_fact(i ? "" : "hints",
+               text("%s: %shonoured%s%s", hint.name, hint.honoured ? "" : "not ", *hint.why ? ", " : "", hint.why));
+  }
+}
+
 void print_backends(const KernelChoice& choice) {
   for (int i = 0; choice.backend_count > 1 && i < choice.backend_count; ++i)
     print_fact(i ? "" : "backends", backend_line(choice, i));
@@ -141,7 +150,9 @@ void print_kernel(const KernelChoice& choice, bool alone) {
   for (int i = 0; i < choice.runner_up_count; ++i)
     print_fact(i ? "" : "runners-up",
                microseconds(choice.runners_up[i].median_us) + "  " + choice.runners_up[i].config);
-  if (alone) print_backends(choice);
+  if (!alone) return;
+  print_hints(choice);
+  print_backends(choice);
 }
 
 // Of several kernels: first what they take together.
@@ -176,6 +187,7 @@ void print_total(const char* op, const Explanation& explanation) {
         lacking += (lacking.empty() ? "" : ", ") + std::string(explanation.kernels[i].kernel);
     print_fact("total", "not known: without a median are " + lacking);
   }
+  print_hints(first);
   print_backends(first);
   puts("");
 }

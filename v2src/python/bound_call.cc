@@ -4,6 +4,8 @@
 
 #include "device.h"
 #include "error.h"
+#include "hints.h"
+#include "python/named_hints.h"
 
 namespace py = pybind11;
 
@@ -113,7 +115,12 @@ void BoundCall::set_scalar(size_t scalar, py::handle value) {
     call_.set_whole(scalar, py::cast<int64_t>(py::int_(py::reinterpret_borrow<py::object>(value))));
 }
 
+void BoundCall::set_hints(py::handle given) {
+  if (!given.is_none()) hints_ = hints_of(given);
+}
+
 void BoundCall::run(py::handle stream, const std::function<Error(Call&, Stream)>& body) {
+  raise_if(take_hints(hints_ ? &*hints_ : nullptr, &call_));
   Stream on;
   if (!stream.is_none())
     on.handle = reinterpret_cast<void*>(py::cast<uintptr_t>(stream));

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <functional>
+#include <optional>
 
 #include "call.h"
 #include "python/tensor.h"
@@ -26,6 +27,9 @@ class BoundCall {
   // TypeError where it is no number.
   void set_scalar(size_t scalar, pybind11::handle value);
 
+  // As hints_of() has them. None: none.
+  void set_hints(pybind11::handle given);
+
   // Runs body(call, stream) without the interpreter's lock, on `stream`, which must be one of the tensors' device; None
   // is torch's current stream there, or the default one. Raises what fails.
   void run(pybind11::handle stream, const std::function<Error(Call&, Stream)>& body);
@@ -35,6 +39,7 @@ class BoundCall {
 
   Call call_;
   TensorView views_[kMaxOperands];
+  std::optional<hints> hints_;
   int device_ = -1;
   const char* device_of_ = nullptr;  // the operand that named the device
   pybind11::object first_;           // that operand

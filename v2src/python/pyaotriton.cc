@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "load.h"
 #include "prepared.h"
 #include "python/bound_call.h"
+#include "python/named_hints.h"
 #include "python/owned_candidate.h"
 #include "registry.h"
 #include "request.h"
@@ -47,6 +49,8 @@ py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args,
     const int slot = find_slot(info, name), scalar = find_scalar(info, name);
     if (name == "stream")
       stream = py::reinterpret_borrow<py::object>(value);
+    else if (name == "hints")
+      call.set_hints(value);
     else if (name == "workspace" && places > operands)
       set(operands, value);
     else if (slot >= 0 && static_cast<size_t>(slot) < operands)
@@ -69,7 +73,7 @@ py::object fallback_of(const ScalarInfo& scalar) {
   return py::bool_(scalar.fallback != 0);
 }
 
-// "scale(x, bias=None, y, workspace=None, *, factor=1.0, exact=False, stream=None)"
+// "scale(x, bias=None, y, workspace=None, *, factor=1.0, exact=False, hints=None, stream=None)"
 std::string signature_of(const OperatorInfo& info) {
   std::string text = std::string(info.name) + "(";
   for (const OperandInfo& operand : info.operands)
@@ -78,14 +82,15 @@ std::string signature_of(const OperatorInfo& info) {
   text += "*, ";
   for (const ScalarInfo& scalar : info.scalars)
     if (!scalar.internal) text += std::string(scalar.name) + "=" + std::string(py::str(fallback_of(scalar))) + ", ";
-  return text + "stream=None)";
+  return text + "hints=None, stream=None)";
 }
 
 void bind_operator(py::module_& m, const OperatorInfo& info) {
   const std::string name = info.name, signature = signature_of(info);
   std::string doc = signature +
                     "\n\nLaunches on `stream` (None: torch's current stream of the tensors' device, or the "
-                    "default one) and returns without waiting.\n";
+                    "default one) and returns without waiting.\n"
+                    "`hints`: what you wish of the call, as text such as 'schedule=dfs deterministic' or as a dict.\n";
   for (const OperandInfo& operand : info.operands) {
     doc += std::string(operand.name) + ": [";
     for (size_t i = 0; i < operand.dims.size(); ++i) doc += std::string(i ? ", " : "") + info.sizes[operand.dims[i]];
@@ -121,6 +126,18 @@ void bind_operator(py::module_& m, const OperatorInfo& info) {
           return answer;
         },
         ("Whether " + signature + " would run on the tensors' device.").c_str());
+  m.def((name + "_hint_outcomes").c_str(),
+        [&info](const py::args& args, const py::kwargs& kwargs) {
+          BoundCall call(info);
+          const py::object stream = bind(info, call, args, kwargs);
+          HintOutcomes made;
+          made.count = AOTRITON_MOST_OUTCOMES;
+          call.run(stream, [&](Call& bound, Stream on) { return hint_outcomes(bound, on, made.list, &made.count); });
+          return outcomes_of(std::span(made.list, made.count));
+        },
+        ("What becomes of each of the hints of " + signature +
+         " on the tensors' device: {name: {'honoured': bool, 'why': str}}.")
+            .c_str());
 }
 
 py::dict as_dict(const KernelChoice& choice) {
@@ -156,15 +173,19 @@ py::dict as_dict(const KernelChoice& choice) {
                   "predicted_us"_a = choice.predicted_us, "predicted_total_us"_a = choice.predicted_total_us,
                   "predicted_error"_a = choice.predicted_error, "model"_a = choice.model, "flops"_a = choice.flops,
                   "bin_image"_a = choice.bin_image, "bin_psels"_a = choice.bin_psels, "bin_copts"_a = choice.bin_copts,
-                  "bin_median_us"_a = choice.bin_median_us);
+                  "bin_median_us"_a = choice.bin_median_us,
+                  "hints"_a = outcomes_of(std::span(choice.hints, static_cast<size_t>(choice.hint_count))));
 }
 
 py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int multiprocessors,
-                         const std::optional<std::string>& product, bool by_cell, const py::kwargs& kwargs) {
+                         const std::optional<std::string>& product, bool by_cell, const py::object& given_hints,
+                         const py::kwargs& kwargs) {
   std::vector<std::string> names;
   std::vector<Named> values;
   for (const auto& [key, value] : kwargs) names.push_back(py::cast<std::string>(key));
   for (const std::string& name : names) values.push_back({name.c_str(), py::cast<double>(kwargs[name.c_str()])});
+  std::optional<hints> own;
+  if (!given_hints.is_none()) own = hints_of(given_hints);
   Explanation explanation;
   // A variable of its own: g++ 13 fails on the braces as an argument.
   const ExplainRequest request = {.op = op.c_str(),
@@ -173,7 +194,8 @@ py::list explain_request(const std::string& op, const std::string& arch, const s
                                   .values = values,
                                   .multiprocessors = multiprocessors,
                                   .product = product ? product->c_str() : nullptr,
-                                  .by_cell = by_cell};
+                                  .by_cell = by_cell,
+                                  .hints = own ? &*own : nullptr};
   raise_if(explain(request, &explanation));
   py::list choices;
   for (size_t i = 0; i < explanation.kernel_count; ++i) choices.append(as_dict(explanation.kernels[i]));
@@ -194,6 +216,7 @@ void bind_runtime(py::module_& m) {
   m.def(
       "explain", explain_request, py::arg("op"), py::kw_only(), py::arg("arch"), py::arg("dtype"),
       py::arg("multiprocessors") = 0, py::arg("product") = py::none(), py::arg("by_cell") = false,
+      py::arg("hints") = py::none(),
       "The kernels that a call of the operator `op` on contiguous tensors runs on `arch`, and why: one dict for each.\n"
       "`product`: such as 'NVIDIA H200', by default the arch's usual one, or that which is most like a GPU with so "
       "many\n"
@@ -202,7 +225,8 @@ void bind_runtime(py::module_& m) {
       "operand\n"
       "x lie by columns. dtype: 'bf16' or 'bfloat16' and so on. `by_cell`: what the call's bin alone would choose, "
       "without\n"
-      "predicted times. Medians are of the bin's representative problem, which is\n"
+      "predicted times. `hints`: as of a call; \"hints\" tells what becomes of them. Medians are of the bin's "
+      "representative problem, which is\n"
       "'alike', or 'larger', 'smaller' or 'other' than the call. Needs no GPU.");
   m.def(
       "operators",

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -125,6 +126,8 @@ class Draft {
   float real[kMaxScalars] = {};
   void* workspace = nullptr;
   size_t workspace_size = 0;
+  std::string hints_text;                    // what `hints` was parsed from
+  std::optional<aotriton::v2::hints> hints;  // none: the call has none
 
   // Between the draft and the fields of a parameter struct, in the draft's direction.
   bool reading = false;
@@ -162,7 +165,7 @@ class Draft {
               (info->scalars[i].type == ScalarType::fp32 ? std::to_string(real[i]) : std::to_string(whole[i]));
     char line[100];
     snprintf(line, sizeof line, "\n  workspace %p of %zu bytes", workspace, workspace_size);
-    return made + line;
+    return made + line + (hints ? "\n  hints " + hints_text : "");
   }
 
  private:

@@ -35,6 +35,7 @@ Operator make_operator(const char* name, Run run, WorkspaceSize workspace_size, 
     Params params;
     draft.reading = false;
     exchange(draft, params);
+    params.hints = draft.hints ? &*draft.hints : nullptr;
     return params;
   };
   Operator made = {};
@@ -49,9 +50,10 @@ Operator make_operator(const char* name, Run run, WorkspaceSize workspace_size, 
     return explain(filled(draft), arch, multiprocessors, explanation);
   };
   made.run_damaged = [=](Draft& draft, Chance& chance, Stream stream) {
-    // In memory of its own, so that a read beyond it is seen. The size in front stays right.
+    // In memory of its own, so that a read beyond it is seen. The size in front stays right, and so does the pointer to
+    // hints behind: what it points at is read.
     const std::unique_ptr<Params> params(new Params(filled(draft)));
-    const size_t byte = sizeof(size_t) + chance.below(sizeof(Params) - sizeof(size_t));
+    const size_t byte = sizeof(size_t) + chance.below(offsetof(Params, hints) - sizeof(size_t));
     reinterpret_cast<unsigned char*>(params.get())[byte] ^= static_cast<unsigned char>(1u << chance.below(8));
     draft.reading = true;
     exchange(draft, *params);

@@ -13,8 +13,10 @@ from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import (
     addressing,
     ceil_divide,
+    choose,
     constant,
     dtype,
+    equal,
     maximum,
     minimum,
     multiprocessors,
@@ -25,6 +27,8 @@ from aotriton.rules.expression import (
     tiles,
 )
 from aotriton.rules.kernel import (
+    BFS,
+    DFS,
     Choice,
     Constexpr,
     Guard,
@@ -98,6 +102,7 @@ KERNEL = KernelDescription(
     grid=(tiles("rows", "BLOCK_M"), size("heads"), size("batch")),
     guards=(GUARD_TIMES,),
     work=WORK,
+    schedule=choose(equal(psel("UNROLL"), 2), BFS, DFS),  # two rows of w side by side
 )
 
 FAST = replace(

@@ -86,6 +86,47 @@ typedef struct aotriton_tensor4 {
   int64_t sizes[4], strides[4];
 } aotriton_tensor4;
 
+/* ---- hints ------------------------------------------------------------------------------------------------------- */
+
+enum { AOTRITON_AUTO = 0, AOTRITON_BFS, AOTRITON_DFS };                    /* of schedule */
+enum { AOTRITON_NO_OBJECTIVE = 0, AOTRITON_LATENCY, AOTRITON_THROUGHPUT }; /* of objective */
+
+/* What the caller wishes of a call, all of it optional: every parameter struct ends with a pointer to one, which is
+ * read while the call is made, and may be null. What each narrows, and what it costs, stands in docs/hints.md. Lists
+ * have commas between names, and text ends with a zero. `backend`, `image` and `exclude` are followed or the call is
+ * refused with AOTRITON_NOT_SUPPORTED and the reason; the others are followed where that is possible. What became of
+ * each tell aotriton_<operator>_hint_outcomes and aotriton_explain_<operator>. What a newer caller's struct has more is
+ * ignored. */
+typedef struct aotriton_hints {
+  size_t size;
+  int32_t schedule;         /* the order in which a kernel goes through independent slices, such as heads: AOTRITON_BFS:
+                               many side by side; AOTRITON_DFS: one after the other, so that its operands stay in cache */
+  int32_t objective;        /* AOTRITON_LATENCY: the least time of this call alone, as without hints */
+  uint64_t workspace_limit; /* bytes, where workspace_limited */
+  uint8_t workspace_limited;
+  uint8_t deterministic; /* the same bits every time */
+  uint8_t reserved[6];
+  char backend[32];  /* the only one that may serve the call */
+  char image[128];   /* the only one of its kernel that may be launched, as explanations name it */
+  char exclude[256]; /* backends, kernels and images that may not */
+  char unknown[128]; /* names that aotriton_parse_hints does not know, with spaces between them */
+} aotriton_hints;
+
+/* Adds what the text says to *hints, whose size is set; what it says twice counts as it was said last. Words with
+ * spaces between them: schedule=auto|bfs|dfs workspace_limit=BYTES backend=NAME image=NAME exclude=NAME,NAME, and
+ * deterministic, latency and throughput, each alone or with =0 or =1. Unknown names are ignored, and kept in
+ * hints->unknown; a value that a known one cannot have is AOTRITON_INVALID_ARGUMENT, and *hints is as it was. */
+AOTRITON_API aotriton_error aotriton_parse_hints(const char* text, aotriton_hints* hints);
+
+/* What became of a hint. */
+typedef struct aotriton_hint_outcome {
+  char name[32]; /* as in aotriton_parse_hints, cut where it is longer */
+  int32_t honoured;
+  const char* why; /* why not, or how; may be empty */
+} aotriton_hint_outcome;
+
+enum { AOTRITON_MOST_OUTCOMES = 12 }; /* of a call; unknown names beyond it are left out */
+
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 enum { AOTRITON_CAUSAL_TOP_LEFT = 0, AOTRITON_CAUSAL_BOTTOM_RIGHT };       /* of causal_variant */
@@ -129,6 +170,7 @@ typedef struct aotriton_attn_fwd_params {
   void* workspace; /* device memory, 256-byte aligned */
   size_t workspace_size;
   aotriton_attn_features features;
+  const aotriton_hints* hints; /* null: none */
 } aotriton_attn_fwd_params;
 
 /* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. deterministic: the same
@@ -148,6 +190,7 @@ typedef struct aotriton_attn_bwd_params {
   aotriton_attn_features features;
   aotriton_tensor4 dbias; /* not supported yet, as features */
   aotriton_tensor1 dsinks;
+  const aotriton_hints* hints; /* null: none */
 } aotriton_attn_bwd_params;
 
 AOTRITON_API aotriton_error aotriton_attn_fwd(const aotriton_attn_fwd_params* params, void* stream);
@@ -171,6 +214,7 @@ typedef struct aotriton_gemm_params {
   void* workspace; /* device memory, 256-byte aligned, as large as aotriton_gemm_workspace_size says; null: the fastest
                       way that needs none */
   size_t workspace_size;
+  const aotriton_hints* hints; /* null: none */
 } aotriton_gemm_params;
 
 AOTRITON_API aotriton_error aotriton_gemm(const aotriton_gemm_params* params, void* stream);
@@ -196,6 +240,15 @@ AOTRITON_API int aotriton_gemm_supported(const aotriton_gemm_params* params, voi
 AOTRITON_API aotriton_error aotriton_attn_fwd_preload(const aotriton_attn_fwd_params* params, void* stream);
 AOTRITON_API aotriton_error aotriton_attn_bwd_preload(const aotriton_attn_bwd_params* params, void* stream);
 AOTRITON_API aotriton_error aotriton_gemm_preload(const aotriton_gemm_params* params, void* stream);
+
+/* What becomes of each of the call's hints on the stream's device, as the call is. `outcomes` is an array of *count
+ * elements, AOTRITON_MOST_OUTCOMES of which are enough; *count becomes their number. */
+AOTRITON_API aotriton_error aotriton_attn_fwd_hint_outcomes(const aotriton_attn_fwd_params* params, void* stream,
+                                                            aotriton_hint_outcome* outcomes, size_t* count);
+AOTRITON_API aotriton_error aotriton_attn_bwd_hint_outcomes(const aotriton_attn_bwd_params* params, void* stream,
+                                                            aotriton_hint_outcome* outcomes, size_t* count);
+AOTRITON_API aotriton_error aotriton_gemm_hint_outcomes(const aotriton_gemm_params* params, void* stream,
+                                                        aotriton_hint_outcome* outcomes, size_t* count);
 
 /* Loads every image of this build that fits the stream's device. Images stay loaded as long as their context lives. */
 AOTRITON_API aotriton_error aotriton_preload(void* stream);
@@ -303,6 +356,8 @@ typedef struct aotriton_kernel_choice {
   float predicted_total_us;       /* of all kernels of the backend */
   float backends_predicted_us[4]; /* of all kernels of each backend; 0 where it is not known, or the backend refuses */
   double flops;                   /* of the call; 0 where nobody counts them */
+  aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES]; /* what became of each of the call's hints */
+  int32_t hint_count;
 } aotriton_kernel_choice;
 
 /* What the call would run on `device`, a product such as "NVIDIA H200", or an arch such as "sm_90", in launch order;

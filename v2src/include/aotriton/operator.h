@@ -12,6 +12,7 @@
 //   prepare              the call, ready to be launched again and again with other pointers.
 //   supported            whether the call would run; last_error_message() says why not.
 //   preload              loads what the call needs.
+//   hint_outcomes        what becomes of each of the call's hints on the stream's device.
 //   explain              what the call would run on `device`, a product such as NVIDIA H200 or an arch such as sm_90;
 //   see
 //                        c.h. Needs no GPU.
@@ -32,6 +33,12 @@
   }                                                                                                                   \
   inline Error preload(const NAME##_params& params, Stream stream) noexcept {                                         \
     return static_cast<Error>(aotriton_##NAME##_preload(&params, stream.handle));                                     \
+  }                                                                                                                   \
+  inline Error hint_outcomes(const NAME##_params& params, Stream stream, HintOutcomes* outcomes) noexcept {           \
+    if (!outcomes) return Error::null_pointer;                                                                        \
+    outcomes->count = AOTRITON_MOST_OUTCOMES;                                                                         \
+    return static_cast<Error>(                                                                                        \
+        aotriton_##NAME##_hint_outcomes(&params, stream.handle, outcomes->list, &outcomes->count));                   \
   }                                                                                                                   \
   inline Error explain(const NAME##_params& params, const char* device, int multiprocessors,                          \
                        Explanation* explanation) noexcept {                                                           \

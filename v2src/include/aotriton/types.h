@@ -77,6 +77,20 @@ struct Tensor : detail::CTensor<Rank>::type {
   }
 };
 
+// What the caller wishes of a call; c.h says what the fields mean. `params.hints = &own` gives them to it.
+struct hints : aotriton_hints {
+  hints() noexcept : aotriton_hints{} { size = sizeof(aotriton_hints); }
+
+  // Adds what the text says, such as "schedule=dfs deterministic".
+  Error parse(const char* text) noexcept { return static_cast<Error>(aotriton_parse_hints(text, this)); }
+};
+
+// What became of each hint of a call.
+struct HintOutcomes {
+  size_t count = 0;
+  aotriton_hint_outcome list[AOTRITON_MOST_OUTCOMES] = {};
+};
+
 // A CUstream, cudaStream_t or hipStream_t; null is the default stream of the current device.
 struct Stream {
   void* handle = nullptr;
