@@ -53,6 +53,7 @@ def counted() -> Callable[[], dict[str, Any]]:
 
     def since() -> dict[str, Any]:
         now = stats()
+        now.pop("hints")
         for name, calls in now.items():
             calls["aotriton"] -= before[name]["aotriton"]
             reasons = {why: count - before[name]["torch"].get(why, 0) for why, count in calls["torch"].items()}

@@ -2,6 +2,7 @@
 
 from aotriton.torch.attention import attention
 from aotriton.torch.gemm import gemm
+from aotriton.torch.hints import hinted, hints, keep_hints
 from aotriton.torch.sdpa import stats
 
-__all__ = ["attention", "gemm", "stats"]
+__all__ = ["attention", "gemm", "hinted", "hints", "keep_hints", "stats"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from aotriton.torch import library  # noqa: F401 (defines the operators)
+from aotriton.torch.hints import within
 from aotriton.torch.transforms import fold, register_autocast, register_autograd, register_fake, unfold
 
 OPS = torch.ops.aotriton
@@ -24,7 +25,7 @@ def attention(
 
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
-    out, _ = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal)
+    out, _ = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal, hints=within())
     return out
 
 

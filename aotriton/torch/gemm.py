@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from aotriton.torch import library  # noqa: F401 (defines the operator)
+from aotriton.torch.hints import within
 from aotriton.torch.transforms import mapped_first, register_autocast, register_autograd, register_fake, unfold
 
 OPS = torch.ops.aotriton
@@ -26,7 +27,7 @@ def gemm(
     may be contiguous, so that a weight stored as [n, k] is passed as ``weight.mT``. ``activation``: none, relu, gelu or
     silu. The result is contiguous. RuntimeError, naming the argument, for anything else.
     """
-    return OPS.gemm(a, b, bias, alpha=alpha, activation=activation)
+    return OPS.gemm(a, b, bias, alpha=alpha, activation=activation, hints=within())
 
 
 def _fake(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, **_: Any) -> torch.Tensor:

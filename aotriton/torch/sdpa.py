@@ -31,15 +31,18 @@ def _activate() -> _Active:
 def stats() -> dict[str, dict[str, Any]]:
     """How many of SDPA's calls ran where since the process began: of ``forward`` and of ``backward``, under
     ``aotriton`` how many ran on this library, and under ``torch`` how many went on to torch's own kernel, for each
-    reason.
+    reason. Under ``hints``, how many calls of each operator were told which.
     """
     found: dict[str, dict[str, Any]] = {name: {"aotriton": 0, "torch": {}} for name in ("forward", "backward")}
-    for line in OPS._calls().splitlines():
-        name, where, why, count = line.split("\t")
-        if where == "aotriton":
+    found["hints"] = {}
+    for line in OPS._counted().splitlines():
+        name, what, why, count = line.split("\t")
+        if what == "aotriton":
             found[name]["aotriton"] = int(count)
-        else:
+        elif what == "torch":
             found[name]["torch"][why] = int(count)
+        else:
+            found["hints"].setdefault(name, {})[why] = int(count)
     return found
 
 

@@ -6,6 +6,11 @@ from typing import Any
 
 import torch
 
+from aotriton.torch.hints import within
+
+# A call on these is made here and now; that on a tracer's tensors is for later.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 # Registrations last as long as this.
 LIBRARY = torch.library.Library("aotriton", "FRAGMENT")
 
@@ -33,6 +38,8 @@ def register_autograd(name: str, function: Any) -> None:
             for tensor in given:
                 if tensor is not None and tensor.requires_grad:
                     missing = (None,) * (tensors - len(given))
+                    if type(tensor) in PLAIN:
+                        parameters["hints"] = within(parameters.get("hints", ""))
                     return function.apply(*given, *missing, *(defaults | parameters).values())
         return twin(*given, **parameters)
 

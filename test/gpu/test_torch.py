@@ -51,7 +51,11 @@ def ran() -> Callable[[], dict[str, tuple[int, int]]]:
     """How many calls ran here and on torch's kernel since the beginning of the test, forward and backward."""
 
     def now() -> dict[str, tuple[int, int]]:
-        return {name: (calls["aotriton"], sum(calls["torch"].values())) for name, calls in stats().items()}
+        return {
+            name: (calls["aotriton"], sum(calls["torch"].values()))
+            for name, calls in stats().items()
+            if name != "hints"
+        }
 
     before = now()
     return lambda: {name: (a - before[name][0], b - before[name][1]) for name, (a, b) in now().items()}

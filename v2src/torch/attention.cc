@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "torch/hints.h"
 #include "torch/reference.h"
 
 namespace aotriton_torch {
@@ -78,17 +79,23 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   return call;
 }
 
-aotriton_error compute(const Forward& call) {
-  if (call.q.is_cuda()) return run(call.params, call.q, aotriton_attn_fwd_workspace_size, aotriton_attn_fwd);
-  const aotriton_error error = check_as_on_gpu(call.params, aotriton_explain_attn_fwd);
-  if (error == AOTRITON_SUCCESS) reference(call.params);
+aotriton_error compute(const Forward& call, const std::string& hints) {
+  const Hints told("attn_fwd", hints);
+  aotriton_attn_fwd_params params = call.params;
+  params.hints = told.get();
+  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_fwd_workspace_size, aotriton_attn_fwd);
+  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_fwd);
+  if (error == AOTRITON_SUCCESS) reference(params);
   return error;
 }
 
-aotriton_error compute(const Backward& call) {
-  if (call.q.is_cuda()) return run(call.params, call.q, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd);
-  const aotriton_error error = check_as_on_gpu(call.params, aotriton_explain_attn_bwd);
-  if (error == AOTRITON_SUCCESS) reference(call.params);
+aotriton_error compute(const Backward& call, const std::string& hints) {
+  const Hints told("attn_bwd", hints);
+  aotriton_attn_bwd_params params = call.params;
+  params.hints = told.get();
+  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd);
+  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_bwd);
+  if (error == AOTRITON_SUCCESS) reference(params);
   return error;
 }
 

@@ -21,7 +21,7 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 // Computes it, on the GPU or the CPU that the tensors are on. After an error nothing was computed, unless it is
 // AOTRITON_DRIVER_FAILED.
-aotriton_error compute(const Forward& call);
-aotriton_error compute(const Backward& call);
+aotriton_error compute(const Forward& call, const std::string& hints);
+aotriton_error compute(const Backward& call, const std::string& hints);
 
 }  // namespace aotriton_torch

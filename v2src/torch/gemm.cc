@@ -1,5 +1,6 @@
 #include "torch/gemm.h"
 
+#include "torch/hints.h"
 #include "torch/reference.h"
 
 namespace aotriton_torch {
@@ -17,7 +18,7 @@ int32_t activation_of(const std::string& name) {
 }  // namespace
 
 Tensor gemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias, double alpha,
-            const std::string& activation, const std::string& /* hints */) {
+            const std::string& activation, const std::string& hints) {
   const int64_t rank = a.dim();
   if (rank != 2 && rank != 3) fail("gemm: a has " + std::to_string(rank) + " dimensions, which must be 2 or 3");
   require_rank("gemm", "b", b, rank);
@@ -40,6 +41,8 @@ Tensor gemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
   }
   params.alpha = static_cast<float>(alpha);
   params.activation = activation_of(activation);
+  const Hints told("gemm", hints);
+  params.hints = told.get();
   if (a.is_cuda()) {
     raise_if(run(params, a, aotriton_gemm_workspace_size, aotriton_gemm));
   } else {

@@ -4,7 +4,9 @@
 #include <tuple>
 
 #include "torch/attention.h"
+#include "torch/counts.h"
 #include "torch/gemm.h"
+#include "torch/hints.h"
 #include "torch/sdpa.h"
 
 namespace aotriton_torch {
@@ -14,18 +16,18 @@ namespace {
 using Scale = std::optional<double>;
 
 std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
-                                    const std::string& /* hints */) {
+                                    const std::string& hints) {
   const Forward call = forward_of(q, k, v, sm_scale, causal);
-  raise_if(compute(call));
+  raise_if(compute(call, hints));
   return {call.out, call.logsumexp};
 }
 
 std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
-                                            std::optional<bool> deterministic, const std::string& /* hints */) {
+                                            std::optional<bool> deterministic, const std::string& hints) {
   const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, causal,
                                     deterministic ? *deterministic : deterministic_algorithms());
-  raise_if(compute(call));
+  raise_if(compute(call, hints));
   return {call.dq, call.dk, call.dv};
 }
 
@@ -60,7 +62,8 @@ STABLE_TORCH_LIBRARY(aotriton, m) {
   }
   m.def("_activate(str dispatch_key) -> ()");
   m.def("_restore() -> ()");
-  m.def("_calls() -> str");
+  m.def("_counted() -> str");
+  m.def("_enter_region(str hints) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CUDA, m) { implement(m); }
@@ -70,7 +73,8 @@ STABLE_TORCH_LIBRARY_IMPL(aotriton, CPU, m) { implement(m); }
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CompositeExplicitAutograd, m) {
   m.impl("_activate", TORCH_BOX(activate));
   m.impl("_restore", TORCH_BOX(restore));
-  m.impl("_calls", TORCH_BOX(calls));
+  m.impl("_counted", TORCH_BOX(counted));
+  m.impl("_enter_region", TORCH_BOX(enter_region));
 }
 
 }  // namespace aotriton_torch

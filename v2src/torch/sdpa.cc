@@ -2,13 +2,11 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
-#include <utility>
 
 #include "torch/attention.h"
+#include "torch/counts.h"
 
 // torch's own kernels, without a way through its dispatcher, which would lead back here. Of the interface that compiled
 // models (AOTInductor) are linked with, so as stable as that; only builds for CUDA or ROCm have them.
@@ -29,32 +27,6 @@ namespace aotriton_torch {
 
 namespace {
 
-// Calls by operator and why they did not run here; empty: they did.
-class Counts {
- public:
-  void add(const char* op, std::string why) {
-    const std::lock_guard lock(mutex_);
-    // Messages have sizes in them, so there may be many.
-    if (counts_.size() >= kMost && !counts_.count({op, why})) why = "for more reasons than are kept";
-    ++counts_[{op, why}];
-  }
-
-  std::string text() {
-    const std::lock_guard lock(mutex_);
-    std::string lines;
-    for (const auto& [key, count] : counts_)
-      lines += key.first + "\t" + (key.second.empty() ? "aotriton" : "torch") + "\t" + key.second + "\t" +
-               std::to_string(count) + "\n";
-    return lines;
-  }
-
- private:
-  static constexpr size_t kMost = 100;
-  std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, int64_t> counts_;
-};
-Counts counts;
-
 // Why the call cannot run here; empty where it has. An error of the driver is no reason to go on.
 std::string reason(aotriton_error error) {
   if (error == AOTRITON_DRIVER_FAILED) raise_if(error);
@@ -62,7 +34,7 @@ std::string reason(aotriton_error error) {
 }
 
 void require_own_kernel(const Tensor& query, bool exists, const char* op, const std::string& why) {
-  counts.add(op, why);
+  count(op, "torch", why);
   if (!query.is_cuda() || !exists) fail("torch has no kernel of its own for this device: " + why);
 }
 
@@ -73,9 +45,9 @@ SdpaResults sdpa_forward(const Tensor& query, const Tensor& key, const Tensor& v
   std::string why = dropout_p != 0 ? "dropout" : return_debug_mask ? "return_debug_mask" : "";
   if (why.empty()) {
     const Forward call = forward_of(query, key, value, scale, is_causal);
-    why = reason(compute(call));
+    why = reason(compute(call, ""));
     if (why.empty()) {
-      counts.add("forward", "");
+      count("forward", "aotriton", "");
       const int32_t seeds = aoti_torch_dtype_uint64();
       int32_t dtype;
       TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(query.get(), &dtype));
@@ -110,9 +82,9 @@ std::tuple<Tensor, Tensor, Tensor> sdpa_backward(const Tensor& grad_out, const T
   if (why.empty()) {
     const Backward call =
         backward_of(query, key, value, out, grad_out, logsumexp, scale, is_causal, deterministic_algorithms());
-    why = reason(compute(call));
+    why = reason(compute(call, ""));
     if (why.empty()) {
-      counts.add("backward", "");
+      count("backward", "aotriton", "");
       return {call.dq, call.dk, call.dv};
     }
   }
@@ -138,7 +110,5 @@ void activate(const std::string& dispatch_key) {
 }
 
 void restore() { taken.reset(); }
-
-std::string calls() { return counts.text(); }
 
 }  // namespace aotriton_torch

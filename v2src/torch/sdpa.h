@@ -12,7 +12,4 @@ void activate(const std::string& dispatch_key);
 // Gives them back.
 void restore();
 
-// How many calls went where since the process began, a line for each: operator, where, why, number, with tabs between.
-std::string calls();
-
 }  // namespace aotriton_torch
