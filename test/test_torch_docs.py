@@ -24,11 +24,12 @@ def snippets(path: Path, about: str) -> list[str]:
 def test_the_page_runs() -> None:
     """Its blocks run one after the other, as a reader types them in."""
     blocks = snippets(ROOT / "docs" / "pytorch.md", "")
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/pytorch.md", "exec"), names)
     assert names["q"].grad.abs().sum() > 0
+    assert "schedule=dfs workspace_limit=1048576" in names["aotriton"].torch.stats()["hints"]["attn_fwd"]
     assert names["hidden"].shape == (64, 48)
 
 
