@@ -2,7 +2,8 @@
 
 The operators, which ``aotriton.operators()`` lists, ``aotriton.explain`` and the like are the library's, which is
 loaded when one of them is first named. ``aotriton.autotune`` and the modules tune, rules, codegen and tritonsrc are
-the tuner and the code generator, and need what the extra ``tune`` brings.
+the tuner and the code generator, and need what the extra ``tune`` brings; ``aotriton.torch`` and ``aotriton.hints``
+need torch.
 """
 
 import sys
@@ -17,7 +18,11 @@ __version__ = "0.1.0"  # the only place where it is written: cmake and pyproject
 
 __path__ = extend_path(__path__, __name__)  # a source tree's binding is in its build folder, if PYTHONPATH has that
 
-_HERE = {"autotune": "aotriton.tune.anything.autotune", "get_include": "aotriton.installed"}
+_HERE = {
+    "autotune": "aotriton.tune.anything.autotune",
+    "get_include": "aotriton.installed",
+    "hints": "aotriton.torch.hints",
+}
 
 
 def __getattr__(name: str) -> Any:

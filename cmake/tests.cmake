@@ -143,4 +143,7 @@ foreach(source IN LISTS python_tests)
     SKIP_RETURN_CODE 5 # pytest's for a file whose every test is skipped
     FIXTURES_REQUIRED installed
     ENVIRONMENT "AOTRITON_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+  if(name MATCHES "^test_torch")
+    set_tests_properties(py.${name} PROPERTIES LABELS torch FIXTURES_REQUIRED "")  # the preset torch installs nothing
+  endif()
 endforeach()

@@ -1,0 +1,93 @@
+"""Attention for PyTorch: what ``torch.compile``, autograd, autocast and vmap have to know of attn_fwd and attn_bwd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aotriton.torch import library  # noqa: F401 (defines the operators)
+from aotriton.torch.hints import within
+from aotriton.torch.transforms import fold, register_autocast, register_autograd, register_fake, unfold
+
+OPS = torch.ops.aotriton
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k and v.
+
+    q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
+    head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: query i sees keys 0 to i; needs
+    seqlen_q == seqlen_k. ``scale``: not negative; None: head_dim ** -0.5. The result is as q, in shape and strides.
+    RuntimeError, naming the argument, for anything else.
+
+    Tensors of a CPU are computed as the formula reads, which is right, and slow.
+    """
+    out, _ = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal, hints=within())
+    return out
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """As the operators have it: a copy where the last dimension is not contiguous."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(_rows(q)), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _fake_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty_like(_rows(tensor)) for tensor in (q, k, v))
+
+
+register_fake("attn_fwd", _fake_forward)
+register_fake("attn_bwd", _fake_backward)
+
+
+class _Attention(torch.autograd.Function):
+    """attn_fwd, whose gradient is attn_bwd; logsumexp has none."""
+
+    @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *parameters: Any) -> Any:
+        ctx.sm_scale, ctx.causal, ctx.hints = parameters
+        out, logsumexp = OPS._attn_fwd(q, k, v, sm_scale=ctx.sm_scale, causal=ctx.causal, hints=ctx.hints)
+        ctx.save_for_backward(q, k, v, out, logsumexp)
+        ctx.mark_non_differentiable(logsumexp)
+        ctx.set_materialize_grads(False)
+        return out, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, dout: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+        if dout is None:
+            return (None,) * 6
+        q, k, v, out, logsumexp = ctx.saved_tensors
+        dq, dk, dv = OPS.attn_bwd(
+            q, k, v, out, dout, logsumexp, sm_scale=ctx.sm_scale, causal=ctx.causal, hints=ctx.hints
+        )
+        return dq, dk, dv, None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    @staticmethod
+    def forward(*_: Any) -> Any:
+        raise NotImplementedError("attn_bwd: a gradient of the gradient is asked for, which does not exist")
+
+
+register_autograd("attn_fwd", _Attention)
+register_autograd("attn_bwd", _Gradients)
+register_autocast("attn_fwd")
+
+
+def _folding(operator: Any) -> Any:
+    def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor, **kwargs: Any) -> Any:
+        folded = [fold(tensor, dim, info.batch_size) for tensor, dim in zip(tensors, in_dims, strict=False)]
+        results = operator(*folded, **kwargs)
+        return tuple(unfold(result, info.batch_size) for result in results), (0,) * len(results)
+
+    return vmap
+
+
+torch.library.register_vmap("aotriton::attn_fwd", _folding(OPS.attn_fwd))
+torch.library.register_vmap("aotriton::attn_bwd", _folding(OPS.attn_bwd))

@@ -1,0 +1,27 @@
+"""Loads libaotriton_torch.so, which defines ``torch.ops.aotriton``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import aotriton
+
+NAME = "libaotriton_torch.so"
+
+
+def find(folders: list[str]) -> Path:
+    """The library in the first of the folders that has it. ImportError where none has."""
+    for folder in folders:
+        path = Path(folder) / NAME
+        if path.is_file():
+            return path
+    raise ImportError(
+        f"aotriton.torch needs {NAME}, which is in none of {', '.join(folders)}: "
+        "build with -DAOTRITON_TORCH=ON, and put the build's folder python on PYTHONPATH"
+    )
+
+
+if not hasattr(torch.ops.aotriton, "attn_fwd"):  # a program may have loaded it before
+    torch.ops.load_library(str(find(list(aotriton.__path__))))

@@ -1,0 +1,78 @@
+"""What autograd, autocast and vmap do with an operator that knows none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aotriton.torch.hints import within
+
+# A call on these is made here and now; that on a tracer's tensors is for later.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+# Registrations last as long as this.
+LIBRARY = torch.library.Library("aotriton", "FRAGMENT")
+
+
+def register_fake(name: str, function: Any) -> None:
+    """What the operator and its twin return, as shapes, dtypes and strides."""
+    torch.library.register_fake(f"aotriton::{name}", function)
+    torch.library.register_fake(f"aotriton::_{name}", function)
+
+
+def register_autograd(name: str, function: Any) -> None:
+    """Where a gradient is recorded, the operator is ``function.apply`` of all its arguments, in the schema's order;
+    elsewhere it goes to its twin, of the same name behind a ``_``, which autograd lets through.
+
+    torch.library.register_autograd would do the same, and have each call cost the host three times as much.
+    """
+    operator = getattr(torch.ops.aotriton, name).default
+    twin = getattr(torch.ops.aotriton, f"_{name}").default
+    arguments = operator._schema.arguments
+    defaults = {a.name: a.default_value for a in arguments if a.kwarg_only}
+    tensors = len(arguments) - len(defaults)
+
+    def autograd(*given: Any, **parameters: Any) -> Any:
+        if torch.is_grad_enabled():
+            for tensor in given:
+                if tensor is not None and tensor.requires_grad:
+                    missing = (None,) * (tensors - len(given))
+                    if type(tensor) in PLAIN:
+                        parameters["hints"] = within(parameters.get("hints", ""))
+                    return function.apply(*given, *missing, *(defaults | parameters).values())
+        return twin(*given, **parameters)
+
+    LIBRARY.impl(name, autograd, "Autograd")
+    LIBRARY.impl(f"_{name}", torch.library.fallthrough_kernel, "Autograd")
+
+
+def register_autocast(name: str) -> None:
+    """Under autocast, the operator's floating tensors become what autocast computes in."""
+    operator = getattr(torch.ops.aotriton, name)
+
+    def on(device: str) -> Any:
+        def autocast(*args: Any, **kwargs: Any) -> Any:
+            dtype = torch.get_autocast_dtype(device)
+            given = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            with torch.autocast(device, enabled=False):
+                return operator(*given, **kwargs)
+
+        return autocast
+
+    LIBRARY.impl(name, on("cuda"), "AutocastCUDA")
+    LIBRARY.impl(name, on("cpu"), "AutocastCPU")
+
+
+def mapped_first(tensor: torch.Tensor, dim: int | None, count: int) -> torch.Tensor:
+    """The tensor with the dimension that vmap maps in front, or repeated ``count`` times where it has none."""
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def fold(tensor: torch.Tensor, dim: int | None, count: int) -> torch.Tensor:
+    """The mapped dimension folded into the batch, which is the first one of what the operator is written for."""
+    return mapped_first(tensor, dim, count).flatten(0, 1)
+
+
+def unfold(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    return tensor.unflatten(0, (count, -1))

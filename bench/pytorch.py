@@ -1,0 +1,350 @@
+"""What a call costs the host in PyTorch, training a GPT and prefill of a Llama, each beside torch's own attention.
+
+python bench/pytorch.py --json bench/results/pytorch.json
+python bench/pytorch.py --json toy.json --toy             # the same on a CPU, at sizes that say nothing
+python bench/pytorch.py --from bench/results/pytorch.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, activate_flash_attention_impl, restore_flash_attention_impl, sdpa_kernel
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+import aotriton.torch
+
+FA2, CUDNN, DOOR, OPERATOR, TORCH = "FA2", "cuDNN", "aotriton in SDPA", "aotriton's operator", "torch"
+MODES = {"eager": lambda model: model, "compiled": torch.compile}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    batch: int
+    heads: int
+    heads_k: int
+    seqlen: int
+    head_dim: int
+    layers: int
+    vocabulary: int
+    steps: int
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+
+GPT = Sizes(batch=8, heads=12, heads_k=12, seqlen=1024, head_dim=64, layers=12, vocabulary=50304, steps=200)
+LLAMA = Sizes(batch=1, heads=32, heads_k=8, seqlen=4096, head_dim=128, layers=8, vocabulary=32000, steps=20)
+CALL = Sizes(batch=1, heads=16, heads_k=16, seqlen=512, head_dim=128, layers=1, vocabulary=0, steps=1001)
+TOY = Sizes(batch=2, heads=2, heads_k=1, seqlen=16, head_dim=8, layers=2, vocabulary=64, steps=12)
+
+
+@contextmanager
+def door() -> Iterator[None]:
+    activate_flash_attention_impl("aotriton")
+    try:
+        yield
+    finally:
+        restore_flash_attention_impl()
+
+
+def contenders(device: str) -> dict[str, Callable[[], AbstractContextManager]]:
+    """What selects each of them while it is entered. The operator is called by its name, so nothing selects it."""
+    if device == "cpu":
+        return {TORCH: nullcontext, OPERATOR: nullcontext}
+
+    @contextmanager
+    def through_door() -> Iterator[None]:
+        with door(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            yield
+
+    return {
+        FA2: partial(sdpa_kernel, SDPBackend.FLASH_ATTENTION),
+        CUDNN: partial(sdpa_kernel, SDPBackend.CUDNN_ATTENTION),
+        DOOR: through_door,
+        OPERATOR: nullcontext,
+    }
+
+
+def causal_attention(who: str) -> Callable[..., Any]:
+    if who == OPERATOR:
+        return partial(aotriton.torch.attention, causal=True)
+    return partial(scaled_dot_product_attention, is_causal=True)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+# ---- host time of a call ---------------------------------------------------------------------------------------------
+
+
+def host_times(sizes: Sizes, device: str) -> dict[str, dict[str, list[float]]]:
+    """{mode: {contender: quartiles}}: microseconds until one warm call returns, with nothing before it on the GPU."""
+    shape = (sizes.batch, sizes.heads, sizes.seqlen, sizes.head_dim)
+    tensors = [torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(3)]
+    modes = {
+        "inference_mode": (torch.inference_mode, False),
+        "no_grad": (torch.no_grad, False),
+        "no gradient asked for": (nullcontext, False),
+        "gradient recorded": (nullcontext, True),
+    }
+    found: dict[str, dict[str, list[float]]] = {}
+    for mode, (entered, recorded) in modes.items():
+        q, k, v = (tensor.clone().requires_grad_(recorded) for tensor in tensors)
+        operator = torch.ops.aotriton.attn_fwd
+        calls = {
+            who: partial(operator, q, k, v, causal=True) if who == OPERATOR else partial(causal_attention(who), q, k, v)
+            for who in contenders(device)
+        }
+        taken: dict[str, list[float]] = {who: [] for who in calls}
+        with entered():
+            for turn in range(sizes.steps + 20):
+                for who, select in contenders(device).items():
+                    with select():
+                        calls[who]()  # the first call after a change of kernels is not warm
+                        wait(device)
+                        start = perf_counter()
+                        result = calls[who]()
+                        end = perf_counter()
+                        wait(device)
+                    del result
+                    if turn >= 20:
+                        taken[who].append((end - start) * 1e6)
+        found[mode] = {who: [round(us, 2) for us in statistics.quantiles(all_, n=4)] for who, all_ in taken.items()}
+    return found
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    def __init__(self, sizes: Sizes, attention: Callable[..., Any]) -> None:
+        super().__init__()
+        width = sizes.width
+        self.heads, self.attention = sizes.heads, attention
+        self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        batch, rows, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(batch, rows, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        x = x + self.out(self.attention(q, k, v).transpose(1, 2).reshape(batch, rows, width))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, sizes: Sizes, attention: Callable[..., Any]) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(sizes.vocabulary, sizes.width)
+        self.places = torch.nn.Embedding(sizes.seqlen, sizes.width)
+        self.blocks = torch.nn.Sequential(*(Block(sizes, attention) for _ in range(sizes.layers)))
+        self.norm = torch.nn.LayerNorm(sizes.width)
+        torch.nn.init.normal_(self.tokens.weight, std=0.02)
+        torch.nn.init.normal_(self.places.weight, std=0.02)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.tokens(tokens) + self.places.weight
+        return self.norm(self.blocks(x)) @ self.tokens.weight.T
+
+
+def batches(sizes: Sizes, device: str) -> Iterator[Any]:
+    """Tokens of which nine in ten follow from the one before, so that there is something to learn."""
+    generator = torch.Generator().manual_seed(0)
+    follows = torch.randperm(sizes.vocabulary, generator=generator)
+    for _ in range(sizes.steps):
+        tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.seqlen + 1), generator=generator)
+        told = torch.rand(tokens.shape, generator=generator) < 0.9
+        for i in range(1, sizes.seqlen + 1):
+            tokens[:, i] = torch.where(told[:, i], follows[tokens[:, i - 1]], tokens[:, i])
+        yield tokens.to(device)
+
+
+def train(who: str, mode: str, sizes: Sizes, device: str) -> dict[str, Any]:
+    """Losses of all steps, and tokens/s over the second half of them."""
+    torch.manual_seed(0)
+    model = Gpt(sizes, causal_attention(who)).to(device)
+    run = MODES[mode](model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
+    losses, halfway = [], 0.0
+    for step, tokens in enumerate(list(batches(sizes, device))):
+        if step == sizes.steps // 2:
+            wait(device)
+            halfway = perf_counter()
+        with torch.autocast(device, dtype=torch.bfloat16):
+            logits = run(tokens[:, :-1])
+        loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+    wait(device)
+    seconds = perf_counter() - halfway
+    steps = sizes.steps - sizes.steps // 2
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "tokens_per_s": round(steps * sizes.batch * sizes.seqlen / seconds),
+        "losses": [round(loss.item(), 5) for loss in losses],
+    }
+
+
+# ---- prefill ---------------------------------------------------------------------------------------------------------
+
+
+def llama(sizes: Sizes, device: str) -> Any:
+    """A Llama of transformers with random weights."""
+    import transformers
+
+    path = Path(__file__).resolve().parent.parent / "examples" / "transformers" / "attention.py"
+    spec = importlib.util.spec_from_file_location("attention_example", path)
+    assert spec
+    assert spec.loader
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # registers "aotriton"
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.width,
+        intermediate_size=sizes.width * 7 // 2,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads_k,
+        head_dim=sizes.head_dim,
+        max_position_embeddings=sizes.seqlen,
+    )
+    return transformers.LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
+
+
+def prefill(model: Any, who: str, mode: str, sizes: Sizes, device: str) -> dict[str, Any]:
+    """Tokens/s of prompts, and the logits of the last token."""
+    model.set_attn_implementation("aotriton" if who == OPERATOR else "sdpa")
+    torch._dynamo.reset()
+    run = MODES[mode](model)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.seqlen), generator=generator).to(device)
+    with torch.inference_mode():
+        for _ in range(3):
+            logits = run(tokens, use_cache=False, logits_to_keep=1).logits
+        wait(device)
+        start = perf_counter()
+        for _ in range(sizes.steps):
+            run(tokens, use_cache=False, logits_to_keep=1)
+        wait(device)
+    seconds = perf_counter() - start
+    return {
+        "tokens_per_s": round(sizes.steps * sizes.batch * sizes.seqlen / seconds),
+        "logits": logits.float().flatten().tolist()[:64],
+    }
+
+
+# ---- record and tables -----------------------------------------------------------------------------------------------
+
+
+def spread(one: list[float], other: list[float]) -> float:
+    """The mean distance of two lists of numbers."""
+    return statistics.fmean(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def table(record: dict[str, Any]) -> str:
+    lines = [", ".join(f"{key} {value}" for key, value in record["machine"].items())]
+    if "host" in record:
+        who_all = list(next(iter(record["host"].values())))
+        lines += ["", "Host, µs until a call returns, median (quartiles):", ""]
+        lines += ["| | " + " | ".join(who_all) + " |", "|---" * (len(who_all) + 1) + "|"]
+        for mode, cells in record["host"].items():
+            texts = [f"{middle:.1f} ({low:.1f} to {high:.1f})" for low, middle, high in cells.values()]
+            lines.append(f"| {mode} | " + " | ".join(texts) + " |")
+    for part, numbers in (("train", "losses"), ("prefill", "logits")):
+        if part not in record:
+            continue
+        lines += ["", f"{part}, tokens/s, and how far its {numbers} are from the first one's in the mean:", ""]
+        modes = list(record[part])
+        lines += ["| | " + " | ".join(modes) + " |", "|---" * (len(modes) + 1) + "|"]
+        for who in record[part][modes[0]]:
+            cells = []
+            for mode in modes:
+                row, first = record[part][mode][who], next(iter(record[part][mode].values()))
+                cells.append(f"{row['tokens_per_s']:,} ({spread(row[numbers], first[numbers]):.2g})")
+            lines.append(f"| {who} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def machine(device: str) -> dict[str, str]:
+    if device == "cuda":
+        sys.path.insert(0, str(Path(__file__).resolve().parent))
+        from attention import machine as of_gpu
+        from latency import cpu
+
+        return of_gpu() | {"cpu": cpu()}
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {"cpu": platform.machine(), "torch": torch.__version__, "date": now.isoformat(timespec="seconds")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--json", type=Path, help="measure, and write the record here")
+    source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
+    parser.add_argument("--only", choices=("host", "train", "prefill"), action="append", help="leave out the others")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU: does it run?")
+    options = parser.parse_args()
+    if options.given:
+        print(table(json.loads(options.given.read_text())))
+        return
+    device = "cpu" if options.toy else "cuda"
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.exit("bench/pytorch.py: torch finds no CUDA GPU; --toy runs on a CPU")
+    parts = options.only or ["host", "train", "prefill"]
+    record: dict[str, Any] = {"machine": machine(device)}
+
+    def keep() -> None:
+        """Each time: a run cut short leaves what it has."""
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+    if "host" in parts:
+        gc.disable()
+        record["host"] = host_times(TOY if options.toy else CALL, device)
+        gc.enable()
+        keep()
+    if "train" in parts:
+        record["train"] = {mode: {} for mode in MODES}
+        for mode in MODES:
+            for who, select in contenders(device).items():
+                torch._dynamo.reset()
+                with select():
+                    record["train"][mode][who] = train(who, mode, TOY if options.toy else GPT, device)
+                keep()
+    if "prefill" in parts:
+        sizes = TOY if options.toy else LLAMA
+        model = llama(sizes, device)
+        record["prefill"] = {mode: {} for mode in MODES}
+        for mode in MODES:
+            for who, select in contenders(device).items():
+                with select():
+                    record["prefill"][mode][who] = prefill(model, who, mode, sizes, device)
+                keep()
+    record["stats"] = aotriton.torch.stats()
+    keep()
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+# libaotriton_torch.so, torch's operators, against the stable ABI of the torch that the build's Python has.
+#
+# It is loaded by torch.ops.load_library, or linked by a program that runs compiled models; newer torch loads it, too.
+
+set(AOTRITON_TORCH_PACKAGE "" CACHE PATH "Folder of the package torch; empty: that of the build's Python")
+if(NOT AOTRITON_TORCH_PACKAGE)
+  execute_process(
+    COMMAND "${AOTRITON_HOST_PYTHON}" -I -c
+            "from importlib.util import find_spec; print(find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE torch_package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+else()
+  set(torch_package "${AOTRITON_TORCH_PACKAGE}")
+endif()
+if(NOT EXISTS "${torch_package}/include/torch/csrc/stable/library.h")
+  message(FATAL_ERROR "AOTRITON_TORCH is on, but ${AOTRITON_HOST_PYTHON} has no torch with a stable ABI, which torch 2.11 has: "
+                      "install it there, or set AOTRITON_TORCH_PACKAGE to the folder of the package torch.")
+endif()
+
+file(GLOB torch_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/torch/*.cc")
+add_library(aotriton_torch MODULE ${torch_sources})
+target_compile_features(aotriton_torch PRIVATE cxx_std_20)
+target_compile_options(aotriton_torch PRIVATE ${AOTRITON_WARNINGS})
+target_include_directories(aotriton_torch PRIVATE "${PROJECT_SOURCE_DIR}/v2src")
+target_include_directories(aotriton_torch SYSTEM PRIVATE "${torch_package}/include")
+# libtorch.so has nothing of its own, but needs what this build of torch has: libtorch_cpu.so, and with CUDA or ROCm theirs.
+target_link_libraries(aotriton_torch PRIVATE aotriton_inside -Wl,--no-as-needed "${torch_package}/lib/libtorch.so" -Wl,--as-needed
+                      "${torch_package}/lib/libtorch_cpu.so")
+set_target_properties(aotriton_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/python/aotriton"
+                      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3 SKIP_BUILD_RPATH ON)

@@ -1,0 +1,290 @@
+"""torch.ops.aotriton, and the backend "aotriton" of torch's own attention, on a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip(
+    "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
+)
+
+from torch.nn.attention import (  # noqa: E402
+    SDPBackend,
+    activate_flash_attention_impl,
+    restore_flash_attention_impl,
+    sdpa_kernel,
+)
+from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
+
+from aotriton.torch import attention, gemm, stats  # noqa: E402
+
+OPS = torch.ops.aotriton
+
+
+def tensor(*sizes: int, dtype: Any = torch.bfloat16, seed: int = 0, device: str = "cuda") -> Any:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def close(got: Any, expected: Any, roundings: float) -> None:
+    """Within so many roundings of the largest element."""
+    eps = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[got.dtype]
+    worst = (got.double() - expected.double()).abs().max().item()
+    assert worst <= roundings * eps * expected.abs().max().item(), worst
+
+
+@pytest.fixture
+def active() -> Iterator[None]:
+    activate_flash_attention_impl("aotriton")
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        yield
+    restore_flash_attention_impl()
+
+
+@pytest.fixture
+def ran() -> Callable[[], dict[str, tuple[int, int]]]:
+    """How many calls ran here and on torch's kernel since the beginning of the test, forward and backward."""
+
+    def now() -> dict[str, tuple[int, int]]:
+        return {
+            name: (calls["aotriton"], sum(calls["torch"].values()))
+            for name, calls in stats().items()
+            if name != "hints"
+        }
+
+    before = now()
+    return lambda: {name: (a - before[name][0], b - before[name][1]) for name, (a, b) in now().items()}
+
+
+def problem(causal: bool, dtype: Any = torch.bfloat16) -> list[Any]:
+    """q, k, v and dout as a model's projections leave them, two query heads to one of keys."""
+    return [tensor(2, 200, h, 64, dtype=dtype, seed=i).transpose(1, 2) for i, h in enumerate((4, 2, 2, 4))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_is_what_it_is_on_a_cpu(causal: bool, dtype: Any) -> None:
+    """out, logsumexp, dq, dk and dv are the CPU's, whose formula is tested by itself, within a few roundings; and lie
+    as q, k and v do.
+    """
+    q, k, v, dout = problem(causal, dtype)
+    out, logsumexp = OPS.attn_fwd(q, k, v, causal=causal)
+    host = [x.cpu() for x in (q, k, v)]
+    out_host, logsumexp_host = OPS.attn_fwd(*host, causal=causal)
+    close(out.cpu(), out_host, 4)
+    torch.testing.assert_close(logsumexp.cpu(), logsumexp_host, rtol=0, atol=1e-3)
+    found = OPS.attn_bwd(q, k, v, out, dout, logsumexp, causal=causal)
+    expected = OPS.attn_bwd(*host, out_host, dout.cpu(), logsumexp_host, causal=causal)
+    for got, want, of in zip(found, expected, (q, k, v), strict=True):
+        close(got.cpu(), want, 8)
+        assert got.stride() == of.stride()
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+def test_gemm_is_what_it_is_on_a_cpu(activation: str) -> None:
+    """Products of matrices and of batches, with a weight stored as [n, k], and their gradients."""
+    for batch in ((), (3,)):
+        given = [tensor(*batch, 72, 128), tensor(*batch, 96, 128, seed=1).mT, tensor(96, seed=2)]
+        dd = tensor(*batch, 72, 96, seed=3)
+        results = []
+        for device in ("cuda", "cpu"):
+            leaves = [x.to(device).detach().requires_grad_() for x in given]
+            out = gemm(*leaves, alpha=0.5, activation=activation)
+            results.append([out, *torch.autograd.grad(out, leaves, dd.to(device))])
+        for got, expected in zip(*results, strict=True):
+            close(got.cpu(), expected, 8)
+
+
+def test_scale_of_zero_means_even_weights() -> None:
+    """A scale of 0 is no word for the usual one: every key counts the same."""
+    q, k, v, _ = problem(False)
+    close(attention(q, k, v, scale=0.0)[:, :, :1], v.float().mean(2, keepdim=True).repeat_interleave(2, 1), 2)
+
+
+def test_it_runs_on_torchs_current_stream_and_device() -> None:
+    """A call waits for what its stream has before it, and nothing else."""
+    q, k, v, _ = problem(True)
+    expected = attention(q, k, v, causal=True)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    late = torch.zeros_like(q)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(q)
+        got = attention(late, k, v, causal=True)
+    stream.synchronize()
+    assert torch.equal(got, expected)
+
+
+def test_tensors_of_different_devices_are_refused() -> None:
+    """The error says which one is elsewhere."""
+    q, k, v, _ = problem(False)
+    with pytest.raises(RuntimeError, match="attn_fwd: v is on another device than q"):
+        attention(q, k, v.cpu())
+
+
+def test_errors_name_the_argument() -> None:
+    """What the library refuses, it refuses in its own words."""
+    q, k, v, _ = problem(False)
+    with pytest.raises(RuntimeError, match="attn_fwd: causal needs equal seqlens, q has 200, k has 100"):
+        attention(q, k[:, :, :100], v[:, :, :100], causal=True)
+
+
+def test_determinism_follows_torch() -> None:
+    """Where torch is told to be deterministic, a backward that is not told anything has a deterministic one's bits,
+    every time.
+    """
+    q, k, v, dout = (tensor(1, 2, 4096, 64, seed=i) for i in range(4))
+    out, logsumexp = OPS.attn_fwd(q, k, v)
+    expected = OPS.attn_bwd(q, k, v, out, dout, logsumexp, deterministic=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(3):
+            found = OPS.attn_bwd(q, k, v, out, dout, logsumexp)
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_opcheck() -> None:
+    """torch's own check of an operator finds nothing on a GPU, either."""
+    q, k, v, dout = problem(True)
+    out, logsumexp = OPS.attn_fwd(q, k, v, causal=True)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    torch.library.opcheck(OPS.attn_fwd.default, tuple(leaves), {"causal": True})
+    torch.library.opcheck(
+        OPS.attn_bwd.default, (q, k, v, out, dout, logsumexp), {"causal": True, "deterministic": True}
+    )
+    torch.library.opcheck(OPS.gemm.default, (tensor(16, 64), tensor(64, 32)), {"activation": "silu"})
+
+
+def trained(call: Callable[..., Any], *leaves: Any) -> list[Any]:
+    out = call(*leaves)
+    return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_is_eager(backend: str) -> None:
+    """Compiled as one graph, forward and backward give eager's results."""
+    torch._dynamo.reset()
+
+    def block(q: Any, k: Any, v: Any) -> Any:
+        return attention(q * 2, k, v, causal=True).sin()
+
+    leaves = [x.detach().requires_grad_() for x in problem(True)[:3]]
+    compiled = torch.compile(block, fullgraph=True, backend=backend)
+    for got, expected in zip(trained(compiled, *leaves), trained(block, *leaves), strict=True):
+        close(got, expected, 8)
+
+
+def test_cuda_graph() -> None:
+    """A captured call, once its images are loaded, replays on what its tensors hold by then."""
+    q, k, v, _ = problem(True)
+    attention(q, k, v, causal=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, causal=True)
+    q.copy_(tensor(*q.shape, seed=9))
+    graph.replay()
+    assert torch.equal(out, attention(q, k, v, causal=True))
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor wants g++")
+def test_aot_inductor(tmp_path: Any) -> None:
+    """A package of AOTInductor computes what the module does."""
+
+    class Module(torch.nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return attention(q, k, v, causal=True) * 2
+
+    args = tuple(problem(True)[:3])
+    program = torch.export.export(Module(), args)
+    path = torch._inductor.aoti_compile_and_package(program, package_path=os.path.join(tmp_path, "module.pt2"))
+    assert torch.equal(torch._inductor.aoti_load_package(path)(*args), Module()(*args))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("active")
+def test_sdpa_runs_here(causal: bool, compiled: bool, ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """Once activated, torch's attention runs here, forward and backward, with grouped heads, in eager mode and
+    compiled; results are those of torch's own formula, within a few roundings.
+    """
+    torch._dynamo.reset()
+    leaves = [x.detach().requires_grad_() for x in problem(causal)[:3]]
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return sdpa(q, k, v, is_causal=causal, enable_gqa=True)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = trained(call, *leaves)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        found = trained(torch.compile(call, fullgraph=True) if compiled else call, *leaves)
+    for got, want in zip(found, expected, strict=True):
+        close(got, want, 16)
+    assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.usefixtures("active")
+def test_sdpa_falls_back(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """What the library does not do, dropout, runs on torch's own kernel with torch's own results; a backward goes where
+    it can, whichever kernel the forward was.
+    """
+    leaves = [tensor(2, 4, 200, 64, seed=i).requires_grad_() for i in range(3)]
+    torch.manual_seed(0)
+    found = trained(lambda q, k, v: sdpa(q, k, v, dropout_p=0.5), *leaves)
+    assert ran() == {"forward": (0, 1), "backward": (0, 1)}
+    assert stats()["forward"]["torch"]["dropout"] > 0
+    restore_flash_attention_impl()
+    torch.manual_seed(0)
+    expected = trained(lambda q, k, v: sdpa(q, k, v, dropout_p=0.5), *leaves)
+    assert torch.equal(found[0], expected[0])
+    activate_flash_attention_impl("aotriton")
+
+
+def test_either_backward_takes_either_forward(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """logsumexp means the same to both: gradients of torch's forward by our backward, and of ours by torch's."""
+    leaves = [tensor(2, 4, 200, 64, seed=i).requires_grad_() for i in range(3)]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        expected = trained(lambda q, k, v: sdpa(q, k, v, is_causal=True), *leaves)
+        for first, then in (
+            (lambda: None, lambda: activate_flash_attention_impl("aotriton")),
+            (lambda: activate_flash_attention_impl("aotriton"), restore_flash_attention_impl),
+        ):
+            first()
+            out = sdpa(*leaves, is_causal=True)
+            then()
+            found = torch.autograd.grad(out.float().square().sum(), leaves)
+            restore_flash_attention_impl(False)
+            for got, want in zip(found, expected[1:], strict=True):
+                close(got, want, 16)
+    assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.usefixtures("active")
+def test_sdpa_in_a_cuda_graph(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """A captured call of torch's attention is ours, and replays."""
+    q, k, v = (tensor(2, 4, 200, 64, seed=i) for i in range(3))
+    sdpa(q, k, v, is_causal=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = sdpa(q, k, v, is_causal=True)
+    q.copy_(tensor(*q.shape, seed=9))
+    graph.replay()
+    assert ran()["forward"] == (2, 0)
+    assert torch.equal(out, sdpa(q, k, v, is_causal=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_another_device_than_the_current_one() -> None:
+    """A call runs where its tensors are, and leaves the current device as it was."""
+    q, k, v = (tensor(1, 2, 64, 64, seed=i, device="cuda:1") for i in range(3))
+    out = attention(q, k, v, causal=True)
+    assert out.device == q.device
+    assert torch.cuda.current_device() == 0
+    assert torch.equal(out.cpu(), attention(*(x.to("cuda:0") for x in (q, k, v)), causal=True).cpu())

@@ -1,0 +1,284 @@
+"""torch.ops.aotriton on tensors of a CPU, where it computes as the formula reads: values, layouts, errors, autograd,
+autocast and vmap. What torch makes of it on a GPU is in test/gpu/test_torch.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+pytest.importorskip(
+    "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
+)
+
+from aotriton.torch import attention, gemm  # noqa: E402
+from aotriton.torch.library import find  # noqa: E402
+
+OPS = torch.ops.aotriton
+EPS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of one rounding
+
+
+def tensor(*sizes: int, dtype: Any = torch.bfloat16, seed: int = 0) -> Any:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed + sum(sizes))).to(dtype)
+
+
+def transposed(*sizes: int, **how: Any) -> Any:
+    """Heads and rows exchanged in memory, as a model's projections leave them."""
+    batch, heads, rows, columns = sizes
+    return tensor(batch, rows, heads, columns, **how).transpose(1, 2)
+
+
+def scores_of(q: Any, k: Any, causal: bool, scale: float | None) -> Any:
+    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q.double() @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return scores
+
+
+def truth(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None) -> Any:
+    return scores_of(q, k, causal, scale).softmax(-1) @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+
+
+def gradients(q: Any, k: Any, v: Any, dout: Any, causal: bool, scale: float | None = None) -> list[Any]:
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    return list(torch.autograd.grad(truth(*leaves, causal, scale), leaves, dout.double()))
+
+
+def close(got: Any, expected: Any, roundings: float = 1) -> None:
+    """Within so many roundings of the largest element."""
+    assert got.shape == expected.shape
+    worst = (got.double() - expected).abs().max().item() if got.numel() else 0
+    assert worst <= roundings * EPS[got.dtype] * expected.abs().max().item() + 1e-6, worst
+
+
+@pytest.mark.parametrize("make", [tensor, transposed])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3, 0.0])
+@pytest.mark.parametrize(("heads", "heads_k"), [(2, 2), (4, 2), (3, 1)])
+@pytest.mark.parametrize("dtype", list(EPS))
+def test_attention_is_what_the_formula_says(
+    make: Callable[..., Any], causal: bool, scale: float | None, heads: int, heads_k: int, dtype: Any
+) -> None:
+    """out and logsumexp are within a rounding of the formula, whatever the scale, groups and strides; out has q's
+    strides.
+    """
+    q, k, v = (make(2, h, 19, 24, dtype=dtype, seed=i) for i, h in enumerate((heads, heads_k, heads_k)))
+    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal)
+    close(out, truth(q, k, v, causal, scale))
+    assert out.stride() == q.stride()
+    torch.testing.assert_close(logsumexp.double(), scores_of(q, k, causal, scale).logsumexp(-1), rtol=0, atol=1e-5)
+    assert torch.equal(attention(q, k, v, causal=causal, scale=scale), out)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", list(EPS))
+def test_gradients_are_what_the_formula_says(causal: bool, dtype: Any) -> None:
+    """dq, dk and dv of grouped heads are within a few roundings of the formula, and lie as q, k and v do."""
+    q, k, v, dout = (transposed(2, h, 19, 24, dtype=dtype, seed=i) for i, h in enumerate((4, 2, 2, 4)))
+    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=0.3, causal=causal)
+    found = OPS.attn_bwd(q, k, v, out, dout, logsumexp, sm_scale=0.3, causal=causal)
+    for got, expected, of in zip(found, gradients(q, k, v, dout, causal, 0.3), (q, k, v), strict=True):
+        close(got, expected, 4)
+        assert got.stride() == of.stride()
+
+
+def test_unequal_lengths_and_rows_that_are_not_contiguous() -> None:
+    """Without a mask any lengths do; a tensor whose last dimension is not contiguous is as good as its copy."""
+    q, k, v = tensor(1, 2, 5, 8), tensor(1, 2, 11, 8, seed=1), tensor(1, 2, 8, 11, seed=2).mT
+    out, logsumexp = OPS.attn_fwd(q.mT.contiguous().mT, k, v)
+    close(out, truth(q, k, v))
+    assert torch.equal(out, OPS.attn_fwd(q, k, v.contiguous())[0])
+    ones = torch.ones(()).bfloat16().expand(out.shape)
+    for got, expected in zip(OPS.attn_bwd(q, k, v, out, ones, logsumexp), gradients(q, k, v, ones, False), strict=True):
+        close(got, expected, 8)
+
+
+def test_no_keys() -> None:
+    """Without keys the result is zeros and logsumexp minus infinity; without queries there is nothing."""
+    q, none = tensor(1, 2, 3, 8), tensor(1, 2, 0, 8)
+    out, logsumexp = OPS.attn_fwd(q, none, none)
+    assert not out.any()
+    assert (logsumexp == -math.inf).all()
+    assert OPS.attn_fwd(none, q, q)[0].shape == none.shape
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("dtype", list(EPS))
+def test_gemm_is_what_the_formula_says(activation: str, batch: tuple[int, ...], dtype: Any) -> None:
+    """activation(alpha a b + bias) within a rounding, of matrices and of batches, with b by rows and by columns."""
+    a, b, bias = tensor(*batch, 5, 16, dtype=dtype), tensor(*batch, 16, 7, dtype=dtype), tensor(7, dtype=dtype)
+    before = a.double() @ b.double() * 0.5 + bias.double()
+    functions = {
+        "none": lambda x: x,
+        "relu": torch.relu,
+        "gelu": torch.nn.functional.gelu,
+        "silu": torch.nn.functional.silu,
+    }
+    got = OPS.gemm(a, b, bias, alpha=0.5, activation=activation)
+    close(got, functions[activation](before))
+    assert got.is_contiguous()
+    assert torch.equal(gemm(a, b.mT.contiguous().mT, bias, alpha=0.5, activation=activation), got)
+
+
+Q, K, A, B = tensor(2, 4, 6, 8), tensor(2, 2, 6, 8), tensor(5, 16), tensor(16, 7)
+WRONG = [
+    (lambda: OPS.attn_fwd(Q.float(), K, K), "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
+    (lambda: OPS.attn_fwd(Q, K, K.half()), "attn_fwd: v has dtype float16, others have bfloat16"),
+    (
+        lambda: OPS.attn_fwd(Q, K[:, :, :5], K[:, :, :5], causal=True),
+        "attn_fwd: causal needs equal seqlens, q has 6, k has 5",
+    ),
+    (lambda: OPS.attn_fwd(Q[0], K, K), "attn_fwd: q has 3 dimensions, which must be 4"),
+    (lambda: OPS.attn_fwd(Q, K, K[0]), "attn_fwd: v has 3 dimensions, which must be 4"),
+    (lambda: OPS.attn_fwd(Q[:, :3], K, K), "attn_fwd: q has 3 heads, which must be a multiple of the 2 of k"),
+    (lambda: OPS.attn_fwd(Q, K, K, sm_scale=-1.0), "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
+    (lambda: OPS.attn_bwd(Q, K, K, Q, Q, Q), "attn_bwd: logsumexp has 4 dimensions, which must be 3"),
+    (lambda: OPS.attn_bwd(Q, K, K, Q, K, Q[..., 0].float()), "attn_bwd: dout has heads_q 2, q has 4"),
+    (lambda: OPS.gemm(A, B, activation="tanh"), 'gemm: activation is "tanh", which must be none, relu, gelu or silu'),
+    (lambda: OPS.gemm(A[0], B), "gemm: a has 1 dimensions, which must be 2 or 3"),
+    (lambda: OPS.gemm(A, B[None]), "gemm: b has 3 dimensions, which must be 2"),
+    (lambda: OPS.gemm(A, A), "gemm: b has k 5, a has 16"),
+    (lambda: OPS.gemm(A, B, B), "gemm: bias has 2 dimensions, which must be 1"),
+    (lambda: OPS.gemm(A, B, alpha=0.0), "gemm: alpha is 0, which must be finite, and not 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_errors_name_the_argument(call: Callable[[], Any], message: str) -> None:
+    """What cannot be computed on a GPU is refused on a CPU, too, in the library's words."""
+    with pytest.raises(RuntimeError) as raised:
+        call()
+    assert str(raised.value).splitlines()[0] == message
+
+
+def test_attention_has_gradients() -> None:
+    """autograd's gradients are attn_bwd's, of those inputs that ask for one; logsumexp has none."""
+    q, k, v, dout = (tensor(1, h, 9, 16, seed=i) for i, h in enumerate((4, 2, 2, 4)))
+    q.requires_grad_(), v.requires_grad_()
+    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=0.3, causal=True)
+    assert not logsumexp.requires_grad
+    dq, dv = torch.autograd.grad(out, (q, v), dout)
+    expected = OPS._attn_bwd(q, k, v, out, dout, logsumexp, sm_scale=0.3, causal=True)
+    assert torch.equal(dq, expected[0])
+    assert torch.equal(dv, expected[2])
+    with torch.no_grad():
+        assert not OPS.attn_fwd(q, k, v)[0].requires_grad
+
+
+def test_a_gradient_has_no_gradient() -> None:
+    """Who asks for a second derivative is told that there is none."""
+    q = tensor(1, 2, 9, 16).requires_grad_()
+    with pytest.raises(NotImplementedError, match="attn_bwd: a gradient of the gradient"):
+        torch.autograd.grad(attention(q, q, q).sum(), q, create_graph=True)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_gemm_has_gradients(activation: str, batch: tuple[int, ...]) -> None:
+    """The gradients of a, b and bias, through alpha and the activation, are within a few roundings of torch's."""
+    given = [tensor(*batch, 5, 16), tensor(*batch, 16, 7), tensor(7)]
+    leaves = [x.requires_grad_() for x in given]
+    exact = [x.detach().double().requires_grad_() for x in given]
+    functions = {
+        "none": lambda x: x,
+        "relu": torch.relu,
+        "gelu": torch.nn.functional.gelu,
+        "silu": torch.nn.functional.silu,
+    }
+    dd = tensor(*batch, 5, 7, seed=9)
+    found = torch.autograd.grad(OPS.gemm(*leaves, alpha=0.5, activation=activation), leaves, dd)
+    formula = functions[activation](exact[0] @ exact[1] * 0.5 + exact[2])
+    for got, expected in zip(found, torch.autograd.grad(formula, exact, dd.double()), strict=True):
+        close(got, expected, 4)
+    without = leaves[:2]
+    assert len(torch.autograd.grad(OPS.gemm(*without).sum(), without)) == 2
+
+
+def test_checkpoint() -> None:
+    """Under activation checkpointing, which stops the recomputation early by an exception, gradients are the same."""
+    from torch.utils.checkpoint import checkpoint
+
+    q = tensor(1, 2, 9, 16).requires_grad_()
+    k = tensor(1, 2, 9, 16, seed=1)
+    call = partial(attention, causal=True)
+    (expected,) = torch.autograd.grad(call(q.sin(), k, k).sum(), q)
+    (got,) = torch.autograd.grad(checkpoint(lambda x: call(x.sin(), k, k), q, use_reentrant=False).sum(), q)
+    assert torch.equal(got, expected)
+
+
+SAMPLES = [
+    (OPS.attn_fwd, (Q, K, K), {"causal": True}),
+    (OPS.attn_fwd, (transposed(2, 4, 6, 8), K, tensor(2, 2, 8, 6).mT), {"sm_scale": 0.3}),
+    (OPS.attn_bwd, (Q, K, K, Q, Q, Q[..., 0].float()), {"deterministic": True}),
+    (OPS.gemm, (A, B), {"alpha": 0.5}),
+    (OPS.gemm, (A[None], B[None], B[0]), {"activation": "gelu"}),
+]
+
+
+@pytest.mark.parametrize(("operator", "args", "kwargs"), SAMPLES)
+def test_opcheck(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """torch's own check of an operator (schema, autograd, fake results, tracing with dynamic shapes) finds nothing,
+    with and without gradients.
+    """
+    torch.library.opcheck(operator.default, args, kwargs)
+    if operator is not OPS.attn_bwd:
+        torch.library.opcheck(operator.default, tuple(arg.clone().requires_grad_() for arg in args), kwargs)
+
+
+@pytest.mark.parametrize("dtype", list(EPS))
+def test_autocast(dtype: Any) -> None:
+    """Under autocast, fp32 tensors are computed in autocast's dtype, and their gradients come back as fp32."""
+    q, a, b = Q.float().requires_grad_(), A.float().requires_grad_(), B.float()
+    with torch.autocast("cpu", dtype=dtype):
+        out, product = attention(q, q, q), gemm(a, b)
+    assert torch.equal(out, attention(*[Q.float().to(dtype)] * 3))
+    assert torch.equal(product, gemm(A.float().to(dtype), B.float().to(dtype)))
+    (out.float().sum() + product.float().sum()).backward()
+    assert q.grad.dtype == a.grad.dtype == torch.float32
+
+
+def test_vmap_of_attention() -> None:
+    """vmap folds what it maps into the batch: each result is the one of its own call; what is not mapped is shared."""
+    q, k, v = tensor(3, 2, 4, 6, 8), tensor(2, 2, 3, 6, 8, seed=1), tensor(2, 2, 6, 8, seed=2)
+    call = partial(attention, causal=True)
+    got = torch.vmap(call, in_dims=(0, 2, None))(q, k, v)
+    assert torch.equal(got, torch.stack([call(q[i], k[:, :, i], v) for i in range(3)]))
+
+
+def test_vmap_of_gradients() -> None:
+    """A batch of gradients at once is each of them by itself."""
+    q = Q.clone().requires_grad_()
+    out, douts = attention(q, K, K, causal=True), tensor(3, *Q.shape)
+    (got,) = torch.autograd.grad(out, q, douts, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(got, torch.stack([torch.autograd.grad(out, q, d, retain_graph=True)[0] for d in douts]))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("bias_dim", [None, 1])
+def test_vmap_of_gemm(batch: tuple[int, ...], bias_dim: int | None) -> None:
+    """As for attention, with a bias of its own for each, too."""
+    a, b = tensor(3, *batch, 5, 16), tensor(*batch, 16, 7)
+    bias = tensor(7) if bias_dim is None else tensor(7, 3)
+    got = torch.vmap(gemm, in_dims=(0, None, bias_dim))(a, b, bias)
+    each = [gemm(a[i], b, bias if bias_dim is None else bias[:, i]) for i in range(3)]
+    assert torch.equal(got, torch.stack(each))
+    assert torch.equal(torch.vmap(gemm, in_dims=(0, None))(a, b), torch.stack([gemm(x, b) for x in a]))
+
+
+def test_the_library_is_found_by_folder(tmp_path: Path) -> None:
+    """The first folder that has it counts; where none has, the error names them all."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libaotriton_torch.so").touch()
+    folders = [str(tmp_path / name) for name in ("none", "a", "b")]
+    assert find(folders) == tmp_path / "a" / "libaotriton_torch.so"
+    with pytest.raises(ImportError, match=f"in none of {folders[0]}: build with"):
+        find(folders[:1])

@@ -1,0 +1,153 @@
+"""The backend "aotriton" of torch's own attention, as far as it goes without a GPU.
+
+Its kernels are put in the place of torch's for tensors of a CPU, where torch has none. So each call that they do not
+take, and would hand on, is an error here, which says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+pytest.importorskip(
+    "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
+)
+
+from torch.nn.attention import (  # noqa: E402
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    list_flash_attention_impls,
+    restore_flash_attention_impl,
+)
+
+from aotriton.torch import attention, stats  # noqa: E402
+
+SDPA = torch.ops.aten._scaled_dot_product_flash_attention
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
+
+
+def tensor(*sizes: int, seed: int = 0) -> Any:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def registered(operator: str, key: str) -> str:
+    """Where the kernel that torch calls was registered."""
+    table = torch._C._dispatch_dump_table(f"aten::{operator}")
+    return next(line for line in table.splitlines() if line.startswith(f"{key}:"))
+
+
+@pytest.fixture
+def active() -> Iterator[None]:
+    torch.ops.aotriton._activate("CPU")
+    yield
+    torch.ops.aotriton._restore()
+
+
+@pytest.fixture
+def counted() -> Callable[[], dict[str, Any]]:
+    """What stats() has more than at the beginning of the test."""
+    before = stats()
+
+    def since() -> dict[str, Any]:
+        now = stats()
+        now.pop("hints")
+        for name, calls in now.items():
+            calls["aotriton"] -= before[name]["aotriton"]
+            reasons = {why: count - before[name]["torch"].get(why, 0) for why, count in calls["torch"].items()}
+            calls["torch"] = {why: count for why, count in reasons.items() if count}
+        return now
+
+    return since
+
+
+@pytest.mark.parametrize("heads_k", [4, 2])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.usefixtures("active")
+def test_a_call_runs_here(heads_k: int, scale: float | None, counted: Callable[[], dict[str, Any]]) -> None:
+    """What the library supports it computes, forward and through torch's own autograd backward, and both are counted;
+    results are what torch says of them in advance.
+    """
+    q = tensor(2, 6, 4, 16).transpose(1, 2).requires_grad_()
+    k, v = tensor(2, heads_k, 6, 16, seed=1).requires_grad_(), tensor(2, heads_k, 6, 16, seed=2)
+    results = SDPA(q, k, v, 0.0, True, scale=scale)
+    assert torch.equal(results[0], attention(q, k, v, causal=True, scale=scale))
+    assert results[2:6] == (None, None, 6, 6)
+    fake = SDPA(q.to("meta"), k.to("meta"), v.to("meta"), 0.0, True, scale=scale)
+    for got, expected in zip(results, fake, strict=True):
+        if isinstance(got, torch.Tensor):
+            assert (got.shape, got.stride(), got.dtype) == (expected.shape, expected.stride(), expected.dtype)
+    dout = tensor(2, 4, 6, 16, seed=3)
+    found = torch.autograd.grad(results[0], (q, k), dout)
+    expected = torch.autograd.grad(attention(q, k, v, causal=True, scale=scale), (q, k), dout)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+Q, K = tensor(2, 4, 6, 16), tensor(2, 4, 5, 16)
+ELSEWHERE = [
+    ((Q, Q, Q, 0.5, False), {}, "dropout"),
+    ((Q, Q, Q, 0.0, False, True), {}, "return_debug_mask"),
+    ((Q, K, K, 0.0, True), {}, "attn_fwd: causal needs equal seqlens, q has 6, k has 5"),
+    ((Q, Q, Q), {"scale": -1.0}, "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
+    ((Q[..., :12],) * 3, {}, "attn_fwd: q has head_dim 12, which must be a multiple of 8 up to 256"),
+    ((Q.float(),) * 3, {}, "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "why"), ELSEWHERE, ids=[why for *_, why in ELSEWHERE])
+@pytest.mark.usefixtures("active")
+def test_a_call_goes_elsewhere(
+    args: tuple[Any, ...], kwargs: dict[str, Any], why: str, counted: Callable[[], dict[str, Any]]
+) -> None:
+    """What the library does not support goes on to torch's own kernel, and is counted with the reason."""
+    with pytest.raises(RuntimeError, match="torch has no kernel of its own for this device: ") as raised:
+        SDPA(*args, **kwargs)
+    assert why in str(raised.value)
+    assert counted()["forward"] == {"aotriton": 0, "torch": {why: 1}}
+
+
+@pytest.mark.parametrize(
+    ("dropout", "why"), [(0.5, "dropout"), (0.0, "attn_bwd: causal needs equal seqlens, q has 6, k has 5")]
+)
+@pytest.mark.usefixtures("active")
+def test_a_backward_goes_elsewhere(dropout: float, why: str, counted: Callable[[], dict[str, Any]]) -> None:
+    """So does a backward by itself."""
+    seed = torch.empty(())
+    with pytest.raises(RuntimeError, match="torch has no kernel of its own"):
+        BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, dropout, True, seed, seed)
+    assert counted()["backward"] == {"aotriton": 0, "torch": {why: 1}}
+
+
+@pytest.mark.usefixtures("active")
+def test_reasons_are_bounded() -> None:
+    """However many different reasons there are, stats() stays small, and loses no call."""
+    before = sum(stats()["forward"]["torch"].values())
+    for length in range(7, 157):
+        with pytest.raises(RuntimeError):
+            SDPA(Q, tensor(2, 4, length, 16), tensor(2, 4, length, 16), 0.0, True)
+    reasons = stats()["forward"]["torch"]
+    assert len(reasons) <= 101
+    assert reasons["for more reasons than are kept"] > 0
+    assert sum(reasons.values()) - before == 150
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is None, reason="this build of torch has no kernels for CUDA that could be taken"
+)
+def test_torch_activates_and_restores_it() -> None:
+    """The backend is registered, not active, by the import; torch's own functions put its kernels in place of those for
+    CUDA, and these back.
+    """
+    names = "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"
+    assert "aotriton" in list_flash_attention_impls()
+    assert current_flash_attention_impl() is None
+    before = [registered(name, "CUDA") for name in names]
+    for _ in range(2):
+        activate_flash_attention_impl("aotriton")
+        assert current_flash_attention_impl() == "aotriton"
+        assert all("libaotriton_torch" in registered(name, "CUDA") for name in names)
+        restore_flash_attention_impl()
+        assert [registered(name, "CUDA") for name in names] == before

@@ -1,0 +1,102 @@
+#include "torch/attention.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <cmath>
+#include <limits>
+
+#include "torch/hints.h"
+#include "torch/reference.h"
+
+namespace aotriton_torch {
+
+namespace {
+
+// A scale of 0 is the library's word for the usual one; the least one of all gives the same even weights.
+float scale_of(std::optional<double> given) {
+  if (!given) return 0;
+  return *given == 0 ? std::numeric_limits<float>::min() : static_cast<float>(*given);
+}
+
+std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
+
+}  // namespace
+
+Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<double> sm_scale, bool causal) {
+  require_rank("attn_fwd", "q", q, 4);
+  require_rank("attn_fwd", "k", k, 4);
+  require_rank("attn_fwd", "v", v, 4);
+  require_one_device("attn_fwd", {{"q", q}, {"k", k}, {"v", v}});
+  const Tensor rows = with_contiguous_rows(q);
+  Forward call = {rows,
+                  with_contiguous_rows(k),
+                  with_contiguous_rows(v),
+                  empty_as(rows),
+                  empty(logsumexp_sizes(q), aoti_torch_dtype_float32(), q),
+                  {}};
+  call.params.size = sizeof call.params;
+  call.params.q = view_of<aotriton_tensor4>(call.q);
+  call.params.k = view_of<aotriton_tensor4>(call.k);
+  call.params.v = view_of<aotriton_tensor4>(call.v);
+  call.params.out = view_of<aotriton_tensor4>(call.out);
+  call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
+  call.params.sm_scale = scale_of(sm_scale);
+  call.params.causal = causal;
+  return call;
+}
+
+Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
+                     const Tensor& logsumexp, std::optional<double> sm_scale, bool causal, bool deterministic) {
+  for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
+    require_rank("attn_bwd", one.name, one.tensor, 4);
+  require_rank("attn_bwd", "logsumexp", logsumexp, 3);
+  require_one_device("attn_bwd",
+                     {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}, {"logsumexp", logsumexp}});
+  const Tensor rows_q = with_contiguous_rows(q), rows_k = with_contiguous_rows(k), rows_v = with_contiguous_rows(v);
+  Backward call = {rows_q,
+                   rows_k,
+                   rows_v,
+                   with_contiguous_rows(out),
+                   with_contiguous_rows(dout),
+                   logsumexp.is_contiguous() ? logsumexp : torch::stable::contiguous(logsumexp),
+                   empty_as(rows_q),
+                   empty_as(rows_k),
+                   empty_as(rows_v),
+                   {}};
+  call.params.size = sizeof call.params;
+  call.params.q = view_of<aotriton_tensor4>(call.q);
+  call.params.k = view_of<aotriton_tensor4>(call.k);
+  call.params.v = view_of<aotriton_tensor4>(call.v);
+  call.params.out = view_of<aotriton_tensor4>(call.out);
+  call.params.dout = view_of<aotriton_tensor4>(call.dout);
+  call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
+  call.params.dq = view_of<aotriton_tensor4>(call.dq);
+  call.params.dk = view_of<aotriton_tensor4>(call.dk);
+  call.params.dv = view_of<aotriton_tensor4>(call.dv);
+  call.params.sm_scale = scale_of(sm_scale);
+  call.params.causal = causal;
+  call.params.deterministic = deterministic;
+  return call;
+}
+
+aotriton_error compute(const Forward& call, const std::string& hints) {
+  const Hints told("attn_fwd", hints);
+  aotriton_attn_fwd_params params = call.params;
+  params.hints = told.get();
+  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_fwd_workspace_size, aotriton_attn_fwd);
+  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_fwd);
+  if (error == AOTRITON_SUCCESS) reference(params);
+  return error;
+}
+
+aotriton_error compute(const Backward& call, const std::string& hints) {
+  const Hints told("attn_bwd", hints);
+  aotriton_attn_bwd_params params = call.params;
+  params.hints = told.get();
+  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd);
+  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_bwd);
+  if (error == AOTRITON_SUCCESS) reference(params);
+  return error;
+}
+
+}  // namespace aotriton_torch

@@ -1,0 +1,114 @@
+#include "torch/sdpa.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include <memory>
+#include <tuple>
+
+#include "torch/attention.h"
+#include "torch/counts.h"
+
+// torch's own kernels, without a way through its dispatcher, which would lead back here. Of the interface that compiled
+// models (AOTInductor) are linked with, so as stable as that; only builds for CUDA or ROCm have them.
+extern "C" {
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_flash_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, double dropout_p, int32_t is_causal,
+    int32_t return_debug_mask, double* scale, AtenTensorHandle* out, AtenTensorHandle* logsumexp,
+    AtenTensorHandle* cum_seq_q, AtenTensorHandle* cum_seq_k, int64_t* max_q, int64_t* max_k,
+    AtenTensorHandle* rng_state, AtenTensorHandle* unused, AtenTensorHandle* debug_mask);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_flash_attention_backward(
+    AtenTensorHandle grad_out, AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value,
+    AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle cum_seq_q, AtenTensorHandle cum_seq_k,
+    int64_t max_q, int64_t max_k, double dropout_p, int32_t is_causal, AtenTensorHandle philox_seed,
+    AtenTensorHandle philox_offset, double* scale, AtenTensorHandle* dq, AtenTensorHandle* dk, AtenTensorHandle* dv);
+}
+
+namespace aotriton_torch {
+
+namespace {
+
+// Why the call cannot run here; empty where it has. An error of the driver is no reason to go on.
+std::string reason(aotriton_error error) {
+  if (error == AOTRITON_DRIVER_FAILED) raise_if(error);
+  return error == AOTRITON_SUCCESS ? "" : aotriton_last_error_message();
+}
+
+void require_own_kernel(const Tensor& query, bool exists, const char* op, const std::string& why) {
+  count(op, "torch", why);
+  if (!query.is_cuda() || !exists) fail("torch has no kernel of its own for this device: " + why);
+}
+
+using SdpaResults = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
+
+SdpaResults sdpa_forward(const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
+                         bool return_debug_mask, std::optional<double> scale) {
+  std::string why = dropout_p != 0 ? "dropout" : return_debug_mask ? "return_debug_mask" : "";
+  if (why.empty()) {
+    const Forward call = forward_of(query, key, value, scale, is_causal);
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("forward", "aotriton", "");
+      const int32_t seeds = aoti_torch_dtype_uint64();
+      int32_t dtype;
+      TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(query.get(), &dtype));
+      return {call.out,
+              call.logsumexp,
+              Tensor(),
+              Tensor(),
+              query.size(2),
+              key.size(2),
+              empty({2}, seeds, query),
+              empty({}, seeds, query),
+              empty({0}, dtype, query)};
+    }
+  }
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_flash_attention, "forward", why);
+  AtenTensorHandle made[7];
+  int64_t max_q, max_k;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_flash_attention(
+      query.get(), key.get(), value.get(), dropout_p, is_causal, return_debug_mask, scale ? &*scale : nullptr, &made[0],
+      &made[1], &made[2], &made[3], &max_q, &max_k, &made[4], &made[5], &made[6]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), max_q,
+          max_k,           Tensor(made[4]), Tensor(made[5]), Tensor(made[6])};
+}
+
+std::tuple<Tensor, Tensor, Tensor> sdpa_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                                 const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                                 const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q,
+                                                 int64_t max_k, double dropout_p, bool is_causal,
+                                                 const Tensor& philox_seed, const Tensor& philox_offset,
+                                                 std::optional<double> scale) {
+  std::string why = dropout_p != 0 ? "dropout" : "";
+  if (why.empty()) {
+    const Backward call =
+        backward_of(query, key, value, out, grad_out, logsumexp, scale, is_causal, deterministic_algorithms());
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("backward", "aotriton", "");
+      return {call.dq, call.dk, call.dv};
+    }
+  }
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_flash_attention_backward, "backward", why);
+  AtenTensorHandle made[3];
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_flash_attention_backward(
+      grad_out.get(), query.get(), key.get(), value.get(), out.get(), logsumexp.get(), cum_seq_q.get(), cum_seq_k.get(),
+      max_q, max_k, dropout_p, is_causal, philox_seed.get(), philox_offset.get(), scale ? &*scale : nullptr, &made[0],
+      &made[1], &made[2]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
+}
+
+std::unique_ptr<torch::stable::detail::StableLibrary> taken;
+
+}  // namespace
+
+void activate(const std::string& dispatch_key) {
+  using torch::stable::detail::StableLibrary;
+  taken =
+      std::make_unique<StableLibrary>(StableLibrary::Kind::IMPL, "aten", dispatch_key.c_str(), "libaotriton_torch", 0);
+  taken->impl("_scaled_dot_product_flash_attention", TORCH_BOX(sdpa_forward));
+  taken->impl("_scaled_dot_product_flash_attention_backward", TORCH_BOX(sdpa_backward));
+}
+
+void restore() { taken.reset(); }
+
+}  // namespace aotriton_torch
