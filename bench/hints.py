@@ -31,8 +31,9 @@ FRACTIONS = (1.0, 0.5, 0.25, 0.02)  # of the workspace that the call without hin
 
 def operands(shape: tuple[Any, ...]) -> dict[str, Any]:
     """A backward's tensors, with what the forward wrote."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     batch, heads, heads_k, seqlen, head_dim, causal = shape
     generator = torch.Generator(device="cuda").manual_seed(seqlen + head_dim)
@@ -41,29 +42,30 @@ def operands(shape: tuple[Any, ...]) -> dict[str, Any]:
     made = {name: torch.randn(one, generator=generator, device="cuda").bfloat16() for name, one in sizes.items()}
     made["logsumexp"] = torch.empty(of_q[:3], device="cuda")
     forward = {name: made[name] for name in ("q", "k", "v", "out", "logsumexp")}
-    pyaotriton.attn_fwd(**forward, causal=causal)
+    aotriton.attn_fwd(**forward, causal=causal)
     return made
 
 
 def rows_of(shape: tuple[Any, ...], rounds: int) -> list[dict[str, Any]]:
     """A row for each operator and hints: median time, workspace, pieces, and what became of the hints."""
-    import pyaotriton
     import torch
+
+    import aotriton
 
     tensors, causal = operands(shape), shape[-1]
     forward = {name: tensors[name] for name in ("q", "k", "v", "out", "logsumexp")}
-    needed = pyaotriton.attn_bwd_workspace_size(**tensors, causal=causal)
+    needed = aotriton.attn_bwd_workspace_size(**tensors, causal=causal)
     limits = [f"workspace_limit={int(needed * fraction)}" for fraction in FRACTIONS]
     rows = []
     for op, given, all_hints in (("attn_fwd", forward, FORWARD), ("attn_bwd", tensors, ("", "deterministic", *limits))):
         calls = {}
         for hints in all_hints:
             more = {"causal": causal, "hints": hints}
-            size = getattr(pyaotriton, f"{op}_workspace_size")(**given, **more)
+            size = getattr(aotriton, f"{op}_workspace_size")(**given, **more)
             if size:
                 more["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
-            calls[hints] = lambda op=op, given=given, more=more: getattr(pyaotriton, op)(**given, **more)
-            outcomes = getattr(pyaotriton, f"{op}_hint_outcomes")(**given, **more)
+            calls[hints] = lambda op=op, given=given, more=more: getattr(aotriton, op)(**given, **more)
+            outcomes = getattr(aotriton, f"{op}_hint_outcomes")(**given, **more)
             rows.append({"op": op, "shape": shape, "hints": hints, "workspace": size, "outcomes": outcomes})
         samples = race(calls, rounds)
         for row in rows[-len(calls) :]:
