@@ -64,6 +64,16 @@ int main(void) {
   CHECK(aotriton_launch(prepared, NULL, 0, NULL) == AOTRITON_NULL_POINTER);
   aotriton_destroy(prepared);
 
+  aotriton_hints hints = {.size = sizeof hints};
+  CHECK(aotriton_parse_hints("deterministic workspace_limit=1", &hints) == AOTRITON_SUCCESS);
+  params.hints = &hints;
+  count = 8;
+  CHECK(aotriton_explain_attn_bwd(&params, "gfx942", 0, kernels, &count) == AOTRITON_SUCCESS);
+  CHECK(kernels[0].hint_count == 2);
+  CHECK(strcmp(kernels[0].hints[0].name, "workspace_limit") == 0 && !kernels[0].hints[0].honoured);
+  CHECK(strcmp(kernels[0].hints[1].name, "deterministic") == 0 && kernels[0].hints[1].honoured);
+  CHECK(aotriton_parse_hints("schedule=up", &hints) == AOTRITON_INVALID_ARGUMENT);
+
   params.features.softcap = 30;
   CHECK(aotriton_attn_bwd(&params, NULL) == AOTRITON_NOT_SUPPORTED);
   CHECK(strcmp(aotriton_last_error_message(), "attn_bwd: no kernel has softcap yet") == 0);

@@ -725,3 +725,41 @@ TEST("a prepared call in pieces is launched again with other pointers, and prelo
   const std::vector<uintptr_t> wanted = {dq, dq + static_cast<uintptr_t>(2 * p.dq.strides[0] * 2)};
   CHECK(written_dq(recording) == wanted);
 }
+
+TEST("operands that are not cut are those of every piece, and pieces of a result by columns are its own") {
+  Recording& recording = start("cuda");
+  gemm_params p;
+  p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {8, 16, 4096}, {65536, 4096, 1});
+  p.b = Tensor<3>(pointer(address_of(2)), DType::bfloat16, {8, 4096, 16}, {131072, 1, 4096});
+  p.d = Tensor<3>(pointer(address_of(3)), DType::bfloat16, {8, 16, 16}, {512, 1, 16});
+  p.bias = Tensor<1>(pointer(address_of(4)), DType::bfloat16, {16}, {1});
+  p.workspace = pointer(address_of(5));
+  // The largest power of two that takes two pieces.
+  hints own;
+  Explanation made = {};
+  p.hints = &own;
+  for (size_t limit = size_t{1} << 30; made.kernels[0].pieces < 2 && limit; limit /= 2) {
+    own = limit_of(limit, "backend=hopper_split");
+    CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+  }
+  CHECK_EQ(made.kernels[0].pieces, 2);
+  CHECK_EQ(gemm_workspace_size(p, {}, &p.workspace_size), Error::success);
+  CHECK(p.workspace_size <= own.workspace_limit);
+  CHECK_EQ(gemm(p, {}), Error::success);
+  const std::vector<RecordedLaunch> pieces = recording.launches;
+  recording.launches.clear();
+  for (const int64_t begin : {0, 4}) {
+    gemm_params part = p;
+    for (aotriton_tensor3* t : {&part.a, &part.b, &part.d}) {
+      t->data = static_cast<char*>(t->data) + begin * t->strides[0] * 2;
+      t->sizes[0] = 4;
+    }
+    CHECK_EQ(gemm(part, {}), Error::success);
+  }
+  CHECK_EQ(pieces.size(), 4u);
+  CHECK_EQ(recording.launches.size(), 4u);
+  for (size_t i = 0; i < pieces.size() && i < recording.launches.size(); ++i) {
+    CHECK_EQ(pieces[i].head, recording.launches[i].head);
+    CHECK(pieces[i].arguments == recording.launches[i].arguments);
+  }
+}
