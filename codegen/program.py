@@ -156,6 +156,7 @@ class OperatorProgram:
     checked: bool
     flops: tuple[Code, ...]  # empty where nobody counts them
     exact_cells: bool
+    cut: int  # a size; -1 for none
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
@@ -235,6 +236,7 @@ class _Numbering:
             checked=operator.checked,
             flops=self._code(operator.flops, [], "flops", list(operator.sizes)) if operator.flops else (),
             exact_cells=operator.exact_cells,
+            cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
         )
         steps, _ = steps_of(made.shared)
         for what, count, most in (

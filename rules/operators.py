@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import Environment, Expression, evaluate
-from aotriton.rules.kernel import KernelDescription, Operand, Tensor
+from aotriton.rules.kernel import Argument, KernelDescription, Operand, Tensor
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Operator:
     fills its results with their ``if_empty``. ``checked``: v2src/<family>/ has a ``check_<name>`` of its own.
     ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated. ``flops``: the
     floating-point operations of a call, as its users count them. ``exact_cells``: a call whose tuning keys are all at
-    representatives is the very problem that was measured for its cell, which then decides, not a prediction.
+    representatives is the very problem that was measured for its cell, which then decides, not a prediction. ``cut``:
+    the size along which a call may be made as several of its pieces, whose results do not depend on each other.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Operator:
     written: bool = False
     flops: Expression | None = None
     exact_cells: bool = False
+    cut: str = ""
     sizes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +95,9 @@ class Operator:
         identifier(f"{self.name}: family", self.family)
         sizes = dict.fromkeys(dim for operand in self.operands for dim in operand.dims)
         object.__setattr__(self, "sizes", tuple(sizes))
+        for operand in self.operands if self.cut else ():
+            if operand.dims.count(self.cut) != 1 and (operand.written or self.cut in operand.dims):
+                raise ValueError(f"{self.name}: {operand.name} cannot be cut along {self.cut}, it has {operand.dims}")
         names = [*self.sizes, *(operand.name for operand in (*self.operands, *self.workspace))]
         names += [scalar.name for scalar in self.scalars] + [size.name for size in self.derived_sizes]
         if len(set(names)) != len(names):
@@ -103,6 +108,9 @@ class Operator:
         for backend in self.backends:
             if not backend.kernels:
                 raise ValueError(f"{self.name}: backend {backend.name} has no kernel")
+        adding = [kernel.name for kernel in self.kernels if any(_adds(one) for one in kernel.arguments)]
+        if adding and "deterministic" not in {scalar.name for scalar in self.scalars}:
+            raise ValueError(f"{self.name}: {adding[0]} adds in any order, and there is no scalar deterministic")
         choices, keys = {choice.name for choice in self.lead.choices}, set(self.lead.tuning_keys)
         for backend in self.backends:
             given = {operand.name: operand for operand in (*self.operands, *backend.workspace)}
@@ -136,6 +144,10 @@ class Operator:
     @property
     def kernels(self) -> tuple[KernelDescription, ...]:
         return kernels_of([self])
+
+
+def _adds(argument: Argument) -> bool:
+    return isinstance(argument, Tensor) and argument.access == "add"
 
 
 def kernels_of(operators: Iterable[Operator]) -> tuple[KernelDescription, ...]:

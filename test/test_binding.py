@@ -110,8 +110,8 @@ def test_errors_of_the_library_have_a_code() -> None:
 
 
 def test_each_operator_has_its_functions() -> None:
-    """One that runs it, one that asks how much workspace it needs, one whether it would run, and one what becomes of its
-    hints, told apart by text.
+    """One that runs it, and one each that asks how much workspace it needs, whether it would run, and what becomes of
+    its hints, told apart by text.
     """
     names = [operator.name for name in IN_TREE for operator in family(name).operators]
     assert pyaotriton.operators() == names

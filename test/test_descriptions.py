@@ -12,7 +12,17 @@ from aotriton.codegen import program
 from aotriton.codegen.program import operator_program
 from aotriton.rules import expression as e
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.kernel import Choice, Constexpr, Guard, Number, Operand, Parameter, Stride, Tensor
+from aotriton.rules.kernel import (
+    Choice,
+    Constexpr,
+    Guard,
+    KernelDescription,
+    Number,
+    Operand,
+    Parameter,
+    Stride,
+    Tensor,
+)
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 
 Wrong = tuple[Callable[[], object], str]
@@ -28,6 +38,14 @@ def operator(**changes: object) -> Callable[[], object]:
 
 def with_argument(*more: object) -> Callable[[], object]:
     return kernel(arguments=(*KERNEL.arguments, *more))
+
+
+def adding(of: KernelDescription) -> KernelDescription:
+    """The kernel, adding to what it writes."""
+    arguments = (
+        replace(one, does="add") if isinstance(one, Tensor) and one.access == "write" else one for one in of.arguments
+    )
+    return replace(of, arguments=tuple(arguments))
 
 
 UNROLL = Parameter("UNROLL", {"cuda": (1, 2)})
@@ -47,6 +65,26 @@ DESCRIPTIONS: dict[str, Wrong] = {
     "a constexpr that is a copt": (
         with_argument(Constexpr("num_warps")),
         "scale_rows: constexpr num_warps is neither a choice nor a psel",
+    ),
+    "a schedule of an unknown psel": (
+        lambda: operator_program(
+            replace(PORTABLE, backends=(Backend("portable", (replace(KERNEL, schedule=e.psel("ORDER")),)),))
+        ),
+        "scale: scale_rows names psel ORDER, but there are: BLOCK_M, UNROLL",
+    ),
+    "a cut that a result has not": (operator(cut="taps"), r"scale: y cannot be cut along taps, it has \('batch', "),
+    "a cut that an operand has twice": (
+        operator(operands=(*OPERATOR.operands, Operand("pairs", ("batch", "batch"))), cut="batch"),
+        r"scale: pairs cannot be cut along batch, it has \('batch', 'batch'\)",
+    ),
+    "a sum in any order that no call can refuse": (
+        operator(
+            backends=(
+                *PORTABLE.backends,
+                Backend("split", (adding(WEIGH), APPLY), (PARTIAL,), OPERATOR.backends[2].sizes),
+            )
+        ),
+        "scale: scale_rows_weigh adds in any order, and there is no scalar deterministic",
     ),
     "a stride of no tensor": (
         with_argument(Stride("Z", 0, "b")),

@@ -357,13 +357,13 @@ def test_several_kernels_have_a_total_and_each_backend_says_why_it_cannot_serve(
 def test_explain_takes_hints_and_says_what_became_of_them(prefix: Path, op: str) -> None:
     """--hint, as often as one likes: each is in the text and in JSON, honoured or not, and why; without it none is."""
     command = (prefix / "bin" / "aotriton-explain", "--op", op, "--device", "h200", *EXAMPLE)
-    assert all(choice["hints"] == [] for choice in json.loads(must(*command, "--json")))
+    assert all(choice["hints"] == {} for choice in json.loads(must(*command, "--json")))
     assert "honoured" not in must(*command)
     hinted = (*command, "--hint", "backend=portable deterministic", "--hint=throughput", "--hint", "colour=red")
     text = must(*hinted)
     for choice in json.loads(must(*hinted, "--json")):
         assert choice["backend"] == "portable"
-        told = {hint["name"]: (hint["honoured"], hint["why"]) for hint in choice["hints"]}
+        told = {name: (hint["honoured"], hint["why"]) for name, hint in choice["hints"].items()}
         assert list(told) == ["backend", "deterministic", "throughput", "colour"]
         assert [honoured for honoured, _ in told.values()] == [True, True, False, False]
         for name, (honoured, why) in told.items():

@@ -1,5 +1,6 @@
 #include "build.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <climits>
 #include <cstdlib>
@@ -28,6 +29,7 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.info = call.info;
   made_.workspace_bytes = 0;
   made_.empty = false;
+  made_.part = made_.last_part = nullptr;
   made_.launch_count = 0;
   made_.argument_count = made_.place_count = 0;
   made_.byte_count = 0;
@@ -49,6 +51,21 @@ void Builder::keep_key(const Call& call) noexcept {
   write_key(call, made_.key);
   made_.hash = hash_of(call);
   if (call.hints) made_.hints = *call.hints;
+}
+
+Error Builder::prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
+                             Prepared* const (&parts)[2]) noexcept {
+  begin(call, device);
+  made_.part_count = call.sizes[call.info->cut] / pieces.size;
+  for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
+    made_.part_steps[call.from[slot]] = step_of(call, slot, pieces.size);
+  made_.workspace_bytes = parts[0]->workspace_bytes;
+  if (parts[1]) made_.workspace_bytes = std::max(made_.workspace_bytes, parts[1]->workspace_bytes);
+  if (made_.workspace_bytes)
+    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, made_.data, made_.extents));
+  made_.part = parts[0];
+  made_.last_part = parts[1];
+  return Error::success;
 }
 
 void Builder::prepare_empty(const Call& call, const Device& device) noexcept {

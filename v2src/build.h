@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pieces.h"
 #include "prepared.h"
 #include "select.h"
 #include "workspace.h"
@@ -24,6 +25,10 @@ class Builder {
 
   // Bytes of workspace that the dispatch needs.
   Error workspace_size(Call& call, const Dispatch& dispatch, size_t* bytes) noexcept;
+
+  // A call that is run as these parts, of which the second is null where all pieces are alike. They are its own then.
+  Error prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
+                      Prepared* const (&parts)[2]) noexcept;
 
   // A call that launches nothing.
   void prepare_empty(const Call& call, const Device& device) noexcept;

@@ -179,6 +179,8 @@ void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   if (choice.predicted_us > 0) line.add(", predicted %.4g us", static_cast<double>(choice.predicted_us));
   if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
   line.add(choice.exact_product ? ", on %s" : ", on a GPU like %s", choice.product);
+  for (int i = 0; i < choice.hint_count; ++i)
+    line.add("; hint %s %shonoured", choice.hints[i].name, choice.hints[i].honoured ? "" : "not ");
   if (choice.backend_count < 2) return;
   line.add("; backend %s", choice.backend);
   for (int i = 0; i < choice.backend_count; ++i) {

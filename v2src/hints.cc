@@ -13,13 +13,13 @@ namespace {
 constexpr size_t kMostBytes = 1 << 16;  // of a struct, by whichever version
 constexpr char kBlanks[] = " \t\n\r";
 
-// The struct in this library's size. What a newer one has more is a hint that is not known here: it is ignored.
+// The struct in this library's size.
 Error read(const char* who, const aotriton_hints& given, aotriton_hints* own) {
   if (given.size < sizeof(size_t) || given.size > kMostBytes)
     return fail(Error::invalid_argument, "%s: hints.size is %zu, which must be sizeof of the struct, %zu", who,
                 given.size, sizeof given);
   memset(own, 0, sizeof *own);
-  memcpy(own, &given, given.size < sizeof *own ? given.size : sizeof *own);
+  memcpy(own, &given, std::min(given.size, sizeof *own));
   return Error::success;
 }
 
@@ -77,6 +77,13 @@ void note_unknown(const Word& word, aotriton_hints* hints) {
   const size_t length = word.name.size() < last - used ? word.name.size() : last - used;
   memcpy(hints->unknown + used, word.name.data(), length);
   hints->unknown[used + length] = '\0';
+}
+
+// What a newer caller's struct has more is a hint that is not known here.
+void note_newer(const aotriton_hints& given, aotriton_hints* own) {
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(&given);
+  for (size_t i = sizeof *own; i < given.size; ++i)
+    if (bytes[i]) return note_unknown({"a_newer_field", {}, false}, own);
 }
 
 Error read_word(const Word& word, aotriton_hints* hints) {
@@ -141,6 +148,7 @@ Error take_given_hints(const aotriton_hints& given, Call* call) noexcept {
     call->hints = &call->own_hints;
   }
   AOTRITON_TRY(check(info.name, *call->hints));
+  if (given.size > sizeof given) note_newer(given, &call->own_hints);
   if (!call->hints->deterministic) return Error::success;
   for (size_t i = 0; i < info.scalars.size(); ++i)
     if (!strcmp(info.scalars[i].name, "deterministic")) call->set_whole(i, 1);
@@ -159,7 +167,7 @@ Error parse_hints(const char* text, aotriton_hints* hints) noexcept {
     const Word word = {whole.substr(0, equals), has_value ? whole.substr(equals + 1) : "", has_value};
     AOTRITON_TRY(read_word(word, &own));
   }
-  memcpy(hints, &own, hints->size < sizeof own ? hints->size : sizeof own);
+  memcpy(hints, &own, std::min(hints->size, sizeof own));
   return Error::success;
 }
 

@@ -207,6 +207,7 @@ class Narrower {
   // A limit that nothing keeps leaves the backend that needs the least.
   void limit_workspace() {
     left_.limited = true;
+    dispatch_.limited = bytes_of(best_) > hints_.workspace_limit;
     if (pick(&best_)) return tell("workspace_limit", true, "");
     left_.limited = false;
     const char* refusals[kMaxBackends];

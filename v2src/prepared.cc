@@ -1,5 +1,6 @@
 #include "prepared.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -99,20 +100,23 @@ Error Prepared::rebind(void* const* pointers, void* workspace, size_t workspace_
   if (same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
   AOTRITON_TRY(check_pointers(pointers));
   if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, workspace, workspace_bytes, pointers, extents));
-  // From here on nothing may fail: half of the pointers would be new.
+  place(pointers, workspace);
+  return Error::success;
+}
+
+void Prepared::place(void* const* pointers, void* workspace) noexcept {
   void** const argument = arguments();
   for (size_t i = 0; i < place_count; ++i) {
-    const PointerPlace& place = places()[i];
-    const bool of_workspace = place.slot == kWorkspaceSlot;
-    void* const wanted = of_workspace ? static_cast<char*>(workspace) + place.offset : pointers[place.slot];
-    if (place.map)
-      driver->replace_address(static_cast<TensorMap*>(argument[place.argument]), wanted);
+    const PointerPlace& one = places()[i];
+    const bool of_workspace = one.slot == kWorkspaceSlot;
+    void* const wanted = of_workspace ? static_cast<char*>(workspace) + one.offset : pointers[one.slot];
+    if (one.map)
+      driver->replace_address(static_cast<TensorMap*>(argument[one.argument]), wanted);
     else
-      memcpy(argument[place.argument], &wanted, sizeof wanted);
+      memcpy(argument[one.argument], &wanted, sizeof wanted);
   }
-  memcpy(data, pointers, count * sizeof(void*));
+  memcpy(data, pointers, info->operands.size() * sizeof(void*));
   if (workspace_bytes) data[kWorkspaceSlot] = workspace;
-  return Error::success;
 }
 
 Error Prepared::check_pointers(void* const* pointers) const noexcept {
@@ -146,7 +150,21 @@ Error Prepared::check_pointers(void* const* pointers) const noexcept {
   return check_overlap(CallOfKey(*info, key, pointers).call());
 }
 
+Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
+  void* pointers[kMaxOperands];
+  std::copy_n(data, info->operands.size(), pointers);
+  for (int64_t i = 0; i < part_count + (last_part ? 1 : 0); ++i) {
+    Prepared& one = i < part_count ? *part : *last_part;
+    one.place(pointers, data[kWorkspaceSlot]);
+    AOTRITON_TRY(one.launch(contexts, stream));
+    for (size_t slot = 0; slot < info->operands.size(); ++slot)
+      if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + part_steps[slot];
+  }
+  return Error::success;
+}
+
 Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
+  if (part) return launch_parts(contexts, stream);
   if (contexts.of_stream != contexts.current)
     if (const int status = driver->enter(contexts.of_stream))
       return driver_failure(*driver, status, info->name, "make the stream's device current");
@@ -172,6 +190,11 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
   return driver_failure(*driver, status, info->name, "make the previous device current again");
 }
 
-void Prepared::destroy(Prepared* prepared) noexcept { free(prepared); }
+void Prepared::destroy(Prepared* prepared) noexcept {
+  if (!prepared) return;
+  destroy(prepared->part);
+  destroy(prepared->last_part);
+  free(prepared);
+}
 
 }  // namespace aotriton::v2::inline abi1

@@ -45,6 +45,10 @@ class Prepared {
   int64_t extents[kMaxOperands];  // bytes of each operand, in the caller's order; 0 of what was not given
   int64_t key[kKeyWords];
   aotriton_hints hints;  // where the key has some
+  // Of a call in pieces, which launches nothing of its own: the first `part_count`, and one of another size or null.
+  Prepared *part, *last_part;
+  int64_t part_count;
+  int64_t part_steps[kMaxOperands];  // bytes from an operand in one piece to that in the next, in the caller's order
   uint64_t hash;
 
   // Whether a call on a stream of this context is this one, but for its pointers.
@@ -57,6 +61,9 @@ class Prepared {
   // Launches in a context that is this call's own.
   Error launch(const Contexts& contexts, Stream stream) noexcept;
 
+  // The same without asking whether they may be.
+  void place(void* const* pointers, void* workspace) noexcept;
+
   void** arguments() noexcept { return reinterpret_cast<void**>(this + 1); }
   PointerPlace* places() noexcept { return reinterpret_cast<PointerPlace*>(arguments() + argument_count); }
   uint16_t* sizes() noexcept { return reinterpret_cast<uint16_t*>(places() + place_count); }
@@ -66,6 +73,7 @@ class Prepared {
 
  private:
   Error check_pointers(void* const* pointers) const noexcept;
+  Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
 };
 
 // The key of a call, and a number that calls with equal keys share.

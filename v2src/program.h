@@ -138,6 +138,7 @@ struct OperatorInfo {
   std::span<const Step> steps;  // what choosing asks of a call
   Expression flops;             // floating-point operations of a call; empty where nobody counts them
   bool exact_cells;             // a call with all keys at representatives is the problem that was measured for its cell
+  uint8_t cut = kNoNumber;      // the size along which a call may be made in pieces; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

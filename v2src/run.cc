@@ -4,11 +4,13 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "build.h"
 #include "error.h"
 #include "explain.h"
 #include "load.h"
+#include "pieces.h"
 #include "select.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -77,11 +79,56 @@ bool launches_nothing(const Call& call) { return call.empty && (call.info->fills
 // Those that the call can get with the workspace that it brings.
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
+// A checked call in pieces.
+Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder,
+                  Prepared** prepared) {
+  Prepared* parts[2] = {};
+  size_t made = 0;
+  Error error = each_part(call, pieces, [&](Call& part) {
+    Dispatch found;
+    AOTRITON_TRY(dispatch(part, device.facts.place, &found, backends_for(call)));
+    AOTRITON_TRY(builder.prepare(part, device, found, stream));
+    parts[made] = builder.finish();
+    return parts[made++] ? Error::success : no_memory(call);
+  });
+  if (error == Error::success) error = builder.prepare_parts(call, device, pieces, parts);
+  if (error == Error::success && !(*prepared = builder.finish())) error = no_memory(call);
+  if (error != Error::success)
+    for (Prepared* part : parts) Prepared::destroy(part);
+  return error;
+}
+
+// Loads what a part of a call needs.
+Error load(Call& part, const Device& device, Backends among, Stream stream) {
+  Dispatch found;
+  AOTRITON_TRY(dispatch(part, device.facts.place, &found, among));
+  for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
+    void* function;
+    AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
+  }
+  return Error::success;
+}
+
+// The dispatch of a call, or of its first piece where it is in pieces.
+Error dispatch_first(Call& call, const Place& place, Backends among, By by, Dispatch* found, Pieces* pieces) {
+  AOTRITON_TRY(plan_pieces(call, place, among, pieces));
+  if (pieces->count == 1) return dispatch(call, place, found, among, by);
+  Piece first(call, 0, pieces->size);
+  AOTRITON_TRY(dispatch(first.call, place, found, among, by));
+  for (size_t i = 0; i < found->hint_count; ++i)
+    if (!strcmp(found->hints[i].name, "workspace_limit"))
+      found->hints[i].why = "the call is made in pieces, one after the other";
+  return Error::success;
+}
+
 // The checked call, ready to be launched on the device, which is entered.
 Error build(Call& call, const Device& device, Stream stream, Builder& builder, Prepared** prepared) {
   if (launches_nothing(call)) {
     builder.prepare_empty(call, device);
   } else {
+    Pieces pieces;
+    AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), &pieces));
+    if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder, prepared);
     Dispatch found;
     AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
     AOTRITON_TRY(builder.prepare(call, device, found, stream));
@@ -166,17 +213,22 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
     everything_given &= call[slot].data != nullptr || call.info->operands[slot].optional;
   return on_device(call.info->name, stream, [&](const Device& device) {
-    Dispatch found;
-    AOTRITON_TRY(dispatch(call, device.facts.place, &found));
-    AOTRITON_TRY(memo->builder.workspace_size(call, found, bytes));
-    if (everything_given || !found.backend) return Error::success;
-    // Data that turns out to be misaligned would be the first backend's, unless hints leave it out.
-    size_t of_first;
-    if (const Error error = dispatch(call, device.facts.place, &found, Backends::first); error != Error::success)
-      return call.hints ? Error::success : error;
-    AOTRITON_TRY(memo->builder.workspace_size(call, found, &of_first));
-    if (of_first > *bytes) *bytes = of_first;
-    return Error::success;
+    Pieces pieces;
+    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, &pieces));
+    return each_part(call, pieces, [&](Call& part) {
+      Dispatch found;
+      size_t needed;
+      AOTRITON_TRY(dispatch(part, device.facts.place, &found));
+      AOTRITON_TRY(memo->builder.workspace_size(part, found, &needed));
+      *bytes = std::max(*bytes, needed);
+      if (everything_given || !found.backend) return Error::success;
+      // Data that turns out to be misaligned would be the first backend's, unless hints leave it out.
+      if (const Error error = dispatch(part, device.facts.place, &found, Backends::first); error != Error::success)
+        return call.hints ? Error::success : error;
+      AOTRITON_TRY(memo->builder.workspace_size(part, found, &needed));
+      *bytes = std::max(*bytes, needed);
+      return Error::success;
+    });
   });
 }
 
@@ -197,7 +249,8 @@ Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, 
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
     Dispatch found;
-    AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
+    Pieces pieces;
+    AOTRITON_TRY(dispatch_first(call, device.facts.place, backends_for(call), By::time, &found, &pieces));
     if (found.hint_count > room)
       return fail(Error::invalid_argument, "%s_hint_outcomes: room for %zu, %zu are needed", call.info->name, room,
                   found.hint_count);
@@ -212,14 +265,12 @@ Error preload(Call& call, Stream stream) noexcept {
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
-      Dispatch found;
-      const Error error = dispatch(call, device.facts.place, &found, among);
-      if (error != Error::success && call.hints && among == Backends::without_workspace) break;
-      AOTRITON_TRY(error);
-      for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
-        void* function;
-        AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
-      }
+      Pieces pieces;
+      Error error = plan_pieces(call, device.facts.place, among, &pieces);
+      if (error == Error::success)
+        error = each_part(call, pieces, [&](Call& part) { return load(part, device, among, stream); });
+      // Hints may leave nothing to a call without a workspace.
+      if (error != Error::success && !(call.hints && among == Backends::without_workspace)) return error;
     }
     return Error::success;
   });
@@ -237,14 +288,18 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   AOTRITON_TRY(find_place("explain", arch, product, multiprocessors, &place));
   if (launches_nothing(call)) return Error::success;
   Dispatch found;
-  AOTRITON_TRY(dispatch(call, place, &found, Backends::all, by));
+  Pieces pieces;
+  AOTRITON_TRY(dispatch_first(call, place, Backends::all, by, &found, &pieces));
   const size_t needed = found.chosen().kernels.size();
   if (needed > room)
     return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
+  std::optional<Piece> first;
+  if (pieces.count > 1) first.emplace(call, 0, pieces.size);
   for (size_t i = 0; i < needed; ++i) {
     // An array of another version's structs: as much of each as both know.
     KernelChoice choice = explain(found, i);
-    add_call_facts(call, found, i, &choice);
+    choice.pieces = pieces.count;
+    add_call_facts(first ? first->call : call, found, i, &choice);
     choice.size = stride;
     memcpy(reinterpret_cast<char*>(kernels) + i * stride, &choice, stride < sizeof choice ? stride : sizeof choice);
   }

@@ -415,7 +415,7 @@ float predicted(const BackendInfo& backend, const Selection* selections) noexcep
 
 Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
   AOTRITON_TRY(dispatch_freely(call, place, dispatch, among, by));
-  dispatch->narrowed = false;
+  dispatch->narrowed = dispatch->limited = false;
   dispatch->hint_count = 0;
   return call.hints ? narrow(call, among, by, dispatch) : Error::success;
 }

@@ -43,6 +43,7 @@ struct Dispatch {
   float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
   By by;               // what decided
   bool narrowed;       // to another one than without the call's hints
+  bool limited;        // by their limit of the workspace, whether that is kept or not
   size_t hint_count;   // of what follows: what became of each hint
   aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES];
   Selection kernels[kMaxKernels];

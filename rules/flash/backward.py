@@ -295,5 +295,6 @@ OPERATOR = Operator(
     fills_when_empty=True,
     checked=True,
     written=True,
+    cut="batch",
     flops=c.flops(5),
 )

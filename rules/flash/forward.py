@@ -123,5 +123,6 @@ OPERATOR = Operator(
     fills_when_empty=True,
     checked=True,
     written=True,
+    cut="batch",
     flops=c.flops(2),
 )

@@ -266,6 +266,7 @@ OPERATOR = Operator(
     ),
     checked=True,
     written=True,
+    cut="batch",
     flops=size("batch") * size("m") * size("n") * size("k") * 2,
     exact_cells=True,
 )

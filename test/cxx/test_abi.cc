@@ -44,12 +44,16 @@ TEST("parameters of an older library, which end earlier, count as if zeros follo
   for (const size_t size : {offsetof(Fwd, features), offsetof(Fwd, workspace), offsetof(Fwd, workspace) - 3}) {
     Fwd p = fwd_call();
     p.features.softcap = 1;  // beyond what the caller has
+    p.hints = reinterpret_cast<const aotriton_hints*>(uintptr_t{8});
     const Sized<Fwd> older(p, size);
     CHECK_EQ(aotriton_attn_fwd(older.params(), nullptr), AOTRITON_SUCCESS);
     aotriton_kernel_choice choice;
     CHECK_EQ(explained(older, &choice), 1u);
   }
   CHECK_EQ(recording.launches.size(), 3u);
+  Fwd unhinted = fwd_call();
+  unhinted.hints = reinterpret_cast<const aotriton_hints*>(uintptr_t{8});
+  CHECK_EQ(aotriton_attn_fwd(Sized<Fwd>(unhinted, offsetof(Fwd, hints)).params(), nullptr), AOTRITON_SUCCESS);
   const Sized<Bwd> older(bwd_call(), offsetof(Bwd, features));
   CHECK_EQ(aotriton_attn_bwd(older.params(), nullptr), AOTRITON_SUCCESS);
 }

@@ -119,8 +119,8 @@ TEST("the cheapest is the first of the least sum among those that are known") {
 
 TEST("a backend takes what its kernels do together; one without work counts nothing, one that is unknown hides all") {
   static constexpr WorkInfo work = {};
-  static constexpr KernelInfo known = {"known", {}, {}, {}, {}, {}, {}, {}, &work, {}};
-  static constexpr KernelInfo idle = {"idle", {}, {}, {}, {}, {}, {}, {}, nullptr, {}};
+  static constexpr KernelInfo known = {"known", {}, {}, {}, {}, {}, {}, {}, &work, {}, {}};
+  static constexpr KernelInfo idle = {"idle", {}, {}, {}, {}, {}, {}, {}, nullptr, {}, {}};
   static constexpr const KernelInfo* two[] = {&known, &known};
   static constexpr const KernelInfo* with_idle[] = {&known, &idle};
   static constexpr const KernelInfo* alone[] = {&idle};

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "calls.h"
+#include "explain.h"
 #include "hints.h"
 #include "scale.h"
 
@@ -187,6 +188,10 @@ TEST("a struct of another version is read and written as far as both know it") {
   newer.hints = other;
   CHECK_EQ(attn_fwd(newer, {}), Error::success);
   CHECK_EQ(recording.launches.at(0).entry, "attn_fwd");
+  HintOutcomes outcomes;
+  CHECK_EQ(hint_outcomes(newer, {}, &outcomes), Error::success);
+  CHECK_EQ(outcomes.count, 2u);
+  CHECK_EQ(outcomes.list[1].name, std::string("a_newer_field"));
 }
 
 TEST("a struct that is none, or has a field that means nothing, is refused by the field's name") {
@@ -261,6 +266,35 @@ TEST("what is excluded does not run, be it a backend, a kernel or an image") {
   CHECK(outcome_of(without, "exclude").honoured);
   CHECK_EQ(without.kernels[0].provenance, AOTRITON_PREDICTED);
   CHECK_EQ(without.kernels[0].source, std::string("its hints leave no better one"));
+}
+
+TEST("of what is left the fastest backend serves the call, as measured where nothing is predicted") {
+  const auto entry = [](const char* text) {
+    gemm_params p;  // b by columns, where hopper lies between the portable backend and the split one
+    p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 4096}, {262144, 4096, 1});
+    p.b = Tensor<3>(pointer(address_of(2)), DType::bfloat16, {1, 4096, 64}, {262144, 1, 4096});
+    p.d = Tensor<3>(pointer(address_of(3)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});
+    p.workspace = pointer(address_of(4));
+    p.workspace_size = size_t{1} << 40;
+    return launched<gemm_params>(p, text, gemm).at(0);
+  };
+  CHECK_EQ(entry(""), "gemm_hopper_split");
+  CHECK_EQ(entry("exclude=hopper_split"), "gemm_hopper");
+  CHECK_EQ(entry("exclude=portable"), "gemm_hopper_split");
+  CHECK_EQ(entry("exclude=hopper,gemm_reduce"), "gemm");
+  CHECK_EQ(entry("workspace_limit=0"), "gemm_hopper");
+}
+
+TEST("of what is left the fastest backend serves the call, as predicted where that is known") {
+  const auto backend = [](const char* text) {
+    return std::string(explained(scale_call(), text, "NVIDIA H200").kernels[0].backend);
+  };
+  CHECK_EQ(backend(""), "fast");
+  CHECK_EQ(backend("exclude=fast"), "portable");
+  const Explanation left = explained(scale_call(true), "exclude=fast", "NVIDIA H200");
+  CHECK_EQ(left.kernels[0].backend, std::string("split"));
+  CHECK_EQ(left.kernels[0].predicted_total_us, left.kernels[0].backends_predicted_us[2]);
+  CHECK(left.kernels[0].backends_predicted_us[2] < left.kernels[0].backends_predicted_us[0]);
 }
 
 TEST("a call that is left nothing is refused, with what is in the way of each backend") {
@@ -377,8 +411,8 @@ TEST("deterministic is the scalar of this name, and honoured where there is none
 
 TEST("a limit leaves the backends whose workspace keeps it, and their size is what is asked for") {
   Recording& recording = start("cuda");
-  attn_bwd_params p = bwd_call({.head_dim = 128});
-  const size_t delta = 2 * 4 * 100 * 4, both = (delta + 255) / 256 * 256 + delta * 128;
+  attn_bwd_params p = bwd_call({.batch = 1, .head_dim = 128});
+  const size_t delta = 4 * 100 * 4, both = (delta + 255) / 256 * 256 + delta * 128;
   const struct {
     size_t limit, needed;
     bool honoured;
@@ -471,6 +505,9 @@ TEST("without hints nothing is told; with some, explain and a call of one device
       CHECK_EQ(std::string(made.kernels[kernel].hints[i].why), outcomes.list[i].why);
     }
   }
+  char line[1024];
+  format_line(made.kernels[0], line, sizeof line);
+  CHECK_CONTAINS(line, "; hint latency honoured; hint tile not honoured; hint colour not honoured");
   CHECK(outcome_of(made, "latency").honoured);
   CHECK(!outcome_of(made, "schedule").honoured);
   for (const char* name : {"tile", "colour"}) {
@@ -513,4 +550,178 @@ TEST("what a call brings counts for its outcomes: one without a workspace cannot
   CHECK_EQ(toy::hint_outcomes(p, {}, &outcomes), Error::not_supported);
   CHECK_CONTAINS(last_error_message(), "; split: it needs a workspace, and the call brings none");
   CHECK_EQ(toy::preload(p, {}), Error::success);  // a workspace may come yet
+}
+
+namespace {
+
+// A backward of one key head and many batches, so that what a batch needs is a multiple of 256 bytes.
+constexpr Sizes kBatches = {.batch = 8, .heads = 2, .heads_k = 1, .seqlen_q = 128, .seqlen_k = 128, .head_dim = 128};
+constexpr size_t kDelta = 2 * 128 * 4, kSum = kDelta * 128;  // bytes of a batch
+
+attn_bwd_params limited(const hints& own, const Sizes& s = kBatches) {
+  attn_bwd_params p = bwd_call(s);
+  p.hints = &own;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &p.workspace_size), Error::success);
+  return p;
+}
+
+hints limit_of(size_t bytes, const char* more = "") {
+  return parsed(("workspace_limit=" + std::to_string(bytes) + " " + more).c_str());
+}
+
+// Where the launches of the backward's last kernel, which writes dq, write to.
+std::vector<uintptr_t> written_dq(const Recording& recording) {
+  std::vector<uintptr_t> found;
+  for (const RecordedLaunch& launch : recording.launches)
+    if (launch.entry == "attn_bwd_hopper_finish")
+      found.push_back(reinterpret_cast<uintptr_t>(launch.argument<void*>(1)));
+  return found;
+}
+
+}  // namespace
+
+TEST("a backend whose workspace is too large runs in pieces of the batch that keep the limit, one after the other") {
+  Recording& recording = start("cuda");
+  for (const auto& [limit, size] : {std::pair{8, 8}, {7, 4}, {4, 4}, {3, 2}, {1, 1}}) {
+    const hints own = limit_of(static_cast<size_t>(limit) * (kDelta + kSum), "backend=hopper");
+    attn_bwd_params p = limited(own);
+    CHECK_EQ(p.workspace_size, static_cast<size_t>(size) * (kDelta + kSum));
+    for (const uintptr_t moved : {0, 1 << 20}) {  // the second call is one that is known
+      recording.launches.clear();
+      p.dq.data = pointer(address_of(7) + moved);
+      CHECK_EQ(attn_bwd(p, {}), Error::success);
+      CHECK_EQ(recording.launches.size(), size_t{3} * 8 / static_cast<size_t>(size));
+      std::vector<uintptr_t> wanted;
+      for (int64_t batch = 0; batch < 8; batch += size)
+        wanted.push_back(address_of(7) + moved + static_cast<uintptr_t>(batch * p.dq.strides[0] * 2));
+      CHECK(written_dq(recording) == wanted);
+    }
+    Explanation made;
+    CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+    CHECK_EQ(made.kernels[0].pieces, 8 / size);
+    CHECK(outcome_of(made, "workspace_limit").honoured);
+    CHECK_EQ(outcome_of(made, "workspace_limit").why,
+             size < 8 ? "the call is made in pieces, one after the other" : "");
+  }
+}
+
+TEST("each piece is the call that its part of the tensors would make, also a last one that is smaller") {
+  Recording& recording = start("cuda");
+  Sizes s = kBatches;
+  s.batch = 7;
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  attn_bwd_params p = limited(own, s);
+  p.q.strides[0] *= 3;  // a batch that is part of something larger
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  const std::vector<RecordedLaunch> pieces = recording.launches;
+  recording.launches.clear();
+  const hints forced = parsed("backend=hopper");
+  for (int64_t begin = 0; begin < 7; begin += 2) {
+    attn_bwd_params part = p;
+    part.hints = &forced;
+    for (aotriton_tensor4* t : {&part.q, &part.k, &part.v, &part.out, &part.dout, &part.dq, &part.dk, &part.dv}) {
+      t->data = static_cast<char*>(t->data) + begin * t->strides[0] * 2;
+      t->sizes[0] = std::min<int64_t>(2, 7 - begin);
+    }
+    part.logsumexp.data = static_cast<char*>(part.logsumexp.data) + begin * part.logsumexp.strides[0] * 4;
+    part.logsumexp.sizes[0] = part.q.sizes[0];
+    CHECK_EQ(attn_bwd(part, {}), Error::success);
+  }
+  CHECK_EQ(pieces.size(), 12u);
+  CHECK_EQ(recording.launches.size(), 12u);
+  for (size_t i = 0; i < pieces.size() && i < recording.launches.size(); ++i) {
+    CHECK_EQ(pieces[i].head, recording.launches[i].head);
+    CHECK_EQ(pieces[i].grid[0], recording.launches[i].grid[0]);
+    CHECK(pieces[i].arguments == recording.launches[i].arguments);
+  }
+}
+
+TEST("pieces that would lie otherwise than the first one, or that no limit asks for, are not made") {
+  start("cuda");
+  const hints own = limit_of(kDelta + kSum, "backend=hopper");
+  attn_bwd_params p = bwd_call(kBatches);
+  p.hints = &own;
+  p.q.strides[0] += 4;  // 8 bytes: general addressing, which hopper has not
+  CHECK_EQ(attn_bwd(p, {}), Error::not_supported);
+  p = bwd_call(kBatches);
+  p.logsumexp.strides[0] = p.logsumexp.sizes[1] * p.logsumexp.sizes[2];
+  Explanation made;
+  CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+  CHECK_EQ(made.kernels[0].pieces, 1);
+  const hints roomy = limit_of(8 * (kDelta + kSum));
+  p.hints = &roomy;
+  CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+  CHECK_EQ(made.kernels[0].pieces, 1);
+
+  Sizes odd = kBatches;  // rows of logsumexp that end within 16 bytes
+  odd.seqlen_q = 127, odd.heads = 1;
+  const hints tight = limit_of(127 * 4 + 127 * 128 * 4 + 256, "backend=hopper");
+  p = bwd_call(odd);
+  p.hints = &tight;
+  CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+  CHECK_EQ(made.kernels[0].pieces, 1);
+  CHECK(!outcome_of(made, "workspace_limit").honoured);
+}
+
+TEST("where another backend keeps the limit, pieces are made only if they are predicted to be faster") {
+  start("cuda");
+  const hints own = limit_of(4 * (kDelta + kSum));
+  const attn_bwd_params p = limited(own);
+  Explanation made;
+  CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+  CHECK_EQ(made.kernels[0].predicted_total_us, 0.0f);
+  CHECK_EQ(made.kernels[0].pieces, 1);  // nothing is predicted here
+  CHECK_EQ(made.kernels[0].backend, std::string("portable"));
+  CHECK(outcome_of(made, "workspace_limit").honoured);
+}
+
+TEST("a call in pieces is refused as a whole, and launches nothing then") {
+  Recording& recording = start("cuda");
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  const attn_bwd_params right = limited(own);
+  const struct {
+    std::function<void(attn_bwd_params&)> spoil;
+    const char* message;
+  } cases[] = {
+      {[](attn_bwd_params& p) { p.dk.data = static_cast<char*>(p.dv.data) + 7 * p.dv.strides[0] * 2; },
+       "attn_bwd: dk and dv are written, but overlap"},
+      {[](attn_bwd_params& p) { p.workspace = static_cast<char*>(p.dq.data) + 7 * p.dq.strides[0] * 2; },
+       "attn_bwd: workspace and dq overlap"},
+      {[](attn_bwd_params& p) { p.workspace_size -= 1; }, "bytes, 264192 are needed"},
+      {[](attn_bwd_params& p) { p.workspace = nullptr; }, "attn_bwd: workspace is null"},
+  };
+  for (const bool known : {false, true}) {
+    for (const auto& [spoil, message] : cases) {
+      add_context(recording, kContext);
+      if (known) CHECK_EQ(attn_bwd(right, {}), Error::success);
+      recording.launches.clear();
+      attn_bwd_params p = right;
+      spoil(p);
+      CHECK(attn_bwd(p, {}) != Error::success);
+      CHECK_CONTAINS(last_error_message(), message);
+      CHECK(recording.launches.empty());
+    }
+  }
+}
+
+TEST("a prepared call in pieces is launched again with other pointers, and preload loads what it needs") {
+  Recording& recording = start("cuda");
+  Sizes s = kBatches;
+  s.batch = 3;
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  attn_bwd_params p = limited(own, s);
+  CHECK_EQ(preload(p, {}), Error::success);
+  const size_t loaded = recording.loads.size();
+  PreparedCall prepared;
+  CHECK_EQ(prepare(p, {}, &prepared), Error::success);
+  CHECK_EQ(recording.loads.size(), loaded);
+  CHECK(recording.launches.empty());
+  const uintptr_t dq = address_of(12);
+  CHECK_EQ(prepared.launch({p.q.data, p.k.data, p.v.data, p.out.data, p.dout.data, p.logsumexp.data, pointer(dq),
+                            p.dk.data, p.dv.data, p.workspace},
+                           {}),
+           Error::success);
+  CHECK_EQ(recording.launches.size(), 6u);
+  const std::vector<uintptr_t> wanted = {dq, dq + static_cast<uintptr_t>(2 * p.dq.strides[0] * 2)};
+  CHECK(written_dq(recording) == wanted);
 }

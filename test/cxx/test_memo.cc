@@ -240,9 +240,15 @@ TEST("a call that is known allocates nothing") {
     add_context(recording, pointer(0xC8), vendor);
     recording.stream_contexts[kStream.handle] = pointer(0xC8);
     attn_bwd_params p = bwd_call();
+    hints own;
+    CHECK_EQ(own.parse("backend=portable schedule=dfs"), Error::success);
     const auto calls = [&] {
       Error error = attn_bwd(p, kStream);
-      if (error == Error::success) error = attn_fwd(fwd_call(), {});
+      for (const hints* some : std::initializer_list<const hints*>{nullptr, &own}) {
+        attn_fwd_params forward = fwd_call();
+        forward.hints = some;
+        if (error == Error::success) error = attn_fwd(forward, {});
+      }
       return error;
     };
     CHECK_EQ(calls(), Error::success);

@@ -294,6 +294,7 @@ constinit const OperatorInfo scale_operator{
     .steps = kSteps,
     .flops = {},
     .exact_cells = false,
+    .cut = 0,
     .check = nullptr,
 };
 

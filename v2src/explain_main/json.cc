@@ -48,16 +48,17 @@ void print_kernel(const KernelChoice& choice) {
         quoted(state.kernel).c_str(), quoted(state.choice).c_str(), quoted(state.choice_value).c_str(),
         static_cast<double>(choice.backends_predicted_us[i]));
   }
-  printf("], \"hints\": [");
-  for (int i = 0; i < choice.hint_count; ++i)
-    printf("%s{\"name\": %s, \"honoured\": %s, \"why\": %s}", i ? ", " : "", quoted(choice.hints[i].name).c_str(),
-           choice.hints[i].honoured ? "true" : "false", quoted(choice.hints[i].why).c_str());
   printf("], \"predicted_us\": %.6g, \"predicted_total_us\": %.6g, \"predicted_error\": %.6g, \"model\": %s, ",
          static_cast<double>(choice.predicted_us), static_cast<double>(choice.predicted_total_us),
          static_cast<double>(choice.predicted_error), quoted(choice.model).c_str());
-  printf("\"flops\": %.17g, \"bin_image\": %s, \"bin_psels\": %s, \"bin_copts\": %s, \"bin_median_us\": %.6g}",
+  printf("\"flops\": %.17g, \"bin_image\": %s, \"bin_psels\": %s, \"bin_copts\": %s, \"bin_median_us\": %.6g, ",
          choice.flops, quoted(choice.bin_image).c_str(), quoted(choice.bin_psels).c_str(),
          quoted(choice.bin_copts).c_str(), static_cast<double>(choice.bin_median_us));
+  printf("\"pieces\": %" PRId64 ", \"hints\": {", choice.pieces);
+  for (int i = 0; i < choice.hint_count; ++i)
+    printf("%s%s: {\"honoured\": %s, \"why\": %s}", i ? ", " : "", quoted(choice.hints[i].name).c_str(),
+           choice.hints[i].honoured ? "true" : "false", quoted(choice.hints[i].why).c_str());
+  printf("}}");
 }
 
 }  // namespace

@@ -66,8 +66,10 @@ std::string backend_line(const KernelChoice& choice, int i) {
   return line;
 }
 
-// What became of each hint of the call.
+// In how many pieces the call is made, and what became of each of its hints.
 void print_hints(const KernelChoice& choice) {
+  if (choice.pieces > 1)
+    print_fact("pieces", text("%" PRId64 ", one after the other; all else is of the first one", choice.pieces));
   for (int i = 0; i < choice.hint_count; ++i) {
     const aotriton_hint_outcome& hint = choice.hints[i];
     print_fact(i ? "" : "hints",

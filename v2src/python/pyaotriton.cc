@@ -173,7 +173,7 @@ py::dict as_dict(const KernelChoice& choice) {
                   "predicted_us"_a = choice.predicted_us, "predicted_total_us"_a = choice.predicted_total_us,
                   "predicted_error"_a = choice.predicted_error, "model"_a = choice.model, "flops"_a = choice.flops,
                   "bin_image"_a = choice.bin_image, "bin_psels"_a = choice.bin_psels, "bin_copts"_a = choice.bin_copts,
-                  "bin_median_us"_a = choice.bin_median_us,
+                  "bin_median_us"_a = choice.bin_median_us, "pieces"_a = choice.pieces,
                   "hints"_a = outcomes_of(std::span(choice.hints, static_cast<size_t>(choice.hint_count))));
 }
 

@@ -175,6 +175,7 @@ PORTABLE = Operator(
     operands=(X, W, BIAS, Y),
     scalars=(Scalar("factor", "fp32", 1.0), Scalar("times", "i32", 1)),
     backends=(Backend("portable", (KERNEL,)),),
+    cut="batch",
 )
 OPERATOR = replace(
     PORTABLE,

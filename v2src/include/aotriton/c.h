@@ -358,6 +358,8 @@ typedef struct aotriton_kernel_choice {
   double flops;                   /* of the call; 0 where nobody counts them */
   aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES]; /* what became of each of the call's hints */
   int32_t hint_count;
+  int64_t pieces; /* in which the call is made, one after the other, so that its workspace keeps a limit; usually 1. All
+                     else is of the first one */
 } aotriton_kernel_choice;
 
 /* What the call would run on `device`, a product such as "NVIDIA H200", or an arch such as "sm_90", in launch order;
