@@ -5,6 +5,7 @@ autocast and vmap. What torch makes of it on a GPU is in test/gpu/test_torch.py.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -282,3 +283,22 @@ def test_the_library_is_found_by_folder(tmp_path: Path) -> None:
     assert find(folders) == tmp_path / "a" / "libaotriton_torch.so"
     with pytest.raises(ImportError, match=f"in none of {folders[0]}: build with"):
         find(folders[:1])
+
+
+def test_what_is_asked_for_by_name_is_there() -> None:
+    """What the library takes from torch where it exists, outside of the headers of the stable ABI, this torch has; of
+    CUDA, if it has CUDA. Nothing would fail without: calls would be deterministic, or SDPA's backend have no fallback.
+    """
+    import ctypes
+    import subprocess
+
+    library = find(sys.path)
+    listed = subprocess.run(
+        ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    names = [line.split()[1] for line in listed.splitlines() if line.split()[0] == "w"]
+    names = [name for name in names if name.startswith(("aoti_torch_", "_ZN2at", "_ZNK2at"))]
+    assert len(names) == 5
+    libtorch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch.so"))
+    missing = [name for name in names if not hasattr(libtorch, name)]
+    assert missing == ([] if torch.version.cuda else [name for name in names if "cuda" in name])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ pytest.importorskip(
 from torch._dynamo.testing import AotEagerAndRecordGraphs  # noqa: E402
 
 from aotriton.torch import attention, gemm  # noqa: E402
+from aotriton.torch.library import find  # noqa: E402
 
 OPS = torch.ops.aotriton
 BACKENDS = [
@@ -96,3 +102,26 @@ def test_aot_inductor(tmp_path: Any) -> None:
     program = torch.export.export(Block(), args)
     path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "block.pt2"))
     torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*args), Block()(*args), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor wants g++ for a CPU")
+def test_a_program_without_python(tmp_path: Path) -> None:
+    """A C++ program that has loaded libaotriton_torch.so runs a package of AOTInductor: no Python is in the process."""
+
+    class Module(torch.nn.Module):
+        def forward(self, q: Any) -> Any:
+            return attention(q, q, q, causal=True)
+
+    sizes = 2, 4, 8, 16
+    q = torch.arange(math.prod(sizes)).sin().reshape(sizes).bfloat16()
+    program = torch.export.export(Module(), (q,))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "module.pt2"))
+    folder, source, binary = Path(torch.__file__).parent, Path(__file__).with_name("torch_program.cc"), tmp_path / "run"
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", str(source), "-o", str(binary)]
+    command += [f"-I{folder}/include", f"-L{folder}/lib", f"-Wl,--no-as-needed,-rpath,{folder}/lib"]
+    subprocess.run([*command, "-ltorch", "-ltorch_cpu", "-lc10"], check=True)
+    arguments = [str(find(sys.path)), package, *map(str, sizes)]
+    done = subprocess.run([str(binary), *arguments], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(Module()(q).double().sum().item(), rel=1e-6)
+    linked = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=True).stdout
+    assert "libpython" not in linked

@@ -3,34 +3,32 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <tuple>
+#include <utility>
 
 namespace aotriton_torch {
 
 namespace {
 
-constexpr size_t kMost = 100;
+constexpr size_t kMost = 100;  // reasons of an operator: messages have sizes in them, so there may be many
 std::mutex mutex;
-std::map<std::tuple<std::string, std::string, std::string>, int64_t> counts;
+std::map<std::pair<std::string, std::string>, std::map<std::string, int64_t>> counts;
 
 }  // namespace
 
 void count(const char* op, const char* what, const std::string& why) {
   const std::lock_guard lock(mutex);
-  std::tuple<std::string, std::string, std::string> key(op, what, why);
-  // Messages have sizes in them, so there may be many.
-  if (counts.size() >= kMost && !counts.count(key)) std::get<2>(key) = "for more reasons than are kept";
-  ++counts[key];
+  auto& reasons = counts[{op, what}];
+  ++reasons[reasons.size() < kMost || reasons.count(why) ? why : "for more reasons than are kept"];
 }
 
 std::string counted() {
   const std::lock_guard lock(mutex);
   std::string lines;
-  for (const auto& [key, number] : counts) {
-    const auto& [op, what, why] = key;
-    lines.append(op).append("\t").append(what).append("\t").append(why).append("\t");
-    lines.append(std::to_string(number)).append("\n");
-  }
+  for (const auto& [key, reasons] : counts)
+    for (const auto& [why, number] : reasons) {
+      lines.append(key.first).append("\t").append(key.second).append("\t").append(why).append("\t");
+      lines.append(std::to_string(number)).append("\n");
+    }
   return lines;
 }
 
