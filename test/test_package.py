@@ -105,17 +105,18 @@ def test_the_stub_is_the_bindings(prefix: Path) -> None:
     functions = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}
     classes = {node.name for node in stub.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
     assert {*functions, *classes} == {name for name in dir(binding) if not name.startswith("_")}
-    of_operators = {f"{name}{tail}" for name in binding.operators() for tail in ("", "_supported", "_workspace_size")}
+    tails = ("", "_supported", "_workspace_size", "_hint_outcomes")
+    of_operators = {f"{name}{tail}" for name in binding.operators() for tail in tails}
     for name, function in functions.items():
         doc = getattr(binding, name).__doc__
         if name in of_operators:
-            assert re.sub("_(supported|workspace_size)$", "", name) + signature(function) in doc, name
+            assert re.sub("_(supported|workspace_size|hint_outcomes)$", "", name) + signature(function) in doc, name
         else:
             (own,) = ast.parse(f"def {doc.splitlines()[0]}: ...").body
             assert isinstance(own, ast.FunctionDef)
             assert signature(function) == signature(own), name
     imported = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert imported - {None} == {"autotune", "get_include"}
+    assert imported - {None} == {"autotune", "get_include", "hints"}
 
 
 def test_without_a_binding_it_says_which_there_are(tmp_path: Path) -> None:
