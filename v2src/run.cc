@@ -270,7 +270,8 @@ Error preload(Call& call, Stream stream) noexcept {
       if (error == Error::success)
         error = each_part(call, pieces, [&](Call& part) { return load(part, device, among, stream); });
       // Hints may leave nothing to a call without a workspace.
-      if (error != Error::success && !(call.hints && among == Backends::without_workspace)) return error;
+      if (error == Error::not_supported && call.hints && among == Backends::without_workspace) break;
+      AOTRITON_TRY(error);
     }
     return Error::success;
   });
