@@ -176,6 +176,19 @@ def test_a_region_around_a_compiled_function(told: Callable[[], Any]) -> None:
     assert not told()
 
 
+def test_a_region_around_a_compiled_operator(told: Callable[[], Any]) -> None:
+    """An operator by itself, compiled, is told the hints of where it runs, and its backward none: the graph that was
+    made in one region is not bound to it.
+    """
+    torch._dynamo.reset()
+    call = torch.compile(lambda q: OPS.attn_fwd(q, q, q)[0], fullgraph=True, backend="aot_eager")
+    for wish in ("dfs", "bfs"):
+        with aotriton.hints(schedule=wish):
+            out = call(Q.clone().requires_grad_())
+        out.float().sum().backward()
+        assert told() == Counter({("attn_fwd", f"schedule={wish}"): 1})
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_checkpoint(compiled: bool, told: Callable[[], Any]) -> None:
     """What activation checkpointing computes again is told what it was told before, and so is its backward."""

@@ -22,6 +22,7 @@ from torch.nn.attention import (  # noqa: E402
 )
 from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
 
+import aotriton  # noqa: E402
 from aotriton.torch import attention, gemm, stats  # noqa: E402
 
 OPS = torch.ops.aotriton
@@ -149,6 +150,23 @@ def test_determinism_follows_torch() -> None:
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_hints_reach_the_library() -> None:
+    """A region's backend serves the call, or refuses it by name; torch's own attention goes on to torch's kernel."""
+    q, k, v, _ = problem(True)
+    with aotriton.hints(backend="portable"):
+        portable = attention(q, k, v, causal=True)
+    close(portable, attention(q, k, v, causal=True), 4)
+    with aotriton.hints(backend="none"):
+        with pytest.raises(RuntimeError, match=r"attn_fwd: .*none"):
+            attention(q, k, v, causal=True)
+        activate_flash_attention_impl("aotriton")
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = sdpa(q, k, v, is_causal=True, enable_gqa=True)
+        restore_flash_attention_impl()
+    close(out, attention(q, k, v, causal=True), 8)
+    assert any("none" in why for why in stats()["forward"]["torch"])
 
 
 def test_opcheck() -> None:
