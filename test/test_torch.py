@@ -5,7 +5,6 @@ autocast and vmap. What torch makes of it on a GPU is in test/gpu/test_torch.py.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
+import aotriton  # noqa: E402
 from aotriton.torch import attention, gemm  # noqa: E402
 from aotriton.torch.library import find  # noqa: E402
 
@@ -292,7 +292,7 @@ def test_what_is_asked_for_by_name_is_there() -> None:
     import ctypes
     import subprocess
 
-    library = find(sys.path)
+    library = find(list(aotriton.__path__))
     listed = subprocess.run(
         ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True
     ).stdout

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ pytest.importorskip(
 
 from torch._dynamo.testing import AotEagerAndRecordGraphs  # noqa: E402
 
+import aotriton  # noqa: E402
 from aotriton.torch import attention, gemm  # noqa: E402
 from aotriton.torch.library import find  # noqa: E402
 
@@ -120,7 +120,7 @@ def test_a_program_without_python(tmp_path: Path) -> None:
     command = [os.environ.get("CXX", "g++"), "-std=c++17", str(source), "-o", str(binary)]
     command += [f"-I{folder}/include", f"-L{folder}/lib", f"-Wl,--no-as-needed,-rpath,{folder}/lib"]
     subprocess.run([*command, "-ltorch", "-ltorch_cpu", "-lc10"], check=True)
-    arguments = [str(find(sys.path)), package, *map(str, sizes)]
+    arguments = [str(find(list(aotriton.__path__))), package, *map(str, sizes)]
     done = subprocess.run([str(binary), *arguments], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(Module()(q).double().sum().item(), rel=1e-6)
     linked = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=True).stdout
