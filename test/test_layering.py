@@ -40,7 +40,7 @@ TABLE = {
         "rich",
     },
     "codegen": {"aotriton", "aotriton.codegen", "aotriton.rules", "jinja2", "triton"},
-    "torch": {"aotriton.torch", "torch"},
+    "torch": {"aotriton", "aotriton.torch", "torch"},
 }
 FAMILIES = ("flash", "gemm")
 
