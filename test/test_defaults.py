@@ -29,6 +29,7 @@ OLD = replace(
     arguments=tuple(one for one in KERNEL.arguments if one.name not in NEW),
     choices=tuple(one for one in KERNEL.choices if one.name not in NEW),
     psels=tuple(one for one in KERNEL.psels if one.name not in NEW),
+    schedule=None,
 )
 # And as it may be one day: a choice in the midst of the others, a psel and a copt in front of the others.
 GROWN = replace(
