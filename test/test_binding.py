@@ -6,14 +6,12 @@ Run by ctest, which says where the binding is.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ctest_environment import from_ctest
+from ctest_environment import from_ctest, on_standin_driver
 from toy.rules import OPERATOR
 
 from aotriton.codegen.program import launch_program
@@ -269,15 +267,7 @@ print(json.dumps({"seen": seen, "asked": asked}))
 @pytest.fixture(scope="module")
 def on_standin() -> dict[str, Any]:
     """What ON_STANDIN saw: "asked" are the GPUs whose current stream torch was asked for."""
-    environment = {
-        "LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"),
-        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ON_STANDIN], capture_output=True, text=True, env=os.environ | environment
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return dict(on_standin_driver(ON_STANDIN))
 
 
 def steps(on_standin: dict[str, Any], name: str) -> list[str]:

@@ -5,14 +5,10 @@ Run by ctest, which says where the binding is.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from ctest_environment import from_ctest
+from ctest_environment import on_standin_driver
 
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
@@ -132,15 +128,7 @@ def test_calls_carry_hints() -> None:
     """What a hint refuses is refused in a real call, too; the others launch one kernel, and outcomes are told without a
     launch.
     """
-    environment = {
-        "LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"),
-        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ON_STANDIN], capture_output=True, text=True, env=os.environ | environment
-    )
-    assert done.returncode == 0, done.stderr
-    calls, supported, outcomes = json.loads(done.stdout)
+    calls, supported, outcomes = on_standin_driver(ON_STANDIN)
     refusal = "attn_fwd: hint backend=none: its backends are portable, hopper"
     assert [one["result"] for one in calls] == [None, None, None, refusal, None, None]
     assert [len(one["launches"]) for one in calls] == [1, 1, 1, 0, 1, 1]

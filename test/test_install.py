@@ -124,9 +124,8 @@ def test_a_project_adds_a_family_of_its_own(prefix: Path, tmp_path: Path, toy: K
     assert len(list((tmp_path / "store").glob("scale_rows_sm_90_*.cubin"))) == 8
 
 
-def pkg_config_flags(prefix: Path) -> list[str]:
+def pkg_config_flags(file: Path) -> list[str]:
     """Compiler and linker flags of the .pc file, worked out as pkg-config does."""
-    (file,) = prefix.rglob("pkgconfig/aotriton_v2.pc")
     variables, fields = {"pcfiledir": str(file.parent)}, {}
     for line in file.read_text().splitlines():
         for name, value in variables.items():
@@ -141,7 +140,8 @@ def pkg_config_flags(prefix: Path) -> list[str]:
 
 def test_the_pkg_config_file_gives_flags_that_build(prefix: Path, tmp_path: Path) -> None:
     """The README's example compiles and links with the flags of aotriton_v2.pc alone, as pkg-config reads them."""
-    flags = pkg_config_flags(prefix)
+    (file,) = prefix.rglob("pkgconfig/aotriton_v2.pc")
+    flags = pkg_config_flags(file)
     main = tmp_path / "main.cc"
     main.write_text(
         "bool attention(void*, void*, void*, void*, void*);\nint main() { return attention(0, 0, 0, 0, 0); }\n"

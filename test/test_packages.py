@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from ctest_environment import from_ctest
+from test_install import pkg_config_flags
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = "_own"
@@ -154,14 +154,12 @@ def cmake_user(prefix: Path, folder: Path, components: str = "") -> subprocess.C
 
 
 def builds_a_user(prefix: Path, pkg_config: Path, tmp_path: Path) -> None:
-    """A CMake project and the flags of pkg-config each give a program that runs."""
+    """A CMake project and the flags of the .pc file each give a program that runs."""
     done = cmake_user(prefix, tmp_path / "cmake")
     assert done.returncode == 0, done.stderr
     must(CMAKE, "--build", tmp_path / "cmake")
     must(tmp_path / "cmake" / "user")
-    if not shutil.which("pkg-config"):
-        pytest.skip("there is no pkg-config")
-    flags = must("pkg-config", "--cflags", "--libs", f"aotriton{SUFFIX}_v2", PKG_CONFIG_PATH=str(pkg_config)).split()
+    flags = pkg_config_flags(pkg_config / f"aotriton{SUFFIX}_v2.pc")
     must(CXX, "-std=c++17", tmp_path / "cmake" / "main.cc", *flags, "-o", tmp_path / "user")
     (libraries,) = (flag[2:] for flag in flags if flag.startswith("-L"))
     must(tmp_path / "user", LD_LIBRARY_PATH=libraries)

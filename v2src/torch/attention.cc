@@ -20,6 +20,19 @@ float scale_of(std::optional<double> given) {
 
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
+// On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
+template <class Call, class WorkspaceSize, class Launch, class Explain>
+aotriton_error compute_as(const char* op, const Call& call, const std::string& hints, WorkspaceSize workspace_size,
+                          Launch launch, Explain explain) {
+  const Hints told(op, hints);
+  auto params = call.params;
+  params.hints = told.get();
+  if (call.q.is_cuda()) return run(params, call.q, workspace_size, launch);
+  const aotriton_error error = check_as_on_gpu(params, explain);
+  if (error == AOTRITON_SUCCESS) reference(params);
+  return error;
+}
+
 }  // namespace
 
 Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<double> sm_scale, bool causal) {
@@ -80,23 +93,13 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 }
 
 aotriton_error compute(const Forward& call, const std::string& hints) {
-  const Hints told("attn_fwd", hints);
-  aotriton_attn_fwd_params params = call.params;
-  params.hints = told.get();
-  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_fwd_workspace_size, aotriton_attn_fwd);
-  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_fwd);
-  if (error == AOTRITON_SUCCESS) reference(params);
-  return error;
+  return compute_as("attn_fwd", call, hints, aotriton_attn_fwd_workspace_size, aotriton_attn_fwd,
+                    aotriton_explain_attn_fwd);
 }
 
 aotriton_error compute(const Backward& call, const std::string& hints) {
-  const Hints told("attn_bwd", hints);
-  aotriton_attn_bwd_params params = call.params;
-  params.hints = told.get();
-  if (call.q.is_cuda()) return run(params, call.q, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd);
-  const aotriton_error error = check_as_on_gpu(params, aotriton_explain_attn_bwd);
-  if (error == AOTRITON_SUCCESS) reference(params);
-  return error;
+  return compute_as("attn_bwd", call, hints, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd,
+                    aotriton_explain_attn_bwd);
 }
 
 }  // namespace aotriton_torch
