@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from attention import gpu_state, machine, race
 
 ROUNDS = 31
-# batch, heads of q and of k, seqlen, head_dim, causal: keys and values of all heads in the L2 cache, and far beyond it.
+# batch, heads of q and of k, seqlen, head_dim, causal: many short heads, all of them in the L2 cache, and far beyond it.
 SHAPES = (
+    (16, 16, 16, 512, 128, True),
     (1, 16, 16, 2048, 64, True),
     (4, 32, 8, 4096, 128, True),
     (16, 32, 32, 2048, 128, True),

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -82,10 +82,10 @@ def contenders(device: str) -> dict[str, Callable[[], AbstractContextManager]]:
     }
 
 
-def causal_attention(who: str) -> Callable[..., Any]:
+def causal_attention(who: str, q: Any, k: Any, v: Any) -> Any:
     if who == OPERATOR:
-        return partial(aotriton.torch.attention, causal=True)
-    return partial(scaled_dot_product_attention, is_causal=True)
+        return aotriton.torch.attention(q, k, v, causal=True)
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def wait(device: str) -> None:
@@ -111,7 +111,7 @@ def host_times(sizes: Sizes, device: str) -> dict[str, dict[str, list[float]]]:
         q, k, v = (tensor.clone().requires_grad_(recorded) for tensor in tensors)
         operator = torch.ops.aotriton.attn_fwd
         calls = {
-            who: partial(operator, q, k, v, causal=True) if who == OPERATOR else partial(causal_attention(who), q, k, v)
+            who: partial(operator, q, k, v, causal=True) if who == OPERATOR else partial(causal_attention, who, q, k, v)
             for who in contenders(device)
         }
         taken: dict[str, list[float]] = {who: [] for who in calls}
@@ -136,10 +136,10 @@ def host_times(sizes: Sizes, device: str) -> dict[str, dict[str, list[float]]]:
 
 
 class Block(torch.nn.Module):
-    def __init__(self, sizes: Sizes, attention: Callable[..., Any]) -> None:
+    def __init__(self, sizes: Sizes, who: str) -> None:
         super().__init__()
         width = sizes.width
-        self.heads, self.attention = sizes.heads, attention
+        self.heads, self.who = sizes.heads, who  # which is a constant to a compiler, so each has code of its own
         self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
@@ -147,16 +147,16 @@ class Block(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         batch, rows, width = x.shape
         q, k, v = self.qkv(self.before(x)).view(batch, rows, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        x = x + self.out(self.attention(q, k, v).transpose(1, 2).reshape(batch, rows, width))
+        x = x + self.out(causal_attention(self.who, q, k, v).transpose(1, 2).reshape(batch, rows, width))
         return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, sizes: Sizes, attention: Callable[..., Any]) -> None:
+    def __init__(self, sizes: Sizes, who: str) -> None:
         super().__init__()
         self.tokens = torch.nn.Embedding(sizes.vocabulary, sizes.width)
         self.places = torch.nn.Embedding(sizes.seqlen, sizes.width)
-        self.blocks = torch.nn.Sequential(*(Block(sizes, attention) for _ in range(sizes.layers)))
+        self.blocks = torch.nn.Sequential(*(Block(sizes, who) for _ in range(sizes.layers)))
         self.norm = torch.nn.LayerNorm(sizes.width)
         torch.nn.init.normal_(self.tokens.weight, std=0.02)
         torch.nn.init.normal_(self.places.weight, std=0.02)
@@ -166,43 +166,66 @@ class Gpt(torch.nn.Module):
         return self.norm(self.blocks(x)) @ self.tokens.weight.T
 
 
-def batches(sizes: Sizes, device: str) -> Iterator[Any]:
-    """Tokens of which nine in ten follow from the one before, so that there is something to learn."""
+@cache
+def batches(sizes: Sizes, device: str) -> Any:
+    """[steps, batch, seqlen + 1] tokens of which nine in ten follow from the one before, so that there is something to
+    learn.
+    """
     generator = torch.Generator().manual_seed(0)
     follows = torch.randperm(sizes.vocabulary, generator=generator)
-    for _ in range(sizes.steps):
-        tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.seqlen + 1), generator=generator)
-        told = torch.rand(tokens.shape, generator=generator) < 0.9
-        for i in range(1, sizes.seqlen + 1):
-            tokens[:, i] = torch.where(told[:, i], follows[tokens[:, i - 1]], tokens[:, i])
-        yield tokens.to(device)
+    tokens = torch.randint(sizes.vocabulary, (sizes.steps, sizes.batch, sizes.seqlen + 1), generator=generator)
+    told = torch.rand(tokens.shape, generator=generator) < 0.9
+    for i in range(1, sizes.seqlen + 1):
+        tokens[..., i] = torch.where(told[..., i], follows[tokens[..., i - 1]], tokens[..., i])
+    return tokens.to(device)
 
 
-def train(who: str, mode: str, sizes: Sizes, device: str) -> dict[str, Any]:
-    """Losses of all steps, and tokens/s over the second half of them."""
-    torch.manual_seed(0)
-    model = Gpt(sizes, causal_attention(who)).to(device)
-    run = MODES[mode](model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
-    losses, halfway = [], 0.0
-    for step, tokens in enumerate(list(batches(sizes, device))):
-        if step == sizes.steps // 2:
-            wait(device)
-            halfway = perf_counter()
-        with torch.autocast(device, dtype=torch.bfloat16):
-            logits = run(tokens[:, :-1])
-        loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.detach())
-    wait(device)
-    seconds = perf_counter() - halfway
-    steps = sizes.steps - sizes.steps // 2
+class Training:
+    """A model that is trained as GPT-2 is: a learning rate that rises for 100 steps, gradients of norm 1 at most."""
+
+    def __init__(self, who: str, mode: str, sizes: Sizes, device: str) -> None:
+        torch.manual_seed(0)
+        self.model = Gpt(sizes, who).to(device)
+        self.data, self.device = batches(sizes, device), device
+        self.run = MODES[mode](self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=device == "cuda")
+        self.rising = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.01, 1.0, 100)
+        self.losses: list[Any] = []
+        self.seconds: list[float] = []  # of a step, the mean of several
+
+    def steps(self, count: int) -> None:
+        wait(self.device)
+        start = perf_counter()
+        for _ in range(count):
+            tokens = self.data[len(self.losses)]
+            with torch.autocast(self.device, dtype=torch.bfloat16):
+                logits = self.run(tokens[:, :-1])
+            loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.rising.step()
+            self.losses.append(loss.detach())
+        wait(self.device)
+        self.seconds.append((perf_counter() - start) / count)
+
+
+def train(mode: str, sizes: Sizes, device: str) -> dict[str, dict[str, Any]]:
+    """Of each contender, losses of all steps and tokens/s: the median over the second half, ten steps each in turn."""
+    trainings = {who: Training(who, mode, sizes, device) for who in contenders(device)}
+    turn = min(10, sizes.steps // 4)
+    for _ in range(sizes.steps // turn):
+        for who, select in contenders(device).items():
+            with select():
+                trainings[who].steps(turn)
     return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "tokens_per_s": round(steps * sizes.batch * sizes.seqlen / seconds),
-        "losses": [round(loss.item(), 5) for loss in losses],
+        who: {
+            "parameters": sum(parameter.numel() for parameter in one.model.parameters()),
+            "tokens_per_s": round(sizes.batch * sizes.seqlen / statistics.median(one.seconds[len(one.seconds) // 2 :])),
+            "losses": [round(loss.item(), 5) for loss in one.losses],
+        }
+        for who, one in trainings.items()
     }
 
 
@@ -233,25 +256,54 @@ def llama(sizes: Sizes, device: str) -> Any:
     return transformers.LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
 
 
-def prefill(model: Any, who: str, mode: str, sizes: Sizes, device: str) -> dict[str, Any]:
-    """Tokens/s of prompts, and the logits of the last token."""
-    model.set_attn_implementation("aotriton" if who == OPERATOR else "sdpa")
-    torch._dynamo.reset()
-    run = MODES[mode](model)
+def register(who: str) -> str:
+    """The name under which transformers knows a contender: torch's attention by as many names, each compiled alone."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if who == OPERATOR:
+        return "aotriton"
+
+    def attention(module: Any, q: Any, k: Any, v: Any, mask: Any, **others: Any) -> tuple[Any, None]:
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=others["scaling"], enable_gqa=True)
+        return out.transpose(1, 2), None
+
+    name = f"bench {who}"
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sys.modules["attention_example"].mask)
+    return name
+
+
+def prefill(model: Any, mode: str, sizes: Sizes, device: str) -> dict[str, dict[str, Any]]:
+    """Of each contender, tokens/s of prompts, the median over calls in turn, and logits of the last token."""
+    names = {who: register(who) for who in contenders(device)}
+
+    def call(who: str, tokens: Any) -> Any:
+        assert who in names  # a constant to a compiler, so that each contender has code of its own
+        return model(tokens, logits_to_keep=1).logits  # without a cache, transformers masks what it is compiled for
+
+    run = MODES[mode](call)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(sizes.vocabulary, (sizes.batch, sizes.seqlen), generator=generator).to(device)
+    seconds: dict[str, list[float]] = {who: [] for who in names}
+    logits = {}
     with torch.inference_mode():
-        for _ in range(3):
-            logits = run(tokens, use_cache=False, logits_to_keep=1).logits
-        wait(device)
-        start = perf_counter()
-        for _ in range(sizes.steps):
-            run(tokens, use_cache=False, logits_to_keep=1)
-        wait(device)
-    seconds = perf_counter() - start
+        for turn in range(sizes.steps + 3):
+            for who, select in contenders(device).items():
+                model.set_attn_implementation(names[who])
+                with select():
+                    run(who, tokens)  # after a change the first one is not warm
+                    wait(device)
+                    start = perf_counter()
+                    logits[who] = run(who, tokens)
+                    wait(device)
+                if turn >= 3:
+                    seconds[who].append(perf_counter() - start)
     return {
-        "tokens_per_s": round(sizes.steps * sizes.batch * sizes.seqlen / seconds),
-        "logits": logits.float().flatten().tolist()[:64],
+        who: {
+            "tokens_per_s": round(sizes.batch * sizes.seqlen / statistics.median(seconds[who])),
+            "logits": logits[who].float().flatten().tolist()[:64],
+        }
+        for who in names
     }
 
 
@@ -325,22 +377,19 @@ def main() -> None:
         gc.enable()
         keep()
     if "train" in parts:
-        record["train"] = {mode: {} for mode in MODES}
+        record["train"] = {}
         for mode in MODES:
-            for who, select in contenders(device).items():
-                torch._dynamo.reset()
-                with select():
-                    record["train"][mode][who] = train(who, mode, TOY if options.toy else GPT, device)
-                keep()
+            torch._dynamo.reset()
+            record["train"][mode] = train(mode, TOY if options.toy else GPT, device)
+            keep()
     if "prefill" in parts:
         sizes = TOY if options.toy else LLAMA
         model = llama(sizes, device)
-        record["prefill"] = {mode: {} for mode in MODES}
+        record["prefill"] = {}
         for mode in MODES:
-            for who, select in contenders(device).items():
-                with select():
-                    record["prefill"][mode][who] = prefill(model, who, mode, sizes, device)
-                keep()
+            torch._dynamo.reset()
+            record["prefill"][mode] = prefill(model, mode, sizes, device)
+            keep()
     record["stats"] = aotriton.torch.stats()
     keep()
     print(table(record))

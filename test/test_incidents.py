@@ -287,6 +287,16 @@ def test_an_unfinished_campaign_does_not_count(tmp_path: Path, orders: dict[str,
     assert decidable(functionals, outcomes[:-1], winners, {}) == (outcomes[:-1], held)
 
 
+def test_a_campaign_with_a_new_candidate_in_its_race_is_finished(tmp_path: Path, orders: dict[str, object]) -> None:
+    """Four race; where one of them was not known before, the fifth, which was, need not."""
+    first = [o for o in run(tmp_path, small()) if o.phase == "sweep"]
+    assert len(first) > 4
+    again = [replace(o, id=o.id + 1000, session=2, status="ok", median_us=10 + i / 100) for i, o in enumerate(first)]
+    again += [replace(o, id=o.id + 1000, phase="race") for o in again[:4]]
+    rows = first[1:] + again
+    assert decidable(siblings(small()[0].functional), rows, [], {2: "again"}) == (rows, set())
+
+
 class Bound:
     """A launcher that says where its process may run."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
+from torch._dynamo.testing import EagerAndRecordGraphs  # noqa: E402
+
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "transformers" / "attention.py"
 
 
@@ -22,7 +25,7 @@ def example() -> Any:
     spec = importlib.util.spec_from_file_location("attention_example", EXAMPLE)
     assert spec
     assert spec.loader
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)  # where a compiler looks it up
     spec.loader.exec_module(module)
     return module
 
@@ -75,6 +78,19 @@ def test_generation_runs_on_it(model: Any, calls: list[tuple[int, int, bool]]) -
     prompt = torch.arange(1, 6)[None]
     model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0)
     assert calls == [(5, 5, True)] * 2 + [(1, 6, False)] * 2 + [(1, 7, False)] * 2
+
+
+@pytest.mark.usefixtures("example")
+def test_a_compiled_llama_runs_on_it(model: Any) -> None:
+    """A compiler that traces the model finds the operator in each layer, and no mask."""
+    torch._dynamo.reset()
+    model.set_attn_implementation("aotriton")
+    backend = EagerAndRecordGraphs()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(torch.arange(22).view(2, 11))
+    nodes = [node for graph in backend.graphs for node in graph.graph.nodes]
+    assert sum(node.target is torch.ops.aotriton.attn_fwd for node in nodes) == 2
+    assert not [node for node in nodes if "scaled_dot_product" in str(node.target)]
 
 
 def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool]]) -> None:

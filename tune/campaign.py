@@ -101,6 +101,8 @@ def _without_unfinished(
     for campaign in sorted({campaign_of[row.session] for row in rows if row.session in campaign_of}):
         own = [row for row in rows if campaign_of.get(row.session) == campaign]
         known = {row.image for row in rows if row.session < min(one.session for one in own)} & names
-        if known and not finished(known, own) and not any(row.session in ended for row in own):
+        counting = [row for row in own if row.image in names]  # images that were new to it race, too
+        through = known.issubset(row.image for row in counting) and not race_is_due(counting)
+        if known and not through and not any(row.session in ended for row in own):
             rows = [row for row in rows if row not in own]
     return rows

@@ -19,5 +19,12 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
     return aotriton.torch.attention(query, key, value, causal=causal, scale=scaling).transpose(1, 2), None
 
 
+def mask(*, q_length, kv_length, attention_mask=None, local_size=None, allow_is_causal_skip=True, **others):
+    if allow_is_causal_skip and attention_mask is None and local_size is None and q_length == kv_length:
+        return None  # causal says it all; sdpa_mask makes one all the same where a compiler traces the model
+    given = {"attention_mask": attention_mask, "local_size": local_size, "allow_is_causal_skip": allow_is_causal_skip}
+    return sdpa_mask(q_length=q_length, kv_length=kv_length, **given, **others)
+
+
 AttentionInterface.register("aotriton", attention)
-AttentionMaskInterface.register("aotriton", sdpa_mask)  # none where causal says it all
+AttentionMaskInterface.register("aotriton", mask)

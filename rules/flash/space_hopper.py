@@ -50,7 +50,7 @@ def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) 
     if not functional["CAUSAL"]:
         return config["GROUP_ROUNDS"] != 0
     several = keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
-    return config["GROUP_ROUNDS"] == 0 if several else config["GROUP_ROUNDS"] != 4
+    return not several and config["GROUP_ROUNDS"] not in (0, 4)
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -96,7 +96,7 @@ FORWARD_RESTRICTIONS = (
     Restriction("one more stage fits", _too_few_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("a program with one tile has Q's memory free for Out", _one_tile, certain=False),
-    Restriction("GROUP_ROUNDS orders causal tiles of several rounds, and is 4 where there is one", _one_order),
+    Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 0 or 4 where there is one round of them", _one_order),
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -120,6 +121,16 @@ def test_it_runs_on_torchs_current_stream_and_device() -> None:
         got = attention(late, k, v, causal=True)
     stream.synchronize()
     assert torch.equal(got, expected)
+
+
+def test_a_new_thread_computes() -> None:
+    """No context is current in a thread before CUDA's runtime is called there; autograd's are such threads."""
+    q, k, v, _ = problem(True)
+    expected, found = attention(q, k, v, causal=True), []
+    thread = threading.Thread(target=lambda: found.append(attention(q, k, v, causal=True)))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], expected)
 
 
 def test_tensors_of_different_devices_are_refused() -> None:

@@ -63,7 +63,7 @@ def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constex
     last, which has all heads that are left: see `tile_at`.
     """
     group = heads
-    if CAUSAL:
+    if CAUSAL and GROUP_ROUNDS > 0:
         group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + blocks // 2) // blocks, 1)
         group = gl.minimum(group, heads)
     return group, gl.maximum(heads // group, 1) - 1
@@ -95,14 +95,16 @@ def tile_at(
 ):  # fmt: skip
     """First row, head (of all heads of the batch) and number of key tiles of this program's tile i.
 
-    Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, they are sorted, the longest first,
-    and every second round goes through the programs backwards, so that all programs have about the same to do; the last
-    tiles, which not every program gets, are the shortest. Heads form groups of about GROUP_ROUNDS rounds (an even
-    number), dealt out one after the other: a group's keys and values should fit in the L2 cache.
+    Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, every second round goes through the
+    programs backwards, so that all programs have about the same to do. With a GROUP_ROUNDS that is not 0 causal tiles
+    are sorted, the longest first, so that the last ones, which not every program gets, are the shortest: heads form
+    groups of about GROUP_ROUNDS rounds (an even number), dealt out one after the other, whose keys and values should
+    fit in the L2 cache. With 0 it is head after head: each is read once, and programs differ more where heads have many
+    tiles.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
-    if CAUSAL:
+    if CAUSAL and GROUP_ROUNDS > 0:
         group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
         rounds = gl.maximum(tiles_for_program(group * blocks), 1)
         g = gl.minimum(i // rounds, full)
@@ -113,7 +115,7 @@ def tile_at(
     if round % 2 == 1:
         place = programs - 1 - place
     tile = round * programs + place
-    if CAUSAL:
+    if CAUSAL and GROUP_ROUNDS > 0:
         group_now = gl.where(g == full, heads - full * group, group)
         block = tile // group_now
         head = g * group + tile % group_now

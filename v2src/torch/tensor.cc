@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "driver/driver.h"
+#include "error.h"
+
 // Only builds of torch for CUDA or ROCm have it: libtorch_cuda's, of the stable ABI.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
 
@@ -87,9 +90,21 @@ Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& lik
   return allocate(sizes.data(), strides.data(), sizes.size(), dtype, like);
 }
 
-OnDeviceOf::OnDeviceOf(const Tensor& tensor) : guard_(tensor.get_device_index()) {
+OnDeviceOf::OnDeviceOf(const Tensor& tensor) : index_(tensor.get_device_index()), guard_(index_) {
   if (!aoti_torch_get_current_cuda_stream) fail("aotriton: this build of torch has no CUDA");
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream_));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index_, &stream_));
+}
+
+void OnDeviceOf::make_context_current() const {
+  using namespace aotriton::v2;
+  const Driver* const found = driver();
+  if (!found) fail(last_error_message());
+  void* context;
+  int status = found->primary_context(index_, &context);
+  if (!status) status = found->enter(context);
+  if (status)
+    raise_if(
+        static_cast<aotriton_error>(driver_failure(*found, status, "aotriton", "make the tensors' device current")));
 }
 
 // Without an answer, yes: that is slower, and never wrong.

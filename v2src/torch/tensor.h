@@ -65,7 +65,12 @@ class OnDeviceOf {
   explicit OnDeviceOf(const Tensor& tensor);
   void* stream() const { return stream_; }  // torch's current one
 
+  // A thread that torch made, such as autograd's, has no context before something calls CUDA's runtime: then it gets
+  // the device's own, and keeps it, as the runtime would have it.
+  void make_context_current() const;
+
  private:
+  int32_t index_;
   torch::stable::accelerator::DeviceGuard guard_;
   void* stream_ = nullptr;
 };
@@ -79,7 +84,12 @@ aotriton_error run(Params params, const Tensor& like, aotriton_error (*workspace
                    aotriton_error (*launch)(const Params*, void*)) {
   const OnDeviceOf device(like);
   size_t bytes = 0;
-  if (const aotriton_error error = workspace_size(&params, device.stream(), &bytes)) return error;
+  aotriton_error error = workspace_size(&params, device.stream(), &bytes);
+  if (error == AOTRITON_NO_CONTEXT) {
+    device.make_context_current();
+    error = workspace_size(&params, device.stream(), &bytes);
+  }
+  if (error != AOTRITON_SUCCESS) return error;
   std::optional<Tensor> workspace;
   if (bytes) {
     workspace = empty({static_cast<int64_t>(bytes)}, aoti_torch_dtype_uint8(), like);
