@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from attention import gpu_state, machine, race
 
 ROUNDS = 31
-# batch, heads of q and of k, seqlen, head_dim, causal: many short heads, all of them in the L2 cache, and far beyond it.
+# batch, heads of q and k, seqlen, head_dim, causal: many short heads; what fits in the L2 cache; far beyond it.
 SHAPES = (
     (16, 16, 16, 512, 128, True),
     (1, 16, 16, 2048, 64, True),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,18 +225,26 @@ def test_cuda_graph() -> None:
     assert torch.equal(out, attention(q, k, v, causal=True))
 
 
+PACKAGED = """
+import sys
+import torch
+from aotriton.torch import attention
+
+class Module(torch.nn.Module):
+    def forward(self, q, k, v):
+        return attention(q, k, v, causal=True) * 2
+
+args = tuple(torch.randn(2, 200, h, 64, device="cuda").bfloat16().transpose(1, 2) for h in (4, 2, 2))
+path = torch._inductor.aoti_compile_and_package(torch.export.export(Module(), args), package_path=sys.argv[1])
+assert torch.equal(torch._inductor.aoti_load_package(path)(*args), Module()(*args))
+"""
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor wants g++")
-def test_aot_inductor(tmp_path: Any) -> None:
-    """A package of AOTInductor computes what the module does."""
-
-    class Module(torch.nn.Module):
-        def forward(self, q: Any, k: Any, v: Any) -> Any:
-            return attention(q, k, v, causal=True) * 2
-
-    args = tuple(problem(True)[:3])
-    program = torch.export.export(Module(), args)
-    path = torch._inductor.aoti_compile_and_package(program, package_path=os.path.join(tmp_path, "module.pt2"))
-    assert torch.equal(torch._inductor.aoti_load_package(path)(*args), Module()(*args))
+def test_aot_inductor(tmp_path: Path) -> None:
+    """A package of AOTInductor computes what the module does; in a process of its own, which a crash would end."""
+    done = subprocess.run([sys.executable, "-c", PACKAGED, tmp_path / "module.pt2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("causal", [False, True])
