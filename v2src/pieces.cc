@@ -39,7 +39,9 @@ Piece::Piece(const Call& whole, int64_t begin, int64_t size) noexcept : call(who
     if (!view.sizes) continue;
     auto& [sizes, strides] = call.dims[slot];
     const size_t rank = info.operands[slot].dims.size(), cut = cut_of(info, slot);
-    if (view.data) view.data = static_cast<char*>(view.data) + step_of(whole, slot, begin);
+    if (view.data)
+      view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view.data) +
+                                          static_cast<uintptr_t>(step_of(whole, slot, begin)));
     std::copy_n(view.sizes, rank, sizes);
     std::copy_n(view.strides, rank, strides);
     if (cut < rank) sizes[cut] = size;
@@ -52,7 +54,9 @@ int64_t step_of(const Call& whole, size_t slot, int64_t size) noexcept {
   const View& view = whole[slot];
   const size_t cut = cut_of(*whole.info, slot);
   if (!view.sizes || cut == whole.info->operands[slot].dims.size() || view.sizes[cut] == 1) return 0;
-  return size * view.strides[cut] * bytes_of(view.dtype);
+  // A tensor without elements may have any strides: unsigned numbers may wrap, and what they are aligned to stays.
+  const uint64_t stride = static_cast<uint64_t>(view.strides[cut]), bytes = static_cast<uint64_t>(bytes_of(view.dtype));
+  return static_cast<int64_t>(static_cast<uint64_t>(size) * stride * bytes);
 }
 
 Error plan_pieces(Call& call, const Place& place, Backends among, Pieces* pieces) noexcept {
