@@ -11,20 +11,15 @@ import subprocess
 from pathlib import Path
 
 from ctest_environment import from_ctest
+from page import DOCS, snippet
 from test_install import WARNINGS, pkg_config_flags
 
-TEXT = (Path(__file__).resolve().parent.parent / "docs" / "cpp.md").read_text()
-
-
-def snippet(language: str) -> str:
-    """The document's only one in this language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return str(found)
+TEXT = (DOCS / "cpp.md").read_text()
 
 
 def built(folder: Path, more: str = "") -> Path:
     """The program, with the flags that the installed .pc file has for it, and ``more`` behind its classes."""
-    program = snippet("cpp")
+    program = snippet(TEXT, "cpp")
     if more:
         program = program[: program.index("int main()")] + more
     source = folder / "layer.cc"
@@ -39,7 +34,7 @@ def built(folder: Path, more: str = "") -> Path:
 
 def test_the_program_says_what_would_run(tmp_path: Path) -> None:
     """The page's command builds it; without a GPU it says which kernel it would be, and what is missing."""
-    assert "pkg-config --cflags --libs aotriton_v2) -o layer" in snippet("sh")
+    assert "pkg-config --cflags --libs aotriton_v2) -o layer" in snippet(TEXT, "sh")
     done = subprocess.run([built(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()

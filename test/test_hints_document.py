@@ -13,33 +13,28 @@ from pathlib import Path
 
 import pytest
 from ctest_environment import from_ctest
+from page import DOCS, snippet
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.kernel import BFS, DFS, KernelDescription
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs" / "hints.md").read_text()
+TEXT = (DOCS / "hints.md").read_text()
 HINTS = re.findall(r"^\| `(\w+)` \| ", TEXT.partition("## As text")[0], re.MULTILINE)
-
-
-def snippet(language: str) -> str:
-    """The document's only one in this language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return str(found)
 
 
 def test_the_python_snippet_runs() -> None:
     """It asserts that its schedule is honoured."""
     pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
     names: dict[str, object] = {}
-    exec(snippet("python"), names)
+    exec(snippet(TEXT, "python"), names)
     assert "kernel" in names
 
 
 def test_the_command_runs() -> None:
     """It says what became of both of its hints."""
-    program, *arguments = shlex.split(snippet("sh"))
+    program, *arguments = shlex.split(snippet(TEXT, "sh"))
     assert program == "aotriton-explain"
     done = subprocess.run([from_ctest("AOTRITON_EXPLAIN"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -50,7 +45,7 @@ def test_the_command_runs() -> None:
 def test_the_cxx_snippet_compiles(tmp_path: Path) -> None:
     """As C++17, with the public headers alone."""
     source = tmp_path / "snippet.cc"
-    source.write_text("#include <aotriton/flash.h>\n\n#include <cstdio>\n\n" + snippet("cpp"))
+    source.write_text("#include <aotriton/flash.h>\n\n#include <cstdio>\n\n" + snippet(TEXT, "cpp"))
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", "-fsyntax-only"]
     subprocess.run([os.environ.get("CXX", "g++"), *flags, source], check=True)
 
