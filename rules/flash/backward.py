@@ -5,7 +5,7 @@ from __future__ import annotations
 from aotriton.rules.expression import scalar
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS
+from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS, PAIR_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
@@ -132,6 +132,7 @@ ATTN_BWD_DQ = KernelDescription(
 
 KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
+KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
 
 ATTN_BWD_HOPPER_PREPARE = KernelDescription(
@@ -193,6 +194,43 @@ ATTN_BWD_HOPPER = KernelDescription(
     schedule=DFS,
 )
 
+# As ATTN_BWD_HOPPER, with consumers that go on by themselves.
+HEAD_DIM_PAIR = c.HEAD_DIM.narrowed(64, 128)
+
+ATTN_BWD_HOPPER_PAIR = KernelDescription(
+    name="attn_bwd_hopper_pair",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, KEY_ROWS),
+        Tensor("V", c.V, KEY_ROWS),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DK", DK, KEY_ROWS),
+        Tensor("DV", DV, KEY_ROWS),
+        Tensor("DQSum", DQ_SUM, (1, 1, 64, 64), does="add"),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *c.SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+    ),
+    choices=(c.T, HEAD_DIM_PAIR, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=c.grid("seqlen_k", 128, "heads_k"),
+    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+    ),
+    restrictions=PAIR_RESTRICTIONS,
+    archs=("sm_90",),
+    gluon=True,
+    schedule=DFS,
+)
+
 ATTN_BWD_HOPPER_FINISH = KernelDescription(
     name="attn_bwd_hopper_finish",
     family=c.FAMILY,
@@ -219,7 +257,6 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
 
 # At head dim 256 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
 HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
-KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 
 ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     name="attn_bwd_hopper_dk_dv",
@@ -290,6 +327,7 @@ OPERATOR = Operator(
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend("hopper", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)),
+        Backend("hopper_pair", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)),
         Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ), (DELTA,)),
     ),
     fills_when_empty=True,

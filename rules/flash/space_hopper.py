@@ -81,9 +81,17 @@ def _backward_shared(functional: Functional, keys: Mapping[str, int], config: Co
     return shared > functional.target.shared_limit
 
 
+def _other_half(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["BLOCK_M"] * _head_dim(functional) != 64 * 128
+
+
 BACKWARD_RESTRICTIONS = (
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("the tiles do not fit in shared memory", _backward_shared),
+)
+
+PAIR_RESTRICTIONS = (
+    Restriction("each consumer has a tile of 64 x 64 of dq: 128 rows at head dim 64, 64 at 128", _other_half),
 )
 
 FORWARD_RESTRICTIONS = (
