@@ -1,4 +1,4 @@
-"""Times the library beside torch's FA2 and cuDNN attention: from the grid below to JSON, a table and a plot.
+"""Times the library beside its peers' attention: from the grid below to JSON, a table and a plot.
 
 python bench/attention.py --json bench/results/attention.json --plot bench/results/attention.svg
 python bench/attention.py --from bench/results/attention.json --plot bench/results/attention.svg   # needs no GPU
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import itertools
 import json
 import math
@@ -16,98 +17,23 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from contenders import LIBRARY, PEERS, Contender, contenders
 
 from aotriton.tune.measure import GpuClock
 
-LIBRARY, FA2, CUDNN = "aotriton", "FA2", "cuDNN"
-PEERS = (FA2, CUDNN)
 OPERATORS = {"forward": "attn_fwd", "backward": "attn_bwd"}
 DIRECTIONS = tuple(OPERATORS)
 
 TOKENS, WIDTH = 16384, 2048  # batch x seqlen, heads x head_dim
 HEAD_DIMS, SEQLENS = (64, 128, 256), (512, 2048, 8192)
 ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
-
-
-@dataclass
-class Contender:
-    """One implementation on fixed inputs. ``forward`` and ``backward`` return (out,) and (dq, dk, dv)."""
-
-    forward: Callable[[], tuple]
-    backward: Callable[[], tuple]
-
-
-def contenders(q, k, v, dout, causal: bool) -> dict[str, Contender]:
-    """The library and its peers. Peers are called below autograd, so that they pay for none of it."""
-    makers = {LIBRARY: _library, FA2: _fa2, CUDNN: _cudnn}
-    return {who: make(q, k, v, dout, causal) for who, make in makers.items()}
-
-
-def _library(q, k, v, dout, causal: bool) -> Contender:
-    import torch
-
-    import aotriton
-
-    out, dq, dk, dv = (torch.full_like(like, float("nan")) for like in (q, q, k, v))
-    lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float32, device=q.device)
-    options: dict[str, Any] = {"sm_scale": q.shape[-1] ** -0.5, "causal": causal}
-    tensors = (q, k, v, out, dout, lse, dq, dk, dv)
-    size = aotriton.attn_bwd_workspace_size(*tensors, **options)
-    workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
-    stream = torch.cuda.current_stream().cuda_stream
-
-    def forward() -> tuple:
-        aotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
-        return (out,)
-
-    def backward() -> tuple:
-        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
-        return dq, dk, dv
-
-    return Contender(forward, backward)
-
-
-def _fa2(q, k, v, dout, causal: bool) -> Contender:
-    import torch
-
-    aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
-
-    def forward() -> tuple:
-        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-
-    out, lse, *lengths, seed, offset, _ = forward()  # lengths: cumulative of q and k, longest of q and k
-    do = torch.empty_like(out).copy_(dout)  # laid out as this peer likes it
-
-    def backward() -> tuple:
-        return aten._scaled_dot_product_flash_attention_backward(
-            do, q, k, v, out, lse, *lengths, 0.0, causal, seed, offset, scale=scale
-        )
-
-    return Contender(forward, backward)
-
-
-def _cudnn(q, k, v, dout, causal: bool) -> Contender:
-    import torch
-
-    aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
-
-    def forward() -> tuple:
-        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
-
-    out, lse, *lengths, seed, offset, _ = forward()
-    do = torch.empty_like(out).copy_(dout)
-
-    def backward() -> tuple:
-        return aten._scaled_dot_product_cudnn_attention_backward(
-            do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, causal, scale=scale
-        )
-
-    return Contender(forward, backward)
+COLORS = dict(zip((LIBRARY, *PEERS), ("#2a7f62", "#c9c9c9", "#8aa4c8", "#d9a441"), strict=True))
 
 
 def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
@@ -150,12 +76,13 @@ def compare(q, k, v, dout, causal: bool, results: dict[str, dict[str, Any]]) -> 
             for name in names:
                 errors[who][name] = _worse(errors[who][name], _distance(result[name][head], exact[name]))
         del exact
+    peers = [who for who in results if who in PEERS]
     for who, name in itertools.product((who for who in results if who not in PEERS), names):
-        allowed = 2 * max(errors[peer][name] for peer in PEERS)
+        allowed = 2 * max(errors[peer][name] for peer in peers)
         what = f"{_shape(q, causal)}: {who}'s {name}"
         if not errors[who][name] <= allowed:
             sys.exit(f"{what} is off by {errors[who][name]:.2e}, peers by {allowed / 2:.2e}")
-        for peer in PEERS:
+        for peer in peers:
             apart = _distance(results[who][name], results[peer][name])
             if not apart <= allowed + errors[peer][name]:
                 sys.exit(f"{what} is {apart:.2e} from {peer}'s, whose error is {errors[peer][name]:.2e}")
@@ -237,7 +164,7 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
                         "quartiles_us": {who: [round(q[0], 2), round(q[2], 2)] for who, q in quarters.items()},
                         "samples": {who: len(taken) for who, taken in samples.items()},
                         "tflops": {who: round(flops / median / 1e6, 1) for who, median in medians.items()},
-                        "ratio": {peer: round(medians[peer] / medians[LIBRARY], 4) for peer in PEERS},
+                        "ratio": {who: round(medians[who] / medians[LIBRARY], 4) for who in PEERS if who in medians},
                         "errors": errors,
                         "images": [[choice["image"], choice["provenance"]] for choice in choices],
                         "gpu": gpu_state(),
@@ -261,6 +188,13 @@ def _nvidia_smi(*fields: str) -> list[str]:
     return [value.strip() for value in answer.split(",")]
 
 
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
 def machine() -> dict[str, str]:
     """What the timings depend on besides the library's code."""
     import torch
@@ -277,31 +211,38 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
+        "fa4": _version("flash-attn-4"),
         "aotriton": aotriton.version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
 
 
+def best(cell: dict[str, Any]) -> float:
+    """The time of the best peer over the library's."""
+    return min(cell["ratio"].values())
+
+
 def geometric_means(cells: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """{direction: {peer: geometric mean of the peer's time over the library's}}."""
-    return {
-        direction: {
-            peer: round(statistics.geometric_mean(c["ratio"][peer] for c in cells if c["direction"] == direction), 4)
-            for peer in PEERS
-        }
-        for direction in DIRECTIONS
-        if any(c["direction"] == direction for c in cells)
-    }
+    """{direction: {peer: geometric mean of its time over the library's}}, and under "best" that of the best peer."""
+    found: dict[str, dict[str, float]] = {}
+    for direction in DIRECTIONS:
+        mine = [cell for cell in cells if cell["direction"] == direction]
+        if mine:
+            of = {peer: [c["ratio"][peer] for c in mine if peer in c["ratio"]] for peer in PEERS}
+            of["best"] = [best(cell) for cell in mine]
+            found[direction] = {who: round(statistics.geometric_mean(all_), 4) for who, all_ in of.items() if all_}
+    return found
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as markdown: TFLOP/s and ratios of each cell."""
+    """The record as markdown: TFLOP/s of all, and how many times as fast as the best peer the library is."""
     about = record["machine"]
     versions = f"driver {about['driver']}, torch {about['torch']}, cuDNN {about['cudnn']}"
-    lines = [f"{about['gpu']}, {versions}, {about['date']}", ""]
+    lines = [f"{about['gpu']}, {versions}{fa4_version(about)}, {about['date']}", ""]
+    peers = [peer for peer in PEERS if any(peer in cell["tflops"] for cell in record["cells"])]
     columns = "| D | mask | S |"
     for direction in DIRECTIONS:
-        columns += f" {direction} {LIBRARY} / {FA2} / {CUDNN}, TFLOP/s | × {FA2} | × {CUDNN} |"
+        columns += f" {direction} {' / '.join((LIBRARY, *peers))}, TFLOP/s | × best peer |"
     lines += [columns, "|" + "---|" * (columns.count("|") - 1)]
     rows: dict[tuple, dict[str, Any]] = {}
     for cell in record["cells"]:
@@ -311,13 +252,16 @@ def table(record: dict[str, Any]) -> str:
             continue  # the run was cut short
         line = f"| {head_dim} | {'causal' if causal else 'full'} | {seqlen} |"
         for direction in DIRECTIONS:
-            rates, ratio = cells[direction]["tflops"], cells[direction]["ratio"]
-            line += f" {' / '.join(f'{rates[who]:.0f}' for who in (LIBRARY, FA2, CUDNN))} |"
-            line += f" {ratio[FA2]:.2f} | {ratio[CUDNN]:.2f} |"
+            rates = cells[direction]["tflops"]
+            shown = (f"{rates[who]:.0f}" if who in rates else "–" for who in (LIBRARY, *peers))
+            line += f" {' / '.join(shown)} | {best(cells[direction]):.2f} |"
         lines.append(line)
-    means = record["geometric_means"]
-    line = "| geometric mean | | |" + "".join(f" | {means[d][FA2]:.2f} | {means[d][CUDNN]:.2f} |" for d in DIRECTIONS)
-    return "\n".join([*lines, line])
+    means = geometric_means(record["cells"])
+    return "\n".join([*lines, "| geometric mean | | |" + "".join(f" | {means[d]['best']:.2f} |" for d in DIRECTIONS)])
+
+
+def fa4_version(about: dict[str, str]) -> str:
+    return f", FlashAttention-4 {about['fa4']}" if about.get("fa4", "none") != "none" else ""
 
 
 def plot(record: dict[str, Any], path: Path) -> None:
@@ -331,14 +275,16 @@ def plot(record: dict[str, Any], path: Path) -> None:
     figure, panels = plt.subplots(2, 1, figsize=(13, 8), layout="constrained")
     for panel, direction in zip(panels, DIRECTIONS, strict=True):
         cells = [cell for cell in record["cells"] if cell["direction"] == direction]
-        for i, (who, color) in enumerate(((LIBRARY, "#2a7f62"), (FA2, "#c9c9c9"), (CUDNN, "#8aa4c8"))):
-            panel.bar([x + 0.28 * (i - 1) for x in range(len(cells))], [cell["tflops"][who] for cell in cells], 0.27,
-                      label=who, color=color)  # fmt: skip
+        present = [who for who in (LIBRARY, *PEERS) if any(who in cell["tflops"] for cell in cells)]
+        width = 0.84 / len(present)
+        for i, who in enumerate(present):
+            places = [x + width * (i - (len(present) - 1) / 2) for x in range(len(cells))]
+            rates = [cell["tflops"].get(who, 0) for cell in cells]
+            panel.bar(places, rates, width - 0.01, label=who, color=COLORS[who])
         labels = [f"D{c['head_dim']}\n{'causal' if c['causal'] else 'full'}\n{c['seqlen']}" for c in cells]
         panel.set_xticks(range(len(cells)), labels, fontsize=8)
         panel.set_ylabel("TFLOP/s")
-        means = record["geometric_means"][direction]
-        panel.set_title(f"{direction}: {means[FA2]:.2f} × {FA2}, {means[CUDNN]:.2f} × {CUDNN} (geometric means)")
+        panel.set_title(f"{direction}: {geometric_means(cells)[direction]['best']:.2f} × best peer (geometric mean)")
         panel.legend(loc="upper left", ncols=3)
         panel.margins(x=0.01)
     figure.suptitle(f"bf16 attention, {TOKENS} tokens, heads × head_dim = {WIDTH}, {record['machine']['gpu']}")

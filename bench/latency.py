@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from attention import CUDNN, FA2, LIBRARY, OPERATORS, compare, contenders, gpu_state, machine, race
+from attention import OPERATORS, compare, gpu_state, machine, race
+from contenders import CUDNN, FA2, LIBRARY, contenders
 
 FA2_SDPA, CUDNN_SDPA, BINDING, NOTHING = "FA2 SDPA", "cuDNN SDPA", "binding", "nothing"
 ROWS = {

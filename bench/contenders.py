@@ -1,0 +1,134 @@
+"""Attention by the library and by its peers on the same tensors, called below autograd, so that nobody pays for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+LIBRARY, FA2, CUDNN, FA4 = "aotriton", "FA2", "cuDNN", "FA4"
+PEERS = (FA2, CUDNN, FA4)  # FA4 where flash_attn.cute is installed
+
+
+@dataclass
+class Contender:
+    """One implementation on fixed inputs. ``forward`` and ``backward`` return (out, ...) and (dq, dk, dv). A peer that
+    knows no groups of heads has its keys and values repeated beforehand, and a dk and dv for each head of q.
+    """
+
+    forward: Callable[[], tuple]
+    backward: Callable[[], tuple]
+
+
+@cache
+def flash_attention_4() -> Any:
+    """Its module, or None."""
+    try:
+        from flash_attn.cute import interface
+    except ImportError:
+        return None
+    return interface
+
+
+def contenders(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Contender]:
+    """The library, then each peer that takes the problem: [batch, heads, seqlen, head_dim], k and v with as many heads
+    or fewer. What a peer refuses it refuses when it is called; who does is told on stderr, and left out.
+    """
+    found = {LIBRARY: _library(q, k, v, dout, causal)}
+    makers = {FA2: _fa2, CUDNN: _cudnn} | ({FA4: _fa4} if flash_attention_4() else {})
+    for who, make in makers.items():
+        try:
+            made = make(q, k, v, dout, causal)
+            made.forward()
+            made.backward()
+        except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0][:100]
+            print(f"{who} refuses {tuple(q.shape)} on {k.shape[1]}: {why}", file=sys.stderr)
+            continue
+        found[who] = made
+    return found
+
+
+def _library(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
+    import torch
+
+    import aotriton
+
+    out, dq, dk, dv = (torch.full_like(like, float("nan")) for like in (q, q, k, v))
+    lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float32, device=q.device)
+    options: dict[str, Any] = {"sm_scale": q.shape[-1] ** -0.5, "causal": causal}
+    tensors = (q, k, v, out, dout, lse, dq, dk, dv)
+    size = aotriton.attn_bwd_workspace_size(*tensors, **options)
+    workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def forward() -> tuple:
+        aotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
+        return (out,)
+
+    def backward() -> tuple:
+        aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
+        return dq, dk, dv
+
+    return Contender(forward, backward)
+
+
+def _fa2(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
+    import torch
+
+    aten, scale, group = torch.ops.aten, q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
+
+    def forward() -> tuple:
+        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+
+    out, lse, *lengths, seed, offset, _ = forward()  # lengths: cumulative of q and k, longest of q and k
+    do = torch.empty_like(out).copy_(dout)  # laid out as this peer likes it
+
+    def backward() -> tuple:
+        return aten._scaled_dot_product_flash_attention_backward(
+            do, q, k, v, out, lse, *lengths, 0.0, causal, seed, offset, scale=scale
+        )
+
+    return Contender(forward, backward)
+
+
+def _cudnn(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
+    import torch
+
+    aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
+
+    def forward() -> tuple:
+        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+
+    out, lse, *lengths, seed, offset, _ = forward()
+    do = torch.empty_like(out).copy_(dout)
+
+    def backward() -> tuple:
+        return aten._scaled_dot_product_cudnn_attention_backward(
+            do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, causal, scale=scale
+        )
+
+    return Contender(forward, backward)
+
+
+def _fa4(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
+    """[batch, seqlen, heads, head_dim] in memory, which this peer is made for."""
+    interface, scale = flash_attention_4(), q.shape[-1] ** -0.5
+    q, k, v, do = (tensor.transpose(1, 2).contiguous() for tensor in (q, k, v, dout))
+
+    def forward() -> tuple:
+        out, lse, *_ = interface._flash_attn_fwd(q, k, v, softmax_scale=scale, causal=causal, return_lse=True)
+        return out.transpose(1, 2), lse
+
+    out, lse = forward()
+    out = out.transpose(1, 2)
+
+    def backward() -> tuple:
+        found = interface._flash_attn_bwd(q, k, v, out, do, lse, scale, causal)
+        return tuple(tensor.transpose(1, 2) for tensor in found[:3])
+
+    return Contender(forward, backward)
