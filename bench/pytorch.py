@@ -168,13 +168,17 @@ class Gpt(torch.nn.Module):
 
 @cache
 def batches(sizes: Sizes, device: str) -> Any:
-    """[steps, batch, seqlen + 1] tokens of which nine in ten follow from the one before, so that there is something to
-    learn.
+    """[steps, batch, seqlen + 1] tokens, some much more frequent than others, of which every second follows from the
+    one before: the loss falls from the first step on. With even frequencies it falls all at once, at a step that moves
+    with every rounding.
     """
     generator = torch.Generator().manual_seed(0)
     follows = torch.randperm(sizes.vocabulary, generator=generator)
-    tokens = torch.randint(sizes.vocabulary, (sizes.steps, sizes.batch, sizes.seqlen + 1), generator=generator)
-    told = torch.rand(tokens.shape, generator=generator) < 0.9
+    frequencies = 1 / torch.arange(10, sizes.vocabulary + 10)
+    count = sizes.steps * sizes.batch * (sizes.seqlen + 1)
+    tokens = torch.multinomial(frequencies, count, replacement=True, generator=generator)
+    tokens = tokens.view(sizes.steps, sizes.batch, sizes.seqlen + 1)
+    told = torch.rand(tokens.shape, generator=generator) < 0.5
     for i in range(1, sizes.seqlen + 1):
         tokens[..., i] = torch.where(told[..., i], follows[tokens[..., i - 1]], tokens[..., i])
     return tokens.to(device)
