@@ -177,8 +177,23 @@ def test_attention_has_gradients() -> None:
 def test_a_gradient_has_no_gradient() -> None:
     """Who asks for a second derivative is told that there is none."""
     q = tensor(1, 2, 9, 16).requires_grad_()
+    (gradient,) = torch.autograd.grad(attention(q, q, q).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="_backward is not implemented"):
+        torch.autograd.grad(gradient.sum(), q)
+    with aotriton.hints(schedule="dfs"):
+        out = attention(q, q, q)
     with pytest.raises(NotImplementedError, match="attn_bwd: a gradient of the gradient"):
-        torch.autograd.grad(attention(q, q, q).sum(), q, create_graph=True)
+        torch.autograd.grad(out.sum(), q, create_graph=True)
+
+
+def test_a_recorded_call_takes_no_more_than_it_says() -> None:
+    """torch's operator of which the derivative is taken has a bias and dropout, which these kernels have not."""
+    q = tensor(1, 2, 9, 16)
+    recorded = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    with pytest.raises(RuntimeError, match="attn_fwd: a bias, dropout or a debug mask"):
+        recorded(q, q, q, dropout_p=0.5)
+    with pytest.raises(RuntimeError, match="attn_fwd: a bias, dropout or a debug mask"):
+        recorded(q, q, q, torch.zeros(1, 2, 9, 9))
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])

@@ -75,7 +75,18 @@ class _Gradients(torch.autograd.Function):
         raise NotImplementedError("attn_bwd: a gradient of the gradient is asked for, which does not exist")
 
 
-register_autograd("attn_fwd", _Attention)
+RECORDED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+
+
+def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """attn_fwd through an operator of torch that has its derivative in C++, and its kernels from operators.cc: _Attention
+    without hints, at half the cost for the host.
+    """
+    found = RECORDED(q, k, v, is_causal=parameters.get("causal", False), scale=parameters.get("sm_scale"))
+    return found[0], found[1]
+
+
+register_autograd("attn_fwd", _Attention, _plain)
 register_autograd("attn_bwd", _Gradients)
 register_autocast("attn_fwd")
 

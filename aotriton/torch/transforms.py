@@ -21,9 +21,10 @@ def register_fake(name: str, function: Any) -> None:
     torch.library.register_fake(f"aotriton::_{name}", function)
 
 
-def register_autograd(name: str, function: Any) -> None:
-    """Where a gradient is recorded, the operator is ``function.apply`` of all its arguments, in the schema's order;
-    elsewhere it goes to its twin, of the same name behind a ``_``, which autograd lets through.
+def register_autograd(name: str, function: Any, plain: Any = None) -> None:
+    """Where a gradient is recorded, the operator is ``function.apply`` of all its arguments, in the schema's order, or
+    ``plain`` of those that are given, for tensors that are no tracer's and without hints; elsewhere it goes to its
+    twin, of the same name behind a ``_``, which autograd lets through.
 
     torch.library.register_autograd would do the same, and have each call cost the host three times as much.
     """
@@ -40,6 +41,8 @@ def register_autograd(name: str, function: Any) -> None:
                     missing = (None,) * (tensors - len(given))
                     if type(tensor) in PLAIN:
                         parameters["hints"] = within(parameters.get("hints", ""))
+                        if plain and not parameters["hints"]:
+                            return plain(*given, **parameters)
                     return function.apply(*given, *missing, *(defaults | parameters).values())
         return twin(*given, **parameters)
 
