@@ -79,8 +79,8 @@ RECORDED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.defau
 
 
 def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """attn_fwd through an operator of torch that has its derivative in C++, and its kernels from operators.cc: _Attention
-    without hints, at half the cost for the host.
+    """attn_fwd through an operator of torch that has its derivative in C++, and its kernels from operators.cc: as
+    _Attention without hints, at less cost for the host.
     """
     found = RECORDED(q, k, v, is_causal=parameters.get("causal", False), scale=parameters.get("sm_scale"))
     return found[0], found[1]
