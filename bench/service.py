@@ -4,7 +4,7 @@
    winner and cuBLAS's best algorithm are timed side by side.
 2. Sixteen products, with workers that are up: on all GPUs without an image, then with the images of that run, on one
    GPU and on all of them; each time with an empty database.
-3. Every problem of attention's default coverage with two of its head dims, from nothing, without a scheduler: on one
+3. Every problem of attention's default coverage with one of its head dims, from nothing, without a scheduler: on one
    GPU and on all of them, with as many compilers for each.
 
 After `cmake --workflow --preset tune`: ``PYTHONPATH=.:build/tune/python python3 bench/service.py --json FILE``.
@@ -34,7 +34,7 @@ LAYERS = ("--family", "gemm", "--dtype", "fp16", "--no-trans-a", "--trans-b", "-
 ONE = (*LAYERS, "--kernel", "gemm_hopper", "--m", "4096", "--columns", "4096", "--k", "4096")
 SIXTEEN = (*LAYERS, "--kernel", "gemm_hopper", "--m", "1024", "2048", "4096", "8192", "--columns", "4096", "8192")
 SIXTEEN = (*SIXTEEN, "--k", "4096", "8192")
-COVERAGE = ("--head-dim", "64", "128")
+COVERAGE = ("--head-dim", "128")
 TRIALS = 64
 ROUNDS = 60
 PARTS = ("cold", "sixteen", "coverage")

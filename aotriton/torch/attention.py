@@ -8,7 +8,15 @@ import torch
 
 from aotriton.torch import library  # noqa: F401 (defines the operators)
 from aotriton.torch.hints import within
-from aotriton.torch.transforms import fold, register_autocast, register_autograd, register_fake, unfold
+from aotriton.torch.transforms import (
+    PLAIN,
+    autograd_of,
+    fold,
+    register_autocast,
+    register_autograd,
+    register_fake,
+    unfold,
+)
 
 OPS = torch.ops.aotriton
 
@@ -76,18 +84,37 @@ class _Gradients(torch.autograd.Function):
 
 
 RECORDED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+TWIN = OPS._attn_fwd.default
 
 
-def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """attn_fwd through an operator of torch that has its derivative in C++, and its kernels from operators.cc: as
-    _Attention without hints, at less cost for the host.
+def _autograd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    sm_scale: float | None = None,
+    causal: bool = False,
+    hints: str = "",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a gradient is recorded, _Attention; without hints an operator of torch that has its derivative in C++, and
+    its kernels from operators.cc: as _Attention, at less cost for the host. For the same reason this is written out
+    where `autograd_of` would do, and passes no keyword that it need not.
     """
-    found = RECORDED(q, k, v, is_causal=parameters.get("causal", False), scale=parameters.get("sm_scale"))
-    return found[0], found[1]
+    if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
+        return TWIN(q, k, v, sm_scale=sm_scale, causal=causal, hints=hints)
+    if type(q) in PLAIN:
+        hints = within(hints)
+        if not hints:
+            if sm_scale is None:
+                found = RECORDED(q, k, v, None, 0.0, causal)
+            else:
+                found = RECORDED(q, k, v, None, 0.0, causal, scale=sm_scale)
+            return found[0], found[1]
+    return _Attention.apply(q, k, v, sm_scale, causal, hints)
 
 
-register_autograd("attn_fwd", _Attention, _plain)
-register_autograd("attn_bwd", _Gradients)
+register_autograd("attn_fwd", _autograd)
+register_autograd("attn_bwd", autograd_of("attn_bwd", _Gradients))
 register_autocast("attn_fwd")
 
 

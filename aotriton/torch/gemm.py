@@ -8,7 +8,14 @@ import torch
 
 from aotriton.torch import library  # noqa: F401 (defines the operator)
 from aotriton.torch.hints import within
-from aotriton.torch.transforms import mapped_first, register_autocast, register_autograd, register_fake, unfold
+from aotriton.torch.transforms import (
+    autograd_of,
+    mapped_first,
+    register_autocast,
+    register_autograd,
+    register_fake,
+    unfold,
+)
 
 OPS = torch.ops.aotriton
 
@@ -70,7 +77,7 @@ class _Gemm(torch.autograd.Function):
 DERIVATIVES = {"gelu": torch.ops.aten.gelu_backward, "silu": torch.ops.aten.silu_backward}
 
 
-register_autograd("gemm", _Gemm)
+register_autograd("gemm", autograd_of("gemm", _Gemm))
 register_autocast("gemm")
 
 

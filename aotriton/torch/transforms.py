@@ -21,10 +21,17 @@ def register_fake(name: str, function: Any) -> None:
     torch.library.register_fake(f"aotriton::_{name}", function)
 
 
-def register_autograd(name: str, function: Any, plain: Any = None) -> None:
-    """Where a gradient is recorded, the operator is ``function.apply`` of all its arguments, in the schema's order, or
-    ``plain`` of those that are given, for tensors that are no tracer's and without hints; elsewhere it goes to its
-    twin, of the same name behind a ``_``, which autograd lets through.
+def register_autograd(name: str, kernel: Any) -> None:
+    """What autograd does with a call of the operator: ``kernel(*arguments, **keywords)`` of what the caller gave. Its
+    twin, of the same name behind a ``_``, autograd lets through.
+    """
+    LIBRARY.impl(name, kernel, "Autograd")
+    LIBRARY.impl(f"_{name}", torch.library.fallthrough_kernel, "Autograd")
+
+
+def autograd_of(name: str, function: Any) -> Any:
+    """A kernel for `register_autograd`: ``function.apply`` of all arguments, in the schema's order, where a gradient is
+    recorded; elsewhere the twin.
 
     torch.library.register_autograd would do the same, and have each call cost the host three times as much.
     """
@@ -41,13 +48,10 @@ def register_autograd(name: str, function: Any, plain: Any = None) -> None:
                     missing = (None,) * (tensors - len(given))
                     if type(tensor) in PLAIN:
                         parameters["hints"] = within(parameters.get("hints", ""))
-                        if plain and not parameters["hints"]:
-                            return plain(*given, **parameters)
                     return function.apply(*given, *missing, *(defaults | parameters).values())
         return twin(*given, **parameters)
 
-    LIBRARY.impl(name, autograd, "Autograd")
-    LIBRARY.impl(f"_{name}", torch.library.fallthrough_kernel, "Autograd")
+    return autograd
 
 
 def register_autocast(name: str) -> None:
