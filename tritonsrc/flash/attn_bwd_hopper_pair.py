@@ -133,11 +133,14 @@ def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def consumer(
+def walk(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k,
     C: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
+    """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to the last one of a head,
+    then from row `first` of the next.
+    """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
     dtype: gl.constexpr = k_slot.dtype
@@ -155,10 +158,8 @@ def consumer(
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     key = first_key + KEYS * C
-    group = num_heads_q // num_heads_k
-    row = first
     mbarrier.wait(kv_full, 0)
-    for step in range(0, group * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
+    for step in range(0, steps):
         slot = step % STAGES
         phase = (step // STAGES) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
@@ -204,10 +205,26 @@ def consumer(
         mbarrier.arrive(empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
+    return dk, dv
 
+
+@gluon.jit
+def consumer(
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    C: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
+    BLOCK_M: gl.constexpr = q_slots.shape[3]
+    dtype: gl.constexpr = k_slot.dtype
+    steps = num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)
+    dk, dv = walk(
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+        dq_full, dq_empty, sm_scale, first_key, first, first, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL,
+    )  # fmt: skip
     meet(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
-    v.store(dv.to(dtype))
-    k.store((dk * sm_scale).to(dtype))
+    v_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store(dv.to(dtype))
+    k_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store((dk * sm_scale).to(dtype))
     fence_async_shared()
     mbarrier.arrive(done)
 
