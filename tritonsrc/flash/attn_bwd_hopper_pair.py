@@ -58,12 +58,36 @@ def meet(x):
 
 
 @gluon.jit
+def load_step(
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row, row,
+    step, max_seqlen_q,
+):  # fmt: skip
+    """Loads BLOCK_M query rows from `row` on to the slot of `step`; `head_row` is the number of the head's first row."""
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
+    slot = step % STAGES
+    mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(Q, [batch, head, row, 0], q_full.index(slot), q_slots.index(slot))
+    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(DO, [batch, head, row, 0], do_full.index(slot), do_slots.index(slot))
+    rows = row + gl.arange(0, BLOCK_M, ROWS)
+    inside = rows < max_seqlen_q
+    # A row beyond the end has a P of zero.
+    lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
+    delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
+    lse_slots.index(slot).store(-lse * LOG2_E)
+    delta_slots.index(slot).store(delta)
+    mbarrier.arrive(q_full.index(slot))
+    mbarrier.arrive(do_full.index(slot))
+
+
+@gluon.jit
 def producer(
     Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
     key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = Q.block_shape[2]
-    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
     tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
     tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
@@ -73,22 +97,28 @@ def producer(
         head = head_k * group + member
         head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
         for row in range(first, max_seqlen_q, BLOCK_M):
-            slot = step % STAGES
-            mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-            mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-            tma.async_copy_global_to_shared(Q, [batch, head, row, 0], q_full.index(slot), q_slots.index(slot))
-            mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-            tma.async_copy_global_to_shared(DO, [batch, head, row, 0], do_full.index(slot), do_slots.index(slot))
-            rows = row + gl.arange(0, BLOCK_M, ROWS)
-            inside = rows < max_seqlen_q
-            # A row beyond the end has a P of zero.
-            lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
-            delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
-            lse_slots.index(slot).store(-lse * LOG2_E)
-            delta_slots.index(slot).store(delta)
-            mbarrier.arrive(q_full.index(slot))
-            mbarrier.arrive(do_full.index(slot))
+            load_step(
+                Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head,
+                head_row, row, step, max_seqlen_q,
+            )  # fmt: skip
             step += 1
+
+
+@gluon.jit
+def add_pieces(
+    Sum, dq_slots, dq_full, dq_empty, batch, head, row, column, number,
+    ROWS_APART: gl.constexpr, COLUMNS_APART: gl.constexpr,
+):  # fmt: skip
+    """Adds what both consumers leave in dq_slots for the `number`-th time to Sum, the first one's at `row` and
+    `column`.
+    """
+    for c in gl.static_range(2):
+        mbarrier.wait(dq_full.index(c), number & 1)
+        at = [batch, head, row + c * ROWS_APART, column + c * COLUMNS_APART]
+        async_add_shared_to_global(Sum, at, dq_slots.index(c))
+    for c in gl.static_range(2):
+        tma.store_wait(1 - c)
+        mbarrier.arrive(dq_empty.index(c))
 
 
 @gluon.jit
@@ -98,19 +128,12 @@ def adder(
 ):  # fmt: skip
     """Adds the halves of dQ that the consumers leave in dq_slots to memory, and stores DK and DV in the end."""
     ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
-    COLUMNS_APART: gl.constexpr = 0 if BLOCK_M == 128 else 64
     group = num_heads_q // num_heads_k
     step = 0
     for member in range(group):
         head = head_k * group + member
         for row in range(first, max_seqlen_q, BLOCK_M):
-            for c in gl.static_range(2):
-                mbarrier.wait(dq_full.index(c), step & 1)
-                at = [batch, head, row + c * ROWS_APART, c * COLUMNS_APART]
-                async_add_shared_to_global(DQSum, at, dq_slots.index(c))
-            for c in gl.static_range(2):
-                tma.store_wait(1 - c)
-                mbarrier.arrive(dq_empty.index(c))
+            add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
             step += 1
     mbarrier.wait(done, 0)
     tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
