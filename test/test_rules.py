@@ -250,6 +250,7 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_dq": ("q", "BLOCK_M"),
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
     "attn_bwd_hopper": ("k", 128),
+    "attn_bwd_hopper_pair": ("k", 128),
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
     "attn_bwd_hopper_dq": ("q", 128),

@@ -195,12 +195,12 @@ def walk(
 
         s = warpgroup_mma_wait(1, deps=[s])
         # Where the mask stands decides whether the last registers suffice.
-        if CAUSAL:
+        if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
             if row < key + KEYS - 1:
                 s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         s = s * scale + gl.expand_dims(lse, 0)
-        if not CAUSAL:
+        if not CAUSAL:  # noqa: SIM102
             if key + KEYS > max_seqlen_k:
                 s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
         p = gl.exp2(s)
@@ -276,9 +276,9 @@ def attn_bwd_hopper_pair(
     """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch). `sm_scale` must not be negative.
 
     Q, K, V, DO, DK, DV, DQSum: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M,
-    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is
-    sm_scale * DQSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q,
-    max_seqlen_q].
+    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where
+    BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
+    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q].
     """
     DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
