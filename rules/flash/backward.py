@@ -269,10 +269,10 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     archs=("sm_90",),
 )
 
-# The backend whose tiles of keys are walked by several programs each, in parts. A part costs some steps more, and rounds
-# of programs do not end evenly: one round of programs for so many steps of a multiprocessor is a good balance (by a
-# simulation of 400 random calls within 1.3 % of the best number of parts, where a part costs 3 steps). Of causal
-# tiles, the steps are half as many as counted here.
+# The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
+# and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
+# balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
+# mean). A causal tile has half of the longest walk's steps in the mean.
 STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
 

@@ -96,12 +96,16 @@ def work(
 
 
 def row_work(rows: str, *, tensors: int, of_k: int = 0) -> Work:
-    """A program for each tile of rows of q, which reads or writes so many tensors of its size. With ``of_k``, so many
-    of the size of k, those of k have programs, too, which the traffic alone tells of.
+    """A program for each tile of rows of q, which reads or writes so many tensors of its size; with ``of_k`` for those
+    of k, too, and so many of its size. What is walked of both is counted as if tiles had rows of several heads.
     """
-    heads = size("batch") * size("heads_q")
-    traffic = _bytes("q") * tensors, _bytes("k") * of_k if of_k else NONE
-    return Work(rows=size("seqlen_q"), row_tile=psel(rows), outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+    tile, heads = psel(rows), size("batch") * size("heads_q")
+    if not of_k:
+        traffic = _bytes("q") * tensors, NONE
+        return Work(rows=size("seqlen_q"), row_tile=tile, outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+    both = size("heads_q") * size("seqlen_q") + size("heads_k") * size("seqlen_k")
+    traffic = _bytes("q") * tensors, _bytes("k") * of_k
+    return Work(rows=both, row_tile=tile, outer=size("batch"), traffic=traffic, slow=PARTIAL_SECTORS)
 
 
 def _side(rows: str | Expression | int) -> Expression:

@@ -62,7 +62,7 @@ def load_step(
     Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row, row,
     step, max_seqlen_q,
 ):  # fmt: skip
-    """Loads BLOCK_M query rows from `row` on to the slot of `step`; `head_row` is the number of the head's first row."""
+    """Loads BLOCK_M query rows from `row` on to the slot of `step`; `head_row` is the number of the head's first."""
     BLOCK_M: gl.constexpr = Q.block_shape[2]
     ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     slot = step % STAGES
