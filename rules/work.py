@@ -54,7 +54,8 @@ ONE, NONE = constant(1), constant(0)
 @dataclass(frozen=True)
 class Work:
     """``outer`` independent pieces have tiles of ``rows`` and ``columns``; a tile's program walks ``depth`` in steps,
-    ``repeat`` times. The sides of a tile are expressions of psels, all else of the call.
+    ``repeat`` times; or ``parts`` programs share its steps. The sides of a tile are expressions of psels, all else of
+    the call.
 
     ``form`` is a place among FORMS. ``traffic`` in bytes, of two kinds that are cached differently. ``slow`` is 1 where
     the tensors lie so that access is slower. ``programs``: how many the grid counts on for each multiprocessor.
@@ -68,6 +69,7 @@ class Work:
     depth: Expression = ONE
     depth_tile: Expression = ONE
     repeat: Expression = ONE
+    parts: Expression = ONE
     form: Expression = NONE
     traffic: tuple[Expression, Expression] = (NONE, NONE)
     slow: Expression = NONE
@@ -76,7 +78,8 @@ class Work:
     @property
     def of_call(self) -> tuple[Expression, ...]:
         """What depends on the call, in the order of the C++ code."""
-        return (self.outer, self.rows, self.columns, self.depth, self.repeat, self.form, *self.traffic, self.slow)
+        of_walk = self.depth, self.repeat, self.parts, self.form
+        return (self.outer, self.rows, self.columns, *of_walk, *self.traffic, self.slow)
 
     @property
     def of_tile(self) -> tuple[Expression, ...]:
@@ -94,12 +97,13 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     """The TERMS of a call: ``environment`` has its sizes and scalars, the candidate's psels and the GPU's
     multiprocessors. ``occupancy`` programs of the image fit on one; with 1 there is nothing to pack.
     """
-    outer, rows, columns, depth, repeat, form, near, far, slow = (evaluate(one, environment) for one in work.of_call)
+    found = (evaluate(one, environment) for one in work.of_call)
+    outer, rows, columns, depth, repeat, parts, form, near, far, slow = found
     row_tile, column_tile, depth_tile, programs = (evaluate(one, environment) for one in work.of_tile)
     multiprocessors = environment.multiprocessors
     row_tiles = ceil(rows / row_tile)
     across = outer * ceil(columns / column_tile)
-    tiles = float(across * row_tiles)
+    tiles = float(across * row_tiles * parts)  # programs, but of split ones
     steps = float(ceil(depth / depth_tile))
     if form == GROWING:
         below = min(row_tiles, floor(depth / row_tile))  # tiles that end above the last step
@@ -112,7 +116,8 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
         longest = steps
     else:
         walked, longest = row_tiles * steps, steps
-    longest *= repeat
+    longest = float(ceil(longest * repeat / parts))
+    walks = max(repeat / parts, 1.0)
     total = across * repeat * walked
     slots = multiprocessors * programs
 
@@ -129,10 +134,10 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     if form == SPLIT:
         full = floor(tiles / slots)
         left = tiles - full * slots
-        parts = float(min(floor(slots / max(left, 1)), MOST_SPLITS, max(floor(longest / FEWEST_STEPS), 1)))
-        if left and parts > 1:
-            walk = full * longest + ceil(longest / parts)
-            packed, packed_walk = left * parts / multiprocessors, left / multiprocessors
+        splits = float(min(floor(slots / max(left, 1)), MOST_SPLITS, max(floor(longest / FEWEST_STEPS), 1)))
+        if left and splits > 1:
+            walk = full * longest + ceil(longest / splits)
+            packed, packed_walk = left * splits / multiprocessors, left / multiprocessors
         else:
             packed, packed_walk = 0.0, 0.0
     spread = total / multiprocessors
@@ -149,6 +154,6 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
         far * TRAFFIC_UNIT,
         slow * walk,
         slow * spread,
-        repeat - 1.0,
-        (repeat - 1.0) * tiles / multiprocessors,
+        walks - 1.0,
+        (walks - 1.0) * tiles / multiprocessors,
     )

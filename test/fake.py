@@ -393,6 +393,7 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
         depth=number(1 << 20),
         depth_tile=constant(chance.choice([1, 16, 32, 48, 64, 128])),
         repeat=constant(chance.choice([1, 1, 2, 8])),
+        parts=constant(chance.choice([1, 1, 1, 2, 5, 132])),
         form=constant(form),
         traffic=traffic,
         slow=constant(chance.randrange(2)),
@@ -408,9 +409,9 @@ def write_works(out: Path) -> None:
         one, multiprocessors, occupancy = random_work(chance, i % len(FORMS))
         environment = Environment(multiprocessors=multiprocessors)
         number = {name: evaluate(getattr(one, name), environment) for name in
-                  ("outer", "rows", "columns", "depth", "repeat", "slow", "form")}  # fmt: skip
+                  ("outer", "rows", "columns", "depth", "repeat", "parts", "slow", "form")}  # fmt: skip
         near, far = (evaluate(traffic, environment) for traffic in one.traffic)
-        of_call = [*list(number.values())[:5], near, far, number["slow"], number["form"], multiprocessors]
+        of_call = [*list(number.values())[:6], near, far, number["slow"], number["form"], multiprocessors]
         of_tile = [
             evaluate(side, environment) for side in (one.row_tile, one.column_tile, one.depth_tile, one.programs)
         ]

@@ -137,7 +137,7 @@ def run(
     q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
     k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
     shapes = {"Out": q_shape, "DQ": q_shape, "DK": k_shape, "DV": k_shape, "L": q_shape[:3], "Delta": q_shape[:3]}
-    shapes["DQSum"] = q_shape
+    shapes |= {"DQSum": q_shape, "DKSum": k_shape, "DVSum": k_shape}
     values = {
         "T": case.T,
         "sm_scale": case.sm_scale,
@@ -149,7 +149,7 @@ def run(
     }
     results = {name: shapes[name] for name in outputs}
     tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]
-    orders = dict.fromkeys((name for name in tensors if name != "DQSum"), (0, 2, 1, 3)) if case.gap else {}
+    orders = dict.fromkeys((name for name in tensors if not name.endswith("Sum")), (0, 2, 1, 3)) if case.gap else {}
     return launch(kernel, inputs, results, values, case.gap, absent, orders)
 
 
@@ -192,6 +192,26 @@ def test_around_the_hopper_backward(launch: Any, case: Case) -> None:
     exact = case.sm_scale * summed.astype(np.float64)
     results = run(launch, case, "attn_bwd_hopper_finish", {"DQSum": summed}, ("DQ",))
     assert_close("DQ", results["DQ"], exact, round_to(case.T, exact))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.addressing == "descriptor"], ids=str)
+def test_around_the_hopper_backward_in_parts(launch: Any, case: Case) -> None:
+    """Its first kernel writes Delta and clears all sums; its last one writes them, of DQ and DK scaled, and nothing
+    else.
+    """
+    inputs = make_inputs(case)
+    plain = attention(case, inputs, True)
+    forward = {"Out": plain["Out"], "DO": inputs["DO"]}
+    sums = ("DQSum", "DKSum", "DVSum")
+    cleared = run(launch, case, "attn_bwd_hopper_parts_prepare", forward, ("Delta", *sums))
+    assert_close("Delta", cleared["Delta"], (plain["Out"].astype(np.float64) * inputs["DO"]).sum(-1), plain["Delta"])
+    assert not any(cleared[name].any() for name in sums)
+    random = np.random.default_rng(8)
+    given = {name: random.standard_normal(inputs[name[1]].shape).astype(np.float32) for name in sums}
+    results = run(launch, case, "attn_bwd_hopper_parts_finish", given, ("DQ", "DK", "DV"))
+    for name, actual in results.items():
+        exact = (1.0 if name == "DV" else case.sm_scale) * given[f"{name}Sum"].astype(np.float64)
+        assert_close(name, actual, exact, round_to(case.T, exact))
 
 
 def test_without_lse(launch: Any) -> None:

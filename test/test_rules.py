@@ -12,6 +12,7 @@ import pytest
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, source_module
 from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PARTS, PARTS, TOGETHER
 from aotriton.rules.flash.common import FIRST, MOST_ROWS, REST
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import ImageSpec
@@ -268,7 +269,7 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
 
 SIZES = {"batch": 3, "heads_q": 6, "heads_k": 2, "seqlen_q": 1000, "seqlen_k": 1300, "head_dim": 40}
 
-# Whose rows a kernel's programs walk, and how many each: a psel or a number.
+# Whose rows a kernel has programs for, and how many each of them takes: a psel or a number.
 TILES: dict[str, tuple[str, str | int]] = {
     "attn_fwd": ("q", "BLOCK_M"),
     "attn_bwd_preprocess": ("q", "BLOCK_M"),
@@ -276,6 +277,10 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_dq": ("q", "BLOCK_M"),
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
     "attn_bwd_hopper": ("k", 128),
+    "attn_bwd_hopper_pair": ("k", 128),
+    "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),
+    "attn_bwd_hopper_parts": ("k", 128),
+    "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
     "attn_bwd_hopper_dq": ("q", 128),
@@ -284,21 +289,43 @@ TILES: dict[str, tuple[str, str | int]] = {
 
 @KERNELS
 def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -> None:
-    """A program for each tile of each head of each batch, all along x. The persistent forward has no more than there
-    are multiprocessors.
+    """A program for each tile of each head of each batch, or for each part of its walk, all along x. The persistent
+    forward has no more than there are multiprocessors.
     """
     for row in (row for row in TARGETS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
             psels = dict(smallest(functional).psels)
-            environment = Environment(sizes=SIZES, psels=psels, multiprocessors=132)
-            side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
+            environment = Environment(SIZES, {"causal": 0}, psels, multiprocessors=132)
+            sides, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
             rows = psels[rows] if isinstance(rows, str) else rows
-            programs = SIZES["batch"] * SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows)
+            tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
+            programs = SIZES["batch"] * tiles
+            if kernel is ATTN_BWD_HOPPER_PARTS:
+                programs *= evaluate(PARTS, environment)
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
                 few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
             assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
+
+
+def test_parts_fill_the_gpu() -> None:
+    """A walk has as many parts as make whole rounds of programs, at least two, and no more than steps where that is
+    more; so many heads of a causal call begin together as have 32 MB.
+    """
+
+    def of(causal: int, **sizes: int) -> tuple[int, int]:
+        environment = Environment({"batch": 1, **sizes}, {"causal": causal}, multiprocessors=132)
+        return evaluate(PARTS, environment), evaluate(TOGETHER, environment)
+
+    few = {"heads_q": 8, "heads_k": 2, "seqlen_q": 1600, "seqlen_k": 1600, "head_dim": 128}  # 26 tiles, of 100 steps
+    assert of(0, **few) == (5, 1)  # 130 programs
+    assert of(1, **few) == (10, 2)  # two rounds: 260
+    assert of(0, **few | {"head_dim": 64, "seqlen_k": 4000}) == (4, 1)  # 64 tiles, of 52 steps: two rounds, 256
+    assert of(0, **few | {"seqlen_k": 300, "heads_q": 32}) == (22, 1)  # 6 tiles, of 400 steps: 132
+    assert of(0, **few | {"seqlen_q": 70, "heads_q": 2}) == (2, 1)  # two steps
+    many = {"batch": 32, "heads_q": 16, "heads_k": 16, "seqlen_q": 8192, "seqlen_k": 8192, "head_dim": 64}
+    assert of(1, **many) == (2, 8)
 
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:

@@ -28,7 +28,7 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
   const double row_tile = cost.row_tile, depth_tile = cost.depth_tile;
   const double row_tiles = up(work.rows / row_tile);
   const double across = work.outer * up(work.columns / cost.column_tile);
-  const double tiles = across * row_tiles, steps = up(work.depth / depth_tile);
+  const double tiles = across * row_tiles * work.parts, steps = up(work.depth / depth_tile);
   double walked = row_tiles * steps, longest = steps;
   if (work.form == growing) {
     const double below = std::min(row_tiles, down(work.depth / row_tile));
@@ -39,7 +39,7 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
     const double reaching = std::min(row_tiles, up(work.depth / row_tile));
     walked = (reaching * work.depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching;
   }
-  longest *= work.repeat;
+  longest = up(longest * work.repeat / work.parts);
   const double total = across * work.repeat * walked;
   const bool triangle = work.form == growing || work.form == shrinking;
   const double slots = work.multiprocessors * cost.programs;
@@ -49,11 +49,11 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
   double packed = 0, packed_walk = 0;
   if (work.form == split) {
     const double full = down(tiles / slots), left = tiles - full * slots;
-    const double parts =
+    const double splits =
         std::min({down(slots / std::max(left, 1.0)), kMostSplits, std::max(down(longest / kFewestSteps), 1.0)});
-    if (left > 0 && parts > 1) {
-      walk = full * longest + up(longest / parts);
-      packed = left * parts * share;
+    if (left > 0 && splits > 1) {
+      walk = full * longest + up(longest / splits);
+      packed = left * splits * share;
       packed_walk = left * share;
     }
   } else if (cost.occupancy > 1) {
@@ -74,8 +74,8 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
   terms[9] = work.far * kTrafficUnit;
   terms[10] = work.slow * walk;
   terms[11] = work.slow * spread;
-  terms[12] = work.repeat - 1;
-  terms[13] = (work.repeat - 1) * terms[6];
+  terms[12] = std::max(work.repeat / work.parts, 1.0) - 1;
+  terms[13] = terms[12] * terms[6];
 }
 
 // The terms by the image's coefficients.

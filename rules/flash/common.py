@@ -66,36 +66,49 @@ def flops(products: int) -> Expression:
     return choose(scalar("causal"), ceil_divide(one, 2), one)
 
 
+GROUP = ceil_divide(size("heads_q"), size("heads_k"))  # query heads that share a key head
+
 SECTOR = 16  # elements: 32 bytes, which memory moves at once
 # Rows then begin within sectors, so that some are moved twice.
 PARTIAL_SECTORS = ~equal(ceil_divide(size("head_dim"), SECTOR) * SECTOR, size("head_dim"))
 
 
-def work(of: str, rows: str | Expression | int, depth: str | int, *, tensors: tuple[int, int]) -> Work:
+def work(
+    of: str, rows: str | Expression | int, depth: str | int, *, tensors: tuple[int, int], parts: Expression = ONE
+) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
-    of keys does so for every query head which shares them. ``tensors`` of the size of q and of k are read or written.
+    of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
+    size of q and of k are read or written, those of k for each part.
     """
     queries = of == "q"
     other = "k" if queries else "q"
     heads = size(f"heads_{of}")
+    of_k = _bytes("k") * tensors[1]
     return Work(
         rows=size(f"seqlen_{of}"),
         row_tile=_side(rows),
         outer=size("batch") * heads,
         depth=size(f"seqlen_{other}"),
         depth_tile=_side(depth),
-        repeat=ONE if queries else ceil_divide(size("heads_q"), size("heads_k")),
+        repeat=ONE if queries else GROUP,
+        parts=parts,
         form=choose(scalar("causal"), GROWING if queries else SHRINKING, WHOLE),
-        traffic=(_bytes("q") * tensors[0], _bytes("k") * tensors[1]),
+        traffic=(_bytes("q") * tensors[0], of_k if parts == ONE else of_k * parts),
         slow=PARTIAL_SECTORS,
     )
 
 
-def row_work(rows: str, *, tensors: int) -> Work:
-    """A program for each tile of rows of q, which reads or writes so many tensors of its size."""
-    heads = size("batch") * size("heads_q")
-    traffic = _bytes("q") * tensors, NONE
-    return Work(rows=size("seqlen_q"), row_tile=psel(rows), outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+def row_work(rows: str, *, tensors: int, of_k: int = 0) -> Work:
+    """A program for each tile of rows of q, which reads or writes so many tensors of its size; with ``of_k`` for those
+    of k, too, and so many of its size. What is walked of both is counted as if tiles had rows of several heads.
+    """
+    tile, heads = psel(rows), size("batch") * size("heads_q")
+    if not of_k:
+        traffic = _bytes("q") * tensors, NONE
+        return Work(rows=size("seqlen_q"), row_tile=tile, outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+    both = size("heads_q") * size("seqlen_q") + size("heads_k") * size("seqlen_k")
+    traffic = _bytes("q") * tensors, _bytes("k") * of_k
+    return Work(rows=both, row_tile=tile, outer=size("batch"), traffic=traffic, slow=PARTIAL_SECTORS)
 
 
 def _side(rows: str | Expression | int) -> Expression:
@@ -140,8 +153,9 @@ def constexprs(*names: str) -> tuple[Constexpr, ...]:
 
 
 def tiled_side(kernel: KernelDescription) -> str:
-    """ "q" or "k": whose rows the kernel's grid walks."""
-    return "k" if any(name == "seqlen_k" for axis in kernel.grid for _, name in axis.postfix()) else "q"
+    """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names."""
+    named = (name for axis in kernel.grid for _, name in axis.postfix())
+    return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k"))
 
 
 MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of the last tile

@@ -58,12 +58,36 @@ def meet(x):
 
 
 @gluon.jit
+def load_step(
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row, row,
+    step, max_seqlen_q,
+):  # fmt: skip
+    """Loads BLOCK_M query rows from `row` on to the slot of `step`; `head_row` is the number of the head's first."""
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
+    slot = step % STAGES
+    mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(Q, [batch, head, row, 0], q_full.index(slot), q_slots.index(slot))
+    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(DO, [batch, head, row, 0], do_full.index(slot), do_slots.index(slot))
+    rows = row + gl.arange(0, BLOCK_M, ROWS)
+    inside = rows < max_seqlen_q
+    # A row beyond the end has a P of zero.
+    lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
+    delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
+    lse_slots.index(slot).store(-lse * LOG2_E)
+    delta_slots.index(slot).store(delta)
+    mbarrier.arrive(q_full.index(slot))
+    mbarrier.arrive(do_full.index(slot))
+
+
+@gluon.jit
 def producer(
     Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
     key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = Q.block_shape[2]
-    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
     tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
     tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
@@ -73,22 +97,28 @@ def producer(
         head = head_k * group + member
         head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
         for row in range(first, max_seqlen_q, BLOCK_M):
-            slot = step % STAGES
-            mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-            mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-            tma.async_copy_global_to_shared(Q, [batch, head, row, 0], q_full.index(slot), q_slots.index(slot))
-            mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-            tma.async_copy_global_to_shared(DO, [batch, head, row, 0], do_full.index(slot), do_slots.index(slot))
-            rows = row + gl.arange(0, BLOCK_M, ROWS)
-            inside = rows < max_seqlen_q
-            # A row beyond the end has a P of zero.
-            lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
-            delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
-            lse_slots.index(slot).store(-lse * LOG2_E)
-            delta_slots.index(slot).store(delta)
-            mbarrier.arrive(q_full.index(slot))
-            mbarrier.arrive(do_full.index(slot))
+            load_step(
+                Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head,
+                head_row, row, step, max_seqlen_q,
+            )  # fmt: skip
             step += 1
+
+
+@gluon.jit
+def add_pieces(
+    Sum, dq_slots, dq_full, dq_empty, batch, head, row, column, number,
+    ROWS_APART: gl.constexpr, COLUMNS_APART: gl.constexpr,
+):  # fmt: skip
+    """Adds what both consumers leave in dq_slots for the `number`-th time to Sum, the first one's at `row` and
+    `column`.
+    """
+    for c in gl.static_range(2):
+        mbarrier.wait(dq_full.index(c), number & 1)
+        at = [batch, head, row + c * ROWS_APART, column + c * COLUMNS_APART]
+        async_add_shared_to_global(Sum, at, dq_slots.index(c))
+    for c in gl.static_range(2):
+        tma.store_wait(1 - c)
+        mbarrier.arrive(dq_empty.index(c))
 
 
 @gluon.jit
@@ -98,19 +128,12 @@ def adder(
 ):  # fmt: skip
     """Adds the halves of dQ that the consumers leave in dq_slots to memory, and stores DK and DV in the end."""
     ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
-    COLUMNS_APART: gl.constexpr = 0 if BLOCK_M == 128 else 64
     group = num_heads_q // num_heads_k
     step = 0
     for member in range(group):
         head = head_k * group + member
         for row in range(first, max_seqlen_q, BLOCK_M):
-            for c in gl.static_range(2):
-                mbarrier.wait(dq_full.index(c), step & 1)
-                at = [batch, head, row + c * ROWS_APART, c * COLUMNS_APART]
-                async_add_shared_to_global(DQSum, at, dq_slots.index(c))
-            for c in gl.static_range(2):
-                tma.store_wait(1 - c)
-                mbarrier.arrive(dq_empty.index(c))
+            add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
             step += 1
     mbarrier.wait(done, 0)
     tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
@@ -133,11 +156,14 @@ def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def consumer(
+def walk(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k,
     C: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
+    """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to the last one of a head,
+    then from row `first` of the next.
+    """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
     dtype: gl.constexpr = k_slot.dtype
@@ -155,10 +181,8 @@ def consumer(
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     key = first_key + KEYS * C
-    group = num_heads_q // num_heads_k
-    row = first
     mbarrier.wait(kv_full, 0)
-    for step in range(0, group * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
+    for step in range(0, steps):
         slot = step % STAGES
         phase = (step // STAGES) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
@@ -171,12 +195,12 @@ def consumer(
 
         s = warpgroup_mma_wait(1, deps=[s])
         # Where the mask stands decides whether the last registers suffice.
-        if CAUSAL:
+        if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
             if row < key + KEYS - 1:
                 s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         s = s * scale + gl.expand_dims(lse, 0)
-        if not CAUSAL:
+        if not CAUSAL:  # noqa: SIM102
             if key + KEYS > max_seqlen_k:
                 s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
         p = gl.exp2(s)
@@ -204,10 +228,26 @@ def consumer(
         mbarrier.arrive(empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
+    return dk, dv
 
+
+@gluon.jit
+def consumer(
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    C: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
+    BLOCK_M: gl.constexpr = q_slots.shape[3]
+    dtype: gl.constexpr = k_slot.dtype
+    steps = num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)
+    dk, dv = walk(
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+        dq_full, dq_empty, sm_scale, first_key, first, first, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL,
+    )  # fmt: skip
     meet(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
-    v.store(dv.to(dtype))
-    k.store((dk * sm_scale).to(dtype))
+    v_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store(dv.to(dtype))
+    k_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store((dk * sm_scale).to(dtype))
     fence_async_shared()
     mbarrier.arrive(done)
 
@@ -236,9 +276,9 @@ def attn_bwd_hopper_pair(
     """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch). `sm_scale` must not be negative.
 
     Q, K, V, DO, DK, DV, DQSum: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M,
-    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is
-    sm_scale * DQSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q,
-    max_seqlen_q].
+    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where
+    BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
+    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q].
     """
     DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])

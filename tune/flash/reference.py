@@ -78,11 +78,22 @@ class Attention:
 
     @cached_property
     def dq_sum(self) -> torch.Tensor:
-        """What the last kernel of the Hopper backward is given, q's shape in fp32; any numbers will do."""
+        """What the last kernel of a Hopper backward is given, q's shape in fp32; any numbers will do."""
+        return self._any_sum(self.q, 1)
+
+    @cached_property
+    def dk_sum(self) -> torch.Tensor:
+        return self._any_sum(self.k, 2)
+
+    @cached_property
+    def dv_sum(self) -> torch.Tensor:
+        return self._any_sum(self.v, 3)
+
+    def _any_sum(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         import torch
 
-        generator = torch.Generator(device=self.device).manual_seed(self.seed + 1)
-        return torch.randn(self.q.shape, generator=generator, device=self.device, dtype=torch.float32)
+        generator = torch.Generator(device=self.device).manual_seed(self.seed + seed)
+        return torch.randn(like.shape, generator=generator, device=self.device, dtype=torch.float32)
 
     @cached_property
     def sample(self) -> list[Head]:
@@ -108,6 +119,8 @@ class Attention:
             "logsumexp": self.lse,
             "delta": self.delta,
             "dq_sum": self.dq_sum,
+            "dk_sum": self.dk_sum,
+            "dv_sum": self.dv_sum,
         }
 
     @property
@@ -133,8 +146,8 @@ class Attention:
     def compare(self, name: str, actual: torch.Tensor) -> Check:
         """Compares a result that was NaN before the launch, or zero where the kernel adds to it.
 
-        ``name``: ``out``, ``lse``, ``delta``, ``dq``, ``dk``, ``dv``; ``dq_added``, dq in fp32 before sm_scale;
-        ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale.
+        ``name``: ``out``, ``lse``, ``delta``, ``dq``, ``dk``, ``dv``; of these three ``dq_added``, in fp32 before
+        sm_scale; ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale, but for dv.
         """
         import torch
 
@@ -160,9 +173,10 @@ class Attention:
         return self._results[name]
 
     def _work(self, name: str) -> Callable[[Head, bool], dict[str, torch.Tensor]]:
-        if name in ("dq", "dk", "dv", "dq_added"):
-            return self._backward
-        return self._around_sum if name in ("dq_cleared", "dq_of_sum") else self._forward
+        gradient, _, what = name.partition("_")
+        if gradient not in ("dq", "dk", "dv"):
+            return self._forward
+        return self._around_sums if what in ("cleared", "of_sum") else self._backward
 
     def _high(self, tensor: torch.Tensor, head: Head) -> torch.Tensor:
         return tensor[head].to(self.truth)
@@ -199,32 +213,39 @@ class Attention:
 
         q, k, v, dout = (self._high(tensor, head) for tensor in (self.q, self.k, self.v, self.dout))
         p = self._logits(head).sub_(self._high(self.lse, head)[:, None]).exp_()
-        dv = rounded(rounded(p).T @ dout)
+        dv = rounded(p).T @ dout
         ds = rounded((dout @ v.T).sub_(self._high(self.delta, head)[:, None]).mul_(p))
-        added = ds @ k
+        dq, dk = ds @ k, ds.T @ q
         return {
-            "dq": rounded(added * self.sm_scale),
-            "dq_added": added,
-            "dk": rounded(ds.T @ q * self.sm_scale),
-            "dv": dv,
+            "dq": rounded(dq * self.sm_scale),
+            "dk": rounded(dk * self.sm_scale),
+            "dv": rounded(dv),
+            "dq_added": dq,
+            "dk_added": dk,
+            "dv_added": dv,
         }
 
-    def _around_sum(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
-        """What the first and the last kernel of the Hopper backward do with their sum of dq."""
-        exact = self._high(self.dq_sum, head)
-        dq = exact * self.sm_scale
-        return {
-            "dq_cleared": exact.new_zeros(exact.shape),
-            "dq_of_sum": dq.to(self.dtype).to(self.truth) if low else dq,
-        }
+    def _around_sums(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """What the first and the last kernel of a Hopper backward do with their sums."""
+        found = {}
+        for name, sums, scale in (
+            ("dq", self.dq_sum, self.sm_scale),
+            ("dk", self.dk_sum, self.sm_scale),
+            ("dv", self.dv_sum, 1.0),
+        ):
+            exact = self._high(sums, head)
+            scaled = exact * scale
+            found[f"{name}_cleared"] = exact.new_zeros(exact.shape)
+            found[f"{name}_of_sum"] = scaled.to(self.dtype).to(self.truth) if low else scaled
+        return found
 
 
 def name_of(kernel: KernelDescription, argument: Tensor) -> str:
     """What the kernel leaves in a tensor, as ``Attention.compare`` calls it: it follows from what the kernel reads."""
     operand = argument.operand.name
     reads = {one.operand.name for one in kernel.arguments if isinstance(one, Tensor) and one.access == "read"}
-    if operand == "dq_sum":
-        return "dq_added" if argument.access == "add" else "dq_cleared"
-    if operand == "dq" and "dq_sum" in reads:
-        return "dq_of_sum"
+    if operand.endswith("_sum"):
+        return operand.removesuffix("sum") + ("added" if argument.access == "add" else "cleared")
+    if f"{operand}_sum" in reads:
+        return f"{operand}_of_sum"
     return {"logsumexp": "lse"}.get(operand, operand)

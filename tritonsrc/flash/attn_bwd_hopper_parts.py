@@ -1,0 +1,214 @@
+"""Attention backward for Hopper where tiles of keys are few: as attn_bwd_hopper_pair, with several programs for each.
+
+What the programs of a tile walk, the query rows of all query heads that share its key head, is divided into parts of
+equal numbers of steps. Each program adds its DK and DV to fp32 sums in memory, by the road of dQ:
+
+    adder warp                                          a consumer
+    ──────────                                          ──────────
+    adds dQ to DQSum          ◀─ dq_full[consumer], 1   dQ of step i is in shared memory
+                              ── dq_empty[consumer] ─▶  stores dQ of step i + 1
+    adds DV to DVSum,         ◀─ dq_full[consumer], 1   after the last step: 64 rows x 64 columns of DV, then of DK,
+    DK to DKSum               ── dq_empty[consumer] ─▶  are in its memory for dQ
+
+Pieces are counted on from the steps. A program without a step adds zeros.
+The order in which programs add is not fixed, so all results vary in their last bits from run to run.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from aotriton.tritonsrc.flash.attn_bwd_hopper import STAGES
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, add_pieces, load_step, walk
+
+
+@gluon.jit
+def place(tiles, parts, together):
+    """Tile, head, counted through all batches, and part of this program, of a grid along x that has `tiles` * `parts`
+    for each head. So many heads `together` begin with their first tiles, which are the longest where causal.
+    """
+    program = gl.program_id(0)
+    each = tiles * parts
+    begun = program // (each * together) * together  # heads before these
+    width = gl.minimum(together, gl.num_programs(0) // each - begun)
+    program -= begun * each
+    tile = program // (width * parts)
+    program -= tile * width * parts
+    head = program // parts
+    return tile, begun + head, program - head * parts
+
+
+@gluon.jit
+def share(steps, parts, part):
+    """The first step of a part, and how many it has: one more in the first parts, where they are not even."""
+    least = steps // parts
+    more = steps - least * parts
+    return part * least + gl.minimum(part, more), least + (part < more).to(gl.int32)
+
+
+@gluon.jit
+def producer(
+    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
+    key, head_k, batch, head, first, row, steps, num_heads_q, max_seqlen_q,
+):  # fmt: skip
+    mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
+    tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
+    tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
+    for step in range(0, steps):
+        head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
+        load_step(
+            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row,
+            row, step, max_seqlen_q,
+        )  # fmt: skip
+        row += Q.block_shape[2]
+        last = row >= max_seqlen_q
+        head += last.to(gl.int32)
+        row = gl.where(last, first, row)
+
+
+@gluon.jit
+def adder(
+    DKSum, DVSum, DQSum, dq_slots, dq_full, dq_empty, key, head_k, batch, head, first, row, steps, max_seqlen_q,
+    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+):  # fmt: skip
+    """Adds what the consumers leave in dq_slots: the halves of dQ, and in the end DV and DK."""
+    ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
+    PIECES: gl.constexpr = BLOCK_DMODEL // 64
+    for step in range(0, steps):
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
+        row += BLOCK_M
+        last = row >= max_seqlen_q
+        head += last.to(gl.int32)
+        row = gl.where(last, first, row)
+    for piece in gl.static_range(PIECES):
+        add_pieces(DVSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + piece, KEYS, 0)
+    for piece in gl.static_range(PIECES):
+        add_pieces(DKSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + PIECES + piece, KEYS, 0)
+
+
+@gluon.jit
+def hidden(x):
+    """x, of which the compiler knows nothing more."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def hand_over(x, dq_slots, dq_full, dq_empty, number, C: gl.constexpr):
+    """Leaves [64, 64] `x` of consumer C to the adder, as its `number`-th piece."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    mbarrier.wait(dq_empty.index(C), (number & 1) ^ 1)
+    # No thread has to hand on what it holds.
+    dq_slots.index(C).reshape([64, 64]).store(gl.convert_layout(x, LAYOUT, assert_trivial=True))
+    fence_async_shared()
+    mbarrier.arrive(dq_full.index(C))
+
+
+@gluon.jit
+def hand_all_over(x, dq_slots, dq_full, dq_empty, number, C: gl.constexpr):
+    """The same of [64, 64 or 128] `x`, in pieces of 64 columns from the `number`-th on."""
+    if x.shape[1] == 64:
+        hand_over(x, dq_slots, dq_full, dq_empty, number, C)
+    else:
+        left, right = x.reshape([64, 2, 64]).permute((0, 2, 1)).split()
+        hand_over(left, dq_slots, dq_full, dq_empty, number, C)
+        hand_over(right, dq_slots, dq_full, dq_empty, number + 1, C)
+
+
+@gluon.jit
+def consumer(
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+    dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k,
+    C: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    dk, dv = walk(
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+        dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL,
+    )  # fmt: skip
+    PIECES: gl.constexpr = dv.shape[1] // 64
+    # A loop of two, so that there is one copy of the code: where a second one is, registers do not suffice.
+    for number in range(steps, hidden(steps + 2 * PIECES), PIECES):
+        hand_all_over(dv, dq_slots, dq_full, dq_empty, number, C)
+        dv = dk
+
+
+@gluon.jit
+def attn_bwd_hopper_parts(
+    Q,
+    K,
+    V,
+    DO,
+    DKSum,
+    DVSum,
+    DQSum,
+    L,
+    Delta,
+    sm_scale,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    head_dim,
+    parts,
+    together,
+    BLOCK_M: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch * parts). `sm_scale` must not be negative.
+
+    Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO)
+    and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 128 where BLOCK_DMODEL is 64, and 64 where it is 128. DQSum, DKSum
+    and DVSum: of fp32, as q and as k, with boxes [1, 1, 64, 64]; they begin at zero. DQ is sm_scale * DQSum, DK is
+    sm_scale * DKSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q,
+    max_seqlen_q]. So many heads of keys `together` have their first tiles computed first.
+    """
+    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], K.layout)
+    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], V.layout)
+    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
+    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
+    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
+    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
+    ds_slots = gl.allocate_shared_memory(Q.dtype, [2, 2 * KEYS, BLOCK_M], DS_LAYOUT)
+    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, 64, 64], DQSum.layout)
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    dq_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    dq_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(kv_full, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=2)
+        mbarrier.init(do_full.index(slot), count=2)
+        mbarrier.init(empty.index(slot), count=2)
+    for c in gl.static_range(2):
+        mbarrier.init(dq_full.index(c), count=1)
+        mbarrier.init(dq_empty.index(c), count=1)
+
+    tile, head, part = place(gl.cdiv(max_seqlen_k, 2 * KEYS), parts, together)
+    batch = head // num_heads_k
+    head_k = head - batch * num_heads_k
+    key = tile * 2 * KEYS
+    first = 0
+    if CAUSAL:
+        first = key // BLOCK_M * BLOCK_M  # query rows before it see none of the keys
+    group = num_heads_q // num_heads_k
+    of_head = gl.cdiv(max_seqlen_q - first, BLOCK_M)
+    begin, steps = share(group * of_head, parts, part)
+    member = begin // of_head
+    head = head_k * group + member
+    row = first + (begin - member * of_head) * BLOCK_M
+    gl.warp_specialize([
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k,
+                    0, CAUSAL)),
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k,
+                    1, CAUSAL)),
+        (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full,
+                    do_full, empty, key, head_k, batch, head, first, row, steps, num_heads_q, max_seqlen_q)),
+        (adder, (DKSum, DVSum, DQSum, dq_slots, dq_full, dq_empty, key, head_k, batch, head, first, row, steps,
+                 max_seqlen_q, BLOCK_M, BLOCK_DMODEL)),
+    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
