@@ -208,6 +208,29 @@ ATTN_BWD_HOPPER = KernelDescription(
     schedule=DFS,
 )
 
+# The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
+# and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
+# balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
+# mean). A causal tile has half of the longest walk's steps in the mean.
+STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
+TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
+
+_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
+_STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))  # of the longest walk
+_ROUNDS = minimum(ceil_divide(_TILES * _STEPS, multiprocessors() * STEPS_OF_ROUND), MOST_ROUNDS)
+
+
+def _quotient(a: Expression, b: Expression) -> Expression:
+    """a / b, rounded down."""
+    return ceil_divide(a + 1, b) - 1
+
+
+PARTS = maximum(minimum(_quotient(_ROUNDS * multiprocessors(), _TILES), _STEPS), 2)
+_HEAD_BYTES = c.GROUP * size("seqlen_q") * size("head_dim") * 8
+TOGETHER = minimum(
+    choose(scalar("causal"), maximum(_quotient(constant(TOGETHER_BYTES), _HEAD_BYTES), 1), 1),
+    size("batch") * size("heads_k"),
+)
 # As ATTN_BWD_HOPPER, with consumers that go on by themselves.
 HEAD_DIM_PAIR = c.HEAD_DIM.narrowed(64, 128)
 
@@ -226,6 +249,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Tensor("Delta", DELTA),
         c.SM_SCALE,
         *c.SIZES,
+        Number("together", "i32", TOGETHER),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
     ),
     choices=(c.T, HEAD_DIM_PAIR, c.CAUSAL, c.DESCRIPTOR),
@@ -269,29 +293,6 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     archs=("sm_90",),
 )
 
-# The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
-# and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
-# balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
-# mean). A causal tile has half of the longest walk's steps in the mean.
-STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
-TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
-
-_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
-_STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))  # of the longest walk
-_ROUNDS = minimum(ceil_divide(_TILES * _STEPS, multiprocessors() * STEPS_OF_ROUND), MOST_ROUNDS)
-
-
-def _quotient(a: Expression, b: Expression) -> Expression:
-    """a / b, rounded down."""
-    return ceil_divide(a + 1, b) - 1
-
-
-PARTS = maximum(minimum(_quotient(_ROUNDS * multiprocessors(), _TILES), _STEPS), 2)
-_HEAD_BYTES = c.GROUP * size("seqlen_q") * size("head_dim") * 8
-TOGETHER = minimum(
-    choose(scalar("causal"), maximum(_quotient(constant(TOGETHER_BYTES), _HEAD_BYTES), 1), 1),
-    size("batch") * size("heads_k"),
-)
 # Of q's rows, then of k's, in each batch.
 ROWS_OF_BOTH = tiles("seqlen_q", "BLOCK_M") * size("heads_q") + tiles("seqlen_k", "BLOCK_M") * size("heads_k")
 PIECE = (1, 1, 64, 64)  # of a sum

@@ -45,9 +45,31 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global, place
+from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global
 
 KEYS = gl.constexpr(64)  # of a consumer
+
+
+@gluon.jit
+def place(tiles, parts, together):
+    """Tile, head, counted through all batches, and part of this program, of a grid along x that has `tiles` * `parts`
+    for each head. So many heads `together` begin with their first tiles, which are the longest where causal.
+    """
+    program = gl.program_id(0)
+    each = tiles * parts
+    begun = program // (each * together) * together  # heads before these
+    width = gl.minimum(together, gl.num_programs(0) // each - begun)
+    program -= begun * each
+    tile = program // (width * parts)
+    program -= tile * width * parts
+    head = program // parts
+    return tile, begun + head, program - head * parts
+
+
+@gluon.jit
+def hidden(x):
+    """x, of which the compiler knows nothing more."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -85,23 +107,21 @@ def load_step(
 @gluon.jit
 def producer(
     Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
-    key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
+    key, head_k, batch, head, first, row, steps, num_heads_q, max_seqlen_q,
 ):  # fmt: skip
-    BLOCK_M: gl.constexpr = Q.block_shape[2]
     mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
     tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
     tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
-    group = num_heads_q // num_heads_k
-    step = 0
-    for member in range(group):
-        head = head_k * group + member
+    for step in range(0, steps):
         head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-        for row in range(first, max_seqlen_q, BLOCK_M):
-            load_step(
-                Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head,
-                head_row, row, step, max_seqlen_q,
-            )  # fmt: skip
-            step += 1
+        load_step(
+            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row,
+            row, step, max_seqlen_q,
+        )  # fmt: skip
+        row += Q.block_shape[2]
+        last = row >= max_seqlen_q
+        head += last.to(gl.int32)
+        row = gl.where(last, first, row)
 
 
 @gluon.jit
@@ -122,19 +142,26 @@ def add_pieces(
 
 
 @gluon.jit
-def adder(
-    DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, first, num_heads_q,
-    num_heads_k, max_seqlen_q, BLOCK_M: gl.constexpr,
+def add_steps(
+    DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M: gl.constexpr
 ):  # fmt: skip
-    """Adds the halves of dQ that the consumers leave in dq_slots to memory, and stores DK and DV in the end."""
+    """Adds the halves of dQ that the consumers leave in dq_slots to memory."""
     ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
-    group = num_heads_q // num_heads_k
-    step = 0
-    for member in range(group):
-        head = head_k * group + member
-        for row in range(first, max_seqlen_q, BLOCK_M):
-            add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
-            step += 1
+    for step in range(0, steps):
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
+        row += BLOCK_M
+        last = row >= max_seqlen_q
+        head += last.to(gl.int32)
+        row = gl.where(last, first, row)
+
+
+@gluon.jit
+def adder(
+    DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first, steps,
+    max_seqlen_q, BLOCK_M: gl.constexpr,
+):  # fmt: skip
+    """Adds up dQ, and stores DK and DV in the end."""
+    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, first, steps, max_seqlen_q, BLOCK_M)
     mbarrier.wait(done, 0)
     tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
     tma.async_copy_shared_to_global(DK, [batch, head_k, key, 0], k_slot)
@@ -234,13 +261,11 @@ def walk(
 @gluon.jit
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    dq_full, dq_empty, done, sm_scale, first_key, first, steps, max_seqlen_q, max_seqlen_k,
     C: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
-    BLOCK_M: gl.constexpr = q_slots.shape[3]
     dtype: gl.constexpr = k_slot.dtype
-    steps = num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)
     dk, dv = walk(
         q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
         dq_full, dq_empty, sm_scale, first_key, first, first, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL,
@@ -269,6 +294,7 @@ def attn_bwd_hopper_pair(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
+    together,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
@@ -278,7 +304,8 @@ def attn_bwd_hopper_pair(
     Q, K, V, DO, DK, DV, DQSum: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M,
     BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where
     BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
-    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q].
+    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of
+    keys `together` have their first tiles computed first.
     """
     DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -307,20 +334,25 @@ def attn_bwd_hopper_pair(
         mbarrier.init(dq_full.index(c), count=1)
         mbarrier.init(dq_empty.index(c), count=1)
 
-    tile, head_k, batch = place(gl.cdiv(max_seqlen_k, 2 * KEYS), num_heads_k)
-    key = tile * 2 * KEYS  # causal: the first tile has the most queries
-    first = 0
+    tile, head, _ = place(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
+    batch = head // num_heads_k
+    head_k = head - batch * num_heads_k
+    key = tile * 2 * KEYS
+    first = hidden(0)  # the producer, which knows it, keeps more than it has registers for
     if CAUSAL:
         first = key // BLOCK_M * BLOCK_M  # query rows before it see none of the keys
+    group = num_heads_q // num_heads_k
+    head = head_k * group
+    steps = group * gl.cdiv(max_seqlen_q - first, BLOCK_M)
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, num_heads_q, num_heads_k,
-                    max_seqlen_q, max_seqlen_k, 0, CAUSAL)),
+                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, steps, max_seqlen_q, max_seqlen_k,
+                    0, CAUSAL)),
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, num_heads_q, num_heads_k,
-                    max_seqlen_q, max_seqlen_k, 1, CAUSAL)),
+                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, steps, max_seqlen_q, max_seqlen_k,
+                    1, CAUSAL)),
         (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full,
-                    do_full, empty, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q)),
-        (adder, (DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, first,
-                 num_heads_q, num_heads_k, max_seqlen_q, BLOCK_M)),
+                    do_full, empty, key, head_k, batch, head, first, first, steps, num_heads_q, max_seqlen_q)),
+        (adder, (DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first,
+                 steps, max_seqlen_q, BLOCK_M)),
     ], [4, 1, 1], [240, 24, 24])  # fmt: skip

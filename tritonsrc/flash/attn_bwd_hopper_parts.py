@@ -16,26 +16,10 @@ The order in which programs add is not fixed, so all results vary in their last 
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from aotriton.tritonsrc.flash.attn_bwd_hopper import STAGES
-from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, add_pieces, load_step, walk
-
-
-@gluon.jit
-def place(tiles, parts, together):
-    """Tile, head, counted through all batches, and part of this program, of a grid along x that has `tiles` * `parts`
-    for each head. So many heads `together` begin with their first tiles, which are the longest where causal.
-    """
-    program = gl.program_id(0)
-    each = tiles * parts
-    begun = program // (each * together) * together  # heads before these
-    width = gl.minimum(together, gl.num_programs(0) // each - begun)
-    program -= begun * each
-    tile = program // (width * parts)
-    program -= tile * width * parts
-    head = program // parts
-    return tile, begun + head, program - head * parts
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, add_pieces, add_steps, hidden, place, producer, walk
 
 
 @gluon.jit
@@ -47,49 +31,17 @@ def share(steps, parts, part):
 
 
 @gluon.jit
-def producer(
-    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
-    key, head_k, batch, head, first, row, steps, num_heads_q, max_seqlen_q,
-):  # fmt: skip
-    mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
-    tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
-    tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
-    for step in range(0, steps):
-        head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-        load_step(
-            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row,
-            row, step, max_seqlen_q,
-        )  # fmt: skip
-        row += Q.block_shape[2]
-        last = row >= max_seqlen_q
-        head += last.to(gl.int32)
-        row = gl.where(last, first, row)
-
-
-@gluon.jit
 def adder(
     DKSum, DVSum, DQSum, dq_slots, dq_full, dq_empty, key, head_k, batch, head, first, row, steps, max_seqlen_q,
     BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
     """Adds what the consumers leave in dq_slots: the halves of dQ, and in the end DV and DK."""
-    ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
     PIECES: gl.constexpr = BLOCK_DMODEL // 64
-    for step in range(0, steps):
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
-        row += BLOCK_M
-        last = row >= max_seqlen_q
-        head += last.to(gl.int32)
-        row = gl.where(last, first, row)
+    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M)
     for piece in gl.static_range(PIECES):
         add_pieces(DVSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + piece, KEYS, 0)
     for piece in gl.static_range(PIECES):
         add_pieces(DKSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + PIECES + piece, KEYS, 0)
-
-
-@gluon.jit
-def hidden(x):
-    """x, of which the compiler knows nothing more."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
