@@ -95,10 +95,12 @@ class Shipped:
         return Request(name, functional.kernel.name, spec.config, path, metadata, dict(spec.psels))
 
 
-def star(operator: Operator, functional: Functional, shipped: Shipped) -> Iterator[tuple[str, Images]]:
+def star(
+    operator: Operator, functional: Functional, sizes: Mapping[str, int], shipped: Shipped
+) -> Iterator[tuple[str, Images]]:
     """Every image of every backend in one sequence at least: one kernel varies, the others have their first."""
     for backend in operator.backends:
-        own = [kernel.like(functional) for kernel in backend.kernels]
+        own = [kernel.like(functional, sizes) for kernel in backend.kernels]
         names = [shipped.of(one) if one else [] for one in own]
         if not all(names):
             continue
@@ -138,7 +140,9 @@ class Judge:
         functional = self._functional(problem)
         told, of_cells = (self._choice(problem, by_cell) for by_cell in (False, True))
         chosen, by_cells = (_sequence(one) for one in (told, of_cells))
-        everything = list(dict.fromkeys([*star(self._operator, functional, self._shipped), chosen, by_cells]))
+        everything = list(
+            dict.fromkeys([*star(self._operator, functional, problem["sizes"], self._shipped), chosen, by_cells])
+        )
         first = self._time(functional, problem["sizes"], everything)
         near = sorted((one for one in first if first[one] <= NEAR * min(first.values())), key=lambda one: first[one])
         racers = dict.fromkeys([chosen, by_cells, *combined(first), *near[:MOST_RACERS]])
@@ -175,7 +179,7 @@ class Judge:
         backends = {one.name: one for one in self._operator.backends}
         launches = []
         for name, images in wanted:
-            own = [kernel.like(functional) for kernel in backends[name].kernels]
+            own = [kernel.like(functional, sizes) for kernel in backends[name].kernels]
             requests = tuple(self._shipped.request(one, image) for one, image in zip(own, images, strict=True))
             launches.append(LaunchSequence(name, requests))
         timings = self._sequences.time(Draw(functional, tuple(sizes.items()), tuple(launches)))

@@ -179,6 +179,16 @@ class Choice:
         default, measured_as = (one if one in values else None for one in (self.default, self.measured_as))
         return replace(self, values=values, small=None, default=default, measured_as=measured_as)
 
+    def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
+        """Which of these values serves a call of these sizes that another kernel serves with ``value``: where they
+        round up, the first that the call fits in, and None where that is larger.
+        """
+        if sizes is None or not self.round_up:
+            return value
+        wanted = evaluate(self.source, Environment(sizes))
+        own = next((one for one in self.values if self.number(one) >= wanted), None)
+        return None if own is None or self.number(own) > self.number(value) else own
+
     def read(self, text: str) -> Value:
         """The value that is spelled ``text``."""
         if text not in self._spelled:
@@ -407,11 +417,15 @@ class KernelDescription:
             raise ValueError(f"{self.name}: choices are {list(self._choice_names)}, got {sorted(values)}")
         return Functional(self, arch, tuple(given[name] for name in self._choice_names))
 
-    def like(self, functional: Functional) -> Functional | None:
-        """The functional with the choices and arch of another kernel's; None where this kernel does not serve it."""
+    def like(self, functional: Functional, sizes: Mapping[str, int] | None = None) -> Functional | None:
+        """The functional with the choices and arch of another kernel's; None where this kernel does not serve it.
+
+        With the ``sizes`` of a call of that functional, the one that serves this call: what rounds up may do so to a
+        value of its own, if that is no larger.
+        """
         values = tuple(
-            default if place is None else functional.values[place]
-            for place, default in _correspondence(self, functional.kernel)
+            default if place is None else choice.serving(functional.values[place], sizes)
+            for choice, (place, default) in zip(self.choices, _correspondence(self, functional.kernel), strict=True)
         )
         served = all(value in places for value, places in zip(values, self.places, strict=True))
         if not served or not self._available(functional.arch, values):  # type: ignore[arg-type]

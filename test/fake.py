@@ -64,9 +64,8 @@ PRODUCTS = {
 # between.
 FIRST_US, BETWEEN_US, SLOW_US, FAST_US = 10.0, 9.0, 30.0, 4.0
 
-# By config, the microseconds of kernels of the made-up family on one product, of 32 columns without a bias and where
-# the kernel has the choice by descriptor: so many, and so many more for each of a term. Others have no models, nor has
-# the last config of each kernel, which wins cells.
+# By config, the microseconds of kernels on one product: so many, and so many more for each of a term. Others have no
+# models, nor has the last config of each kernel, which wins cells.
 PREDICTED_ON = PRODUCTS["sm_90"][1].name
 ALL_PROGRAMS, WALK = "programs, by multiprocessor", "steps of the longest program"
 PREDICTED: dict[str, dict[str, tuple[float, float, str]]] = {
@@ -77,6 +76,16 @@ PREDICTED: dict[str, dict[str, tuple[float, float, str]]] = {
     "scale_rows_fast": {"BLOCK_M=64 num_warps=4": (1.5, 0.25, WALK)},
     "scale_rows_weigh": {"num_warps=4": (4.0, 0.0, WALK)},
     "scale_rows_apply": {"BLOCK_M=64 MOST_SPLITS=4 num_warps=4": (1.0, 0.5, ALL_PROGRAMS)},
+    # Alone: nothing is known of the first backend, so cells decide, and it runs where a hint asks for it.
+    "attn_fwd_hopper_slim": {
+        "BLOCK_N=64 CONSUMERS=2 STAGES=2 GROUP_ROUNDS=0 OUT_IN_Q=0 Q_IN_REGISTERS=0 EARLY_WAIT=0"
+        " num_warps=4 maxnreg=168": (2.0, 0.0, WALK)
+    },
+}
+# By family, the choices of what is predicted, where a kernel has them.
+PREDICTED_OF: dict[str, dict[str, Value]] = {
+    "toy": {"BLOCK_DMODEL": 32, "HAS_BIAS": False, "ADDRESSING": "descriptor"},
+    "flash": {"BLOCK_DMODEL": 192, "CAUSAL": False, "ADDRESSING": "descriptor"},
 }
 PREDICTED_ERROR = 0.03125
 
@@ -156,7 +165,7 @@ def predicted() -> Models:
     found, configs = [], {}
     for operator in operators():
         for kernel in (one for one in operator.kernels if one.name in PREDICTED):
-            wanted = {"BLOCK_DMODEL": 32, "HAS_BIAS": False, "ADDRESSING": "descriptor"}
+            wanted = PREDICTED_OF[kernel.family]
             own = {one.name: wanted[one.name] for one in kernel.choices if one.name in wanted}
             functional = kernel.functional("sm_90", T="bf16", **own)
             for place, (config, (one, each, term)) in enumerate(PREDICTED[kernel.name].items()):

@@ -49,7 +49,7 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
             ]
         )  # fmt: skip
         timings = [SequenceTiming("portable", (f"old_{name}",), 10.0, 0.1, 9) for name in ("timed", "won")]
-        opened.add_sample(session, "attn_fwd", str(FUNCTIONAL), {"batch": 1}, timings)
+        opened.add_sample(session, "attn_fwd", str(FUNCTIONAL), {"batch": 1, "head_dim": 64}, timings)
         yield opened
 
 

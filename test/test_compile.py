@@ -21,7 +21,7 @@ from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
-from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.target import target
 
@@ -168,6 +168,19 @@ def test_a_gluon_kernel_compiles(tmp_path: Path) -> None:
     assert isinstance(image, CompiledImage), image
     assert (image.metadata["threads"], image.metadata["spills"], image.metadata["registers"]) == (12 * 32, 0, 168)
     assert [row["block"][2] for row in image.metadata["descriptors"]] == [64, 128, 128, 64]
+
+
+def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
+    """A head dim of 192 has a box of 128 columns, moved as two of 64, and one of 64; its image does not spill."""
+    kernel = ATTN_FWD_HOPPER_SLIM
+    functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=192, CAUSAL=True, ADDRESSING="descriptor")
+    smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
+    given = ImageSpec.of(functional, {**smallest, "CONSUMERS": 2}, {"num_warps": 4, "maxnreg": 168})
+    assert given.compiler_request()["signature"]["KRest"].startswith("tensordesc<bf16[1,1,64,64],")
+    ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
+    assert isinstance(image, CompiledImage), image
+    assert (image.metadata["threads"], image.metadata["spills"]) == (12 * 32, 0)
+    assert [row["block"][2:] for row in image.metadata["descriptors"]] == [[64, 64]] * 8
 
 
 def test_requests_make_equal_specs() -> None:

@@ -44,9 +44,9 @@ class Machine:
     functional: Functional
     drawn: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def image(self, kernel: KernelDescription, place: int = 0) -> ImageSpec:
-        """The first config of a kernel, or one after it."""
-        functional = kernel.like(self.functional)
+    def image(self, kernel: KernelDescription, place: int = 0, sizes: Mapping[str, int] | None = None) -> ImageSpec:
+        """The first config of a kernel, or one after it; of calls of these sizes."""
+        functional = kernel.like(self.functional, sizes)
         assert functional
         psels, copts = kernel.psel_values("cuda"), kernel.copt_values("cuda")
         made = ImageSpec.of(
@@ -182,6 +182,28 @@ def test_kernels_of_a_sequence_are_told_apart() -> None:
     off = errors(machine, models, machine.samples(last, 60, seed=1), images_of(sequences))
     assert median(off) < 0.01
     assert max(off) < 0.03
+
+
+def test_what_serves_some_calls_of_a_functional_is_fitted_to_those() -> None:
+    """An image of 96 columns is timed on calls of the lead's functional of 128 that fit in them: its model is of its own
+    functional, predicts them within 1 %, and saves what the others lose there.
+    """
+    machine, slim = forward(), ATTN_FWD.backends[2]
+    first = star(machine, ATTN_FWD.backends[0], 1)
+    made = machine.image(slim.kernels[0], sizes={"head_dim": 96})
+    samples = machine.samples(first, 240)
+    fitting = [number for number, one in enumerate(samples) if int(str(one.shape["head_dim"])) <= 96]
+    assert 30 < len(fitting) < 90
+    for number in fitting:
+        shape = {name: int(str(value)) for name, value in samples[number].shape.items()}
+        samples[number] = sample(machine, shape, [*first, (slim.name, [made])])
+    facts = machine.facts() | {made.name: (made.config, *FACTS)}
+    models = fit(ATTN_FWD, "sm_90", samples, facts, GPU)
+    (own,) = (model for model in models if model.kernel == slim.kernels[0].name)
+    assert own.functional == "T=bf16 BLOCK_DMODEL=96 CAUSAL=False ADDRESSING=descriptor"
+    assert own.samples == len(fitting)
+    assert own.error < 0.01
+    assert own.saves > 0.01
 
 
 def test_backends_share_what_a_kernel_takes() -> None:

@@ -13,8 +13,8 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, source_module
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PARTS, PARTS, TOGETHER
-from aotriton.rules.flash.common import MOST_ROWS
-from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
+from aotriton.rules.flash.common import FIRST, MOST_ROWS, REST
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
     Constexpr,
@@ -23,6 +23,7 @@ from aotriton.rules.kernel import (
     Number,
     Stride,
     Tensor,
+    block_of,
     parse_functional,
 )
 from aotriton.rules.operators import Operator
@@ -143,10 +144,10 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
     for argument in kernel.arguments:
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         if isinstance(argument, Tensor) and argument.block:
-            rows = made["constexprs"].get(argument.block[2], argument.block[2])
+            sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
             kind, comma, _ = kind.removesuffix(">").partition(",NVMMA")
             dtype = "fp16" if argument.dtype == "T" else argument.dtype
-            assert (kind, attributes) == (f"tensordesc<{dtype}[1,1,{rows},{made['constexprs']['BLOCK_DMODEL']}]", None)
+            assert (kind, attributes) == (f"tensordesc<{dtype}[{sides}]", None)
             assert bool(comma) == kernel.gluon
         elif isinstance(argument, Tensor):
             assert kind.startswith("*")
@@ -214,8 +215,33 @@ def test_the_portable_backend_serves_everything(operator: Operator) -> None:
                     wanted = functional.as_dict()
                     for one in operator.backends[0].kernels:
                         shared = {choice.name for choice in one.choices} & set(wanted)
-                        served = [{name: f[name] for name in shared} for f in one.functionals(row.arch)]
-                        assert {name: wanted[name] for name in shared} in served
+                        rounding = {choice.name for choice in one.choices if choice.round_up} & shared
+                        served = [f for f in one.functionals(row.arch) if all(f[n] >= wanted[n] for n in rounding)]
+                        exact = shared - rounding
+                        assert {n: wanted[n] for n in exact} in [{n: f[n] for n in exact} for f in served]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "padded", "slim"),
+    [(8, 32, None), (64, 64, None), (72, 128, 96), (96, 128, 96), (104, 128, None), (136, 256, 192), (200, 256, None)],
+)
+def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded: int, slim: int | None) -> None:
+    """Of a call that others pad, where its columns are fewer than theirs; a call that has an image of fewer columns
+    still is not computed with more. Columns of both parts are powers of two, and no more than the choice says.
+    """
+    values = {"T": "bf16", "BLOCK_DMODEL": padded, "CAUSAL": True, "ADDRESSING": "descriptor"}
+    lead = ATTN_FWD.functional("sm_90", **values)
+    sizes = {"head_dim": head_dim}
+    assert ATTN_FWD_HOPPER.like(lead, sizes) == ATTN_FWD_HOPPER.like(lead)
+    own = ATTN_FWD_HOPPER_SLIM.like(lead, sizes)
+    assert (own and own["BLOCK_DMODEL"]) == slim
+    assert ATTN_FWD_HOPPER_SLIM.like(lead) is None
+    if own:
+        psels = {"BLOCK_N": 64, "BLOCK_DMODEL": int(own["BLOCK_DMODEL"])}
+        first, rest = (block_of((side,), psels)[0] for side in (FIRST, REST))
+        assert first + rest == slim
+        assert [n & (n - 1) for n in (first, rest)] == [0, 0]
+        assert first > rest
 
 
 @EVERY_OPERATOR
@@ -276,7 +302,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             programs = SIZES["batch"] * tiles
             if kernel is ATTN_BWD_HOPPER_PARTS:
                 programs *= evaluate(PARTS, environment)
-            if kernel is ATTN_FWD_HOPPER:
+            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
                 few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132

@@ -142,7 +142,7 @@ def test_sequences_are_a_star(toy: KernelDescription) -> None:
         )
         every = [{name: values[n % len(values)] for name, values in psels.items()} for n in range(count)]
         lists[kernel.name, str(own)] = list(dict.fromkeys(ImageSpec.of(own, one, copts) for one in every))
-    found = sequences(OPERATOR, served, lists)
+    found = sequences(OPERATOR, served, {"width": 32}, lists)
     assert len(found) == len(set(found))
     for backend in OPERATOR.backends:
         candidates = [lists[kernel.name, str(kernel.like(served))] for kernel in backend.kernels]
@@ -157,8 +157,8 @@ def test_a_backend_without_candidates_has_no_sequence(toy: KernelDescription) ->
     """One of its kernels has none, or does not serve the functional."""
     served = toy.functional("sm_90", T="bf16", BLOCK_DMODEL=64, ADDRESSING="descriptor")
     lists = {("scale_rows", str(served)): [spec(served, 64)], ("scale_rows_weigh", "T=bf16 BLOCK_DMODEL=64"): []}
-    assert sequences(OPERATOR, served, lists) == [("portable", (spec(served, 64),))]
-    assert sequences(OPERATOR, served, {}) == []
+    assert sequences(OPERATOR, served, {"width": 64}, lists) == [("portable", (spec(served, 64),))]
+    assert sequences(OPERATOR, served, {"width": 64}, {}) == []
 
 
 def test_what_is_timed_is_what_is_measured() -> None:

@@ -182,6 +182,21 @@ def test_the_hopper_forward_has_its_own_restrictions() -> None:
         assert config.format(*good) in {spec.config for spec in found.candidates}
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_columns_in_two_parts_fill_registers_and_shared_memory(causal: bool) -> None:
+    """96 columns leave two consumers room for 128 keys, three for 64; 192 leave two of them room for 64, in three
+    stages where Out lies in Q's place, else in two.
+    """
+    tiles: dict[int, set[tuple[int, ...]]] = {}
+    for head_dim in (96, 192):
+        one = problem("attn_fwd_hopper_slim", head_dim, (8192, 8192, 8), CAUSAL=causal, ADDRESSING="descriptor")
+        found = [dict(spec.psels) for spec in space(one).candidates]
+        names = "BLOCK_N", "CONSUMERS", "STAGES", "OUT_IN_Q"
+        tiles[head_dim] = {tuple(psels[name] for name in names) for psels in found}
+    assert tiles[96] == {(128, 2, 3, 0), (128, 2, 4, 1), (64, 2, 6, 0), (64, 2, 6, 1), (64, 3, 6, 0), (64, 3, 6, 1)}
+    assert tiles[192] == {(64, 2, 2, 0), (64, 2, 3, 1)}
+
+
 def test_known_good_configs_stay() -> None:
     """The settings that were fastest in earlier measurements are candidates."""
     for head_dim, config in (

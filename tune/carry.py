@@ -59,9 +59,10 @@ def _deciding(
         backends = {one.name: one for one in operator.backends}
         for sample in database.samples(arch, operator.name):
             functional = parse_functional(operator.lead, arch, sample.functional)
+            sizes = {name: int(str(value)) for name, value in sample.shape.items()}
             for timing in sample.timings:
                 of = backends[timing.backend].kernels if timing.backend in backends else ()
                 for kernel, image in zip(of, timing.images, strict=False):
-                    own = kernel.like(functional)
+                    own = kernel.like(functional, sizes)
                     if kernel in kernels and own:
                         yield kernel, str(own), image

@@ -140,7 +140,7 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
         call = group.add_call(str(one.functional), one.shape, scalars_of(one.functional))
         served = _served(group, str(one.functional), one.backend)
         for kernel, times, images in zip(one.backend.kernels, one.times, served, strict=True):
-            own = kernel.like(one.functional)
+            own = kernel.like(one.functional, one.shape)
             for image, time in times.items():
                 spec = _spec(own, facts.get(image))
                 if spec is None or spec.name != image:
@@ -195,15 +195,15 @@ def _worth(group: _Group, operator: Operator, models: Sequence[Model]) -> dict[P
 
 def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend], arch: str, sample: Sample,
           facts: Mapping[str, Facts]) -> None:  # fmt: skip
-    functional = parse_functional(lead, arch, sample.functional)
-    call = group.add_call(sample.functional, _sizes(sample), scalars_of(functional))
+    functional, sizes = parse_functional(lead, arch, sample.functional), _sizes(sample)
+    call = group.add_call(sample.functional, sizes, scalars_of(functional))
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
             continue  # of another time
         parts = []
         for kernel, image in zip(backend.kernels, timing.images, strict=True):
-            own = kernel.like(functional)
+            own = kernel.like(functional, sizes)
             spec = _spec(own, facts.get(image))
             if spec is None or spec.name != image:
                 break

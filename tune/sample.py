@@ -81,15 +81,22 @@ def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mappin
     return specs[:MOST_IMAGES]
 
 
+Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of its kernels
+
+
 def sequences(
-    operator: Operator, functional: Functional, lists: Mapping[tuple[str, str], Sequence[ImageSpec]]
-) -> list[tuple[str, tuple[ImageSpec, ...]]]:
-    """Backends with images, so that each image of ``lists`` is in one at least: where kernels follow each other, one of
-    them varies while the others have their first. A backend with a kernel that has none is left out.
+    operator: Operator,
+    functional: Functional,
+    sizes: Mapping[str, int],
+    lists: Mapping[tuple[str, str], Sequence[ImageSpec]],
+) -> list[Found]:
+    """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
+    one at least: where kernels follow each other, one of them varies while the others have their first. A backend with
+    a kernel that has none is left out.
     """
     found = []
     for backend in operator.backends:
-        own = [kernel.like(functional) for kernel in backend.kernels]
+        own = [kernel.like(functional, sizes) for kernel in backend.kernels]
         candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
         if not all(candidates):
             continue
@@ -146,22 +153,27 @@ def _tasks(
     wished: Collection[str],
 ) -> list[list[tuple[Operator, Draw]]]:
     """Chunks of draws, of all functionals in turns, so that a run that is cut short has some of each."""
-    wanted: list[tuple[Operator, Functional, list[tuple[str, tuple[ImageSpec, ...]]]]] = []
+    wanted: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
     for operator in operators:
         by_kernel = {kernel.name: database.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
         saves = {one.image: one.saves for one in database.models(device.arch) if one.product == device.name}
         unfit = {name for name, spills in database.spills().items() if spills}
         for functional in sampled(operator, device.arch, wished):
-            lists = {}
-            for kernel in operator.kernels:
-                if own := kernel.like(functional):
-                    listed = [one for one in shortlist(own, by_kernel[kernel.name], saves) if one.name not in unfit]
-                    lists[kernel.name, str(own)] = listed
-            if found := sequences(operator, functional, lists):
+            lists: dict[tuple[str, str], list[ImageSpec]] = {}
+            found: dict[Shape, list[Found]] = {}
+            for shape in _shapes(functional, plan.seed, plan.count):
+                for kernel in operator.kernels:
+                    own = kernel.like(functional, dict(shape))
+                    if own and (kernel.name, str(own)) not in lists:
+                        listed = [one for one in shortlist(own, by_kernel[kernel.name], saves) if one.name not in unfit]
+                        lists[kernel.name, str(own)] = listed
+                found[shape] = sequences(operator, functional, dict(shape), lists)
+            if any(found.values()):
                 wanted.append((operator, functional, found))
     if not wanted:
         raise TuningError("no candidate is measured yet that could be timed on random shapes: tune first")
-    specs = {spec.name: spec for _, _, found in wanted for _, images in found for spec in images}
+    every = (one for _, _, found in wanted for of_shape in found.values() for one in of_shape)
+    specs = {spec.name: spec for _, images in every for spec in images}
     images = {spec.name: image for spec, image in plan.compile_images(specs.values(), plan.store, plan.jobs)}
     known: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}
     for operator in operators:
@@ -171,18 +183,15 @@ def _tasks(
                 timed.update(timing.images for timing in one.timings)
     chunks: list[tuple[int, list[tuple[Operator, Draw]]]] = []
     for operator, functional, found in wanted:
-        usable = tuple(_sequences(found, images))
         # A backend may be left out on a shape, but never the first.
         first = operator.backends[0].name
-        needed = {tuple(request.name for request in one.requests) for one in usable if one.backend == first}
-        shapes = [
-            shape
-            for shape in _shapes(functional, plan.seed, plan.count)
-            if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set())
-        ]
-        for begin in range(0, len(shapes), CHUNK):
-            draws = [(operator, Draw(functional, shape, usable)) for shape in shapes[begin : begin + CHUNK]]
-            chunks.append((begin, draws))
+        draws = []
+        for shape, of_shape in found.items():
+            usable = tuple(_sequences(of_shape, images))
+            needed = {tuple(request.name for request in one.requests) for one in usable if one.backend == first}
+            if not needed <= known.get((operator.name, str(functional), _text(dict(shape))), set()):
+                draws.append((operator, Draw(functional, shape, usable)))
+        chunks += [(begin, draws[begin : begin + CHUNK]) for begin in range(0, len(draws), CHUNK)]
     return [draws for _, draws in sorted(chunks, key=lambda chunk: chunk[0])]
 
 
@@ -196,9 +205,7 @@ def _shapes(functional: Functional, seed: int, count: int) -> Iterator[Shape]:
     yield from dict.fromkeys(own.draw(functional, random) for _ in range(count))
 
 
-def _sequences(
-    found: Iterable[tuple[str, tuple[ImageSpec, ...]]], images: Mapping[str, object]
-) -> Iterator[LaunchSequence]:
+def _sequences(found: Iterable[Found], images: Mapping[str, object]) -> Iterator[LaunchSequence]:
     for backend, specs in found:
         compiled = [(spec, images[spec.name]) for spec in specs]
         requests = [launch_request(spec, image) for spec, image in compiled if isinstance(image, CompiledImage)]

@@ -104,24 +104,25 @@ class Survey {
     return evaluate(choice.value, environment(reached), &number) ? place_of(choice, number) : -1;
   }
 
-  // A kernel that rounds a value further up than the lead does would compute the call, but is for others.
+  // A kernel that rounds a value further up than the lead does would compute the call, but is for others. One that
+  // rounds it less far up has a value between two of the lead's.
   int16_t shared_digit(const ChoiceInfo& choice) const noexcept {
     int64_t number;
     if (!value(choice.value, &number)) return -1;
     const int found = place_of(choice, number);
-    if (found >= 0 && choice.round_up && !rounded_as_lead(choice, choice.values[static_cast<size_t>(found)])) return -1;
+    if (found >= 0 && choice.round_up && beyond_lead(choice, choice.values[static_cast<size_t>(found)])) return -1;
     return static_cast<int16_t>(found);
   }
 
-  bool rounded_as_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept {
+  bool beyond_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept {
     for (const ChoiceInfo& of_lead : call.info->lead().choices) {
       int64_t wanted;
       if (!of_lead.round_up || strcmp(of_lead.name, choice.name)) continue;
       if (!value(of_lead.value, &wanted)) continue;
       const int found = place_of(of_lead, wanted);
-      if (found >= 0) return of_lead.values[static_cast<size_t>(found)] == rounded;
+      if (found >= 0) return of_lead.values[static_cast<size_t>(found)] < rounded;
     }
-    return true;
+    return false;
   }
 
   // Without a tensor nothing is in the way.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from aotriton.rules.binning import TuningKey
@@ -35,6 +36,8 @@ Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 # The head dim, padded to the next of these.
 HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up=True, small=64, option="head-dim")
+# Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
+HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
@@ -119,6 +122,10 @@ def _bytes(of: str) -> Expression:
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
 K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
+
+# Columns of the two parts of HEAD_DIM_SLIM.
+FIRST = choose(psel("BLOCK_DMODEL") <= 128, constant(64), constant(128))
+REST = psel("BLOCK_DMODEL") - FIRST
 
 SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))

@@ -70,6 +70,30 @@ TEST("attn_fwd on CUDA passes aligned tensors as descriptors, without strides of
   fwd_by_descriptor(launch, p, s, 64, 32);
 }
 
+TEST("columns in two parts have two descriptors for each tensor, and both follow its pointer") {
+  Recording& recording = start("cuda");
+  hints slim;
+  CHECK_EQ(slim.parse("backend=hopper_slim"), Error::success);
+  const Sizes s = {.head_dim = 160};
+  attn_fwd_params p = fwd_call(s);
+  p.hints = &slim;
+  for (int call = 0; call < 2; ++call) {
+    CHECK_EQ(attn_fwd(p, {}), Error::success);
+    const RecordedLaunch& launch = recording.launches.at(static_cast<size_t>(call));
+    CHECK_EQ(launch.entry, "attn_fwd_hopper_slim");
+    Reader reader(launch);
+    for (int part = 0; part < 2; ++part)
+      for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) reader.descriptor(*t, 64);
+    reader.value(p.logsumexp.data);
+    reader.value(int32_t{1});
+    reader.value(p.sm_scale);
+    sizes(reader, s);
+    reader.numbers({s.batch});
+    reader.end();
+    for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) t->data = static_cast<char*>(t->data) + 4096;
+  }
+}
+
 TEST("attn_fwd takes float16, any aligned strides, and no logsumexp") {
   Recording& recording = start("cuda");
   const Sizes s = {.batch = 1, .heads = 3, .heads_k = 1, .seqlen_q = 1, .seqlen_k = 129, .head_dim = 40};

@@ -298,6 +298,22 @@ TEST("explain says why a backend cannot serve the very call: guard, arch, addres
   CHECK_EQ(narrow.choice_value, std::string("128"));
 }
 
+TEST("a backend that rounds up less far than the first one serves what fits in no fewer columns of that one") {
+  const auto state = [](int64_t head_dim) {
+    Explanation explanation;
+    CHECK_EQ(explain(fwd_call({.head_dim = head_dim}), "sm_90", 0, &explanation), Error::success);
+    return explanation.kernels[0].backend_states[2];
+  };
+  for (const int64_t head_dim : {136, 160, 192}) CHECK_EQ(state(head_dim).refusal, std::string());
+  for (const auto& [head_dim, padded] : {std::pair{64, "64"}, {128, "128"}, {200, "256"}, {256, "256"}}) {
+    CHECK_EQ(state(head_dim).refusal, std::string("it has no image for this choice"));
+    CHECK_EQ(state(head_dim).choice_value, std::string(padded));
+  }
+  // There is no image of 96 columns in this build.
+  for (const int64_t head_dim : {72, 96})
+    CHECK_EQ(state(head_dim).refusal, std::string("this build has no image of it for this functional"));
+}
+
 TEST("a dtype has two names, and the archs are those of the build") {
   constexpr Named values[] = {{"batch", 2}, {"heads", 4}, {"seqlen", 70}, {"head_dim", 64}};
   for (const auto& [name, synonym] : {std::pair{"bf16", "bfloat16"}, std::pair{"fp16", "float16"}}) {
@@ -333,7 +349,7 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
       "max_seqlen_k=70<=512 waves=1<=1 -> " +
           std::string(explained({}).kernels[0].image) +
           " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us for its bin, on NVIDIA H100 80GB "
-          "HBM3; backend portable, hopper was not compared\n");
+          "HBM3; backend portable, hopper was not compared, hopper_slim was not compared\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;
