@@ -1,7 +1,7 @@
-"""Backward for Hopper at head dim 192, gradients of keys and values: as attn_bwd_hopper_dk_dv, with columns in two parts.
+"""Backward for Hopper at head dim 192, DK and DV: as attn_bwd_hopper_dk_dv, with columns in two parts, 128 + 64.
 
-128 + 64 columns leave registers for 128 query rows at a time, which halves how often K and V are read from shared
-memory, and that is what limits. Each warp group has half of the queries of S and dP, and half of the columns of DK and
+They leave registers for 128 query rows at a time, which halves how often K and V are read from shared memory, and that
+is what limits. Each warp group has half of the queries of S and dP, and half of the columns of DK and
 DV, so P and dS go through shared memory. A step of the consumers, where Q, K, V and DO are tiles of the first part of
 the columns, QRest and so on of the others:
 
@@ -23,7 +23,7 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a pha
 The same of another warp for DO, with V, delta, and do_empty after DV. Q has STAGES slots, DO as many as there is shared
 memory for: one with 128 rows.
 
-Tuned: BLOCK_M, 64 or 128; K_IN_REGISTERS, for 64: S reads only its queries' side from shared memory.
+Tuned: BLOCK_M, 64 or 128; K_IN_REGISTERS, for 64: S then reads only Q from shared memory.
 """
 
 from triton.experimental import gluon
@@ -76,8 +76,8 @@ def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
     """Scores [KEYS, queries] with minus infinity where a query does not see the key. The first query is `ahead` rows
     behind the first key; `left` keys are before the end.
     """
-    # A query is named by its half, its place in eight, and which eight of the half that is: constants of a thread, as
-    # are no whole numbers of queries, which the compiler would keep in registers all the time.
+    # A query is half, eight, and one of eight. What a thread has of these is compared with constants, the eights: it has
+    # no numbers of all its queries, which the compiler would keep in registers all the time.
     pieces = s.reshape([s.shape[0], 2, s.shape[1] // 16, 8])
     P: gl.constexpr = pieces.type.layout
     keys = gl.arange(0, s.shape[0], gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, P))))
@@ -85,11 +85,11 @@ def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
     if CAUSAL:  # keys beyond the end are hidden from all rows before it
         half = gl.arange(0, 2, gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, P))))
         eight = gl.arange(0, s.shape[1] // 16, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, P))))
-        query = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, P))))
+        one = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, P))))
         half = gl.expand_dims(gl.expand_dims(gl.expand_dims(half, 0), 2), 3)
         eight = gl.expand_dims(gl.expand_dims(gl.expand_dims(eight, 0), 1), 3)
-        query = gl.expand_dims(gl.expand_dims(gl.expand_dims(query, 0), 1), 2)
-        visible = keys - ahead - half * (s.shape[1] // 2) - query <= eight * 8
+        one = gl.expand_dims(gl.expand_dims(gl.expand_dims(one, 0), 1), 2)
+        visible = keys - ahead - half * (s.shape[1] // 2) - one <= eight * 8
     else:
         visible = keys < left
     pieces = gl.where(visible, pieces, float("-inf"))

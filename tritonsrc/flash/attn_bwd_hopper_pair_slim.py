@@ -11,7 +11,7 @@ A step of a consumer, where Q, K, V and DO are tiles of the first part of the co
                                              wait for DK
 
 Tiles of rows, steps, slots, and who waits for whom are as there; a barrier counts the bytes of both parts. A consumer's
-rows of K, and of V, fit in registers: products then read only their other side from shared memory, which is what limits.
+rows of K, and of V, fit in registers: S and dP then read only Q and DO from shared memory, and that is what limits.
 
 Tuned: K_IN_REGISTERS, V_IN_REGISTERS.
 """
