@@ -20,9 +20,15 @@ import pytest
 from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
+from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_DK_DV_SLIM,
+    ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_PAIR_SLIM,
+)
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.target import target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -181,6 +187,30 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     assert isinstance(image, CompiledImage), image
     assert (image.metadata["threads"], image.metadata["spills"]) == (12 * 32, 0)
     assert [row["block"][2:] for row in image.metadata["descriptors"]] == [[64, 64]] * 8
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "psels", "columns"),
+    [
+        (ATTN_BWD_HOPPER_PAIR_SLIM, 96, {"BLOCK_M": 64, "K_IN_REGISTERS": 1, "V_IN_REGISTERS": 1}, [64, 32]),
+        (ATTN_BWD_HOPPER_DK_DV_SLIM, 192, {"BLOCK_M": 128, "K_IN_REGISTERS": 0}, [128, 64]),
+        (ATTN_BWD_HOPPER_DQ_SLIM, 192, {"BLOCK_N": 64}, [128, 64]),
+    ],
+    ids=["pair", "dk_dv", "dq"],
+)
+def test_backwards_of_columns_in_two_parts_do_not_spill(
+    tmp_path: Path, kernel: KernelDescription, head_dim: int, psels: dict[str, int], columns: list[int]
+) -> None:
+    """Causal, with all that they keep in registers; each tensor has a descriptor of both parts."""
+    functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=head_dim, CAUSAL=True, ADDRESSING="descriptor")
+    copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
+    given = ImageSpec.of(functional, psels, copts)
+    signature = given.compiler_request()["signature"]
+    boxes = [signature[name].split("[")[1].split("]")[0] for name in ("K", "KRest")]
+    assert [int(box.split(",")[3]) for box in boxes] == columns
+    ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
+    assert isinstance(image, CompiledImage), image
+    assert (image.metadata["threads"], image.metadata["spills"]) == (12 * 32, 0)
 
 
 def test_requests_make_equal_specs() -> None:

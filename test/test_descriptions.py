@@ -380,8 +380,8 @@ NAMES: dict[str, Wrong] = {
         "scale: 9 scalars, and there is room for 8",
     ),
     "too many backends": (
-        numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcd"))),
-        "scale: 6 backends, and there is room for 5",
+        numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdef"))),
+        "scale: 8 backends, and there is room for 7",
     ),
     "too many kernels": (
         numbered_operator(backends=(*OPERATOR.backends, backend("b", 9))),
@@ -434,7 +434,8 @@ def test_what_just_fits_is_taken() -> None:
     assert len(full.operands) + len(full.workspace) == program.MAX_OPERANDS
     scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(6)))
     assert len(operator_program(replace(OPERATOR, scalars=scalars)).scalars) == program.MAX_SCALARS
-    wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, backend("b", 8), backend("c", 1))))
+    others = (backend("b", 8), *(backend(name, 1) for name in "cde"))
+    wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, *others)))
     assert len(wide.backends) == program.MAX_BACKENDS
     assert len(wide.backends[3].kernels) == program.MAX_KERNELS
     assert DEEP.operands[1].code == "add"

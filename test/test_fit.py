@@ -185,8 +185,8 @@ def test_kernels_of_a_sequence_are_told_apart() -> None:
 
 
 def test_what_serves_some_calls_of_a_functional_is_fitted_to_those() -> None:
-    """An image of 96 columns is timed on calls of the lead's functional of 128 that fit in them: its model is of its own
-    functional, predicts them within 1 %, and saves what the others lose there.
+    """An image of 96 columns is timed on calls of the lead's functional of 128 that fit in them: its model is of its
+    own functional, predicts them within 1 %, and saves what the others lose there.
     """
     machine, slim = forward(), ATTN_FWD.backends[2]
     first = star(machine, ATTN_FWD.backends[0], 1)

@@ -12,7 +12,13 @@ import pytest
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, source_module
 from aotriton.rules.family import kernel as kernel_named
-from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PARTS, PARTS, TOGETHER
+from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_PAIR_SLIM,
+    ATTN_BWD_HOPPER_PARTS,
+    PARTS,
+    TOGETHER,
+)
 from aotriton.rules.flash.common import FIRST, MOST_ROWS, REST
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import ImageSpec
@@ -236,6 +242,8 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
     own = ATTN_FWD_HOPPER_SLIM.like(lead, sizes)
     assert (own and own["BLOCK_DMODEL"]) == slim
     assert ATTN_FWD_HOPPER_SLIM.like(lead) is None
+    of_backward = (one.like(lead, sizes) for one in (ATTN_BWD_HOPPER_PAIR_SLIM, ATTN_BWD_HOPPER_DQ_SLIM))
+    assert [one["BLOCK_DMODEL"] for one in of_backward if one] == ([slim] if slim else [])
     if own:
         psels = {"BLOCK_N": 64, "BLOCK_DMODEL": int(own["BLOCK_DMODEL"])}
         first, rest = (block_of((side,), psels)[0] for side in (FIRST, REST))
@@ -278,12 +286,15 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
     "attn_bwd_hopper": ("k", 128),
     "attn_bwd_hopper_pair": ("k", 128),
+    "attn_bwd_hopper_pair_slim": ("k", 128),
     "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_parts": ("k", 128),
     "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
+    "attn_bwd_hopper_dk_dv_slim": ("k", 64),
     "attn_bwd_hopper_dq": ("q", 128),
+    "attn_bwd_hopper_dq_slim": ("q", 128),
 }
 
 

@@ -114,6 +114,10 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   return choice;
 }
 
+static_assert(std::extent_v<decltype(KernelChoice::backends)> == kMaxBackends);
+static_assert(std::extent_v<decltype(KernelChoice::backend_states)> == kMaxBackends);
+static_assert(std::extent_v<decltype(KernelChoice::backends_predicted_us)> == kMaxBackends);
+
 void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {

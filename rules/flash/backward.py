@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aotriton.rules.expression import (
     Expression,
     ceil_divide,
@@ -16,8 +18,8 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS, PAIR_RESTRICTIONS
-from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS, PAIR_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
+from aotriton.rules.kernel import DFS, Argument, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
@@ -269,6 +271,30 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
     schedule=DFS,
 )
 
+
+def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest."""
+    whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
+
+    def boxes(suffix: str, columns: Expression) -> list[Tensor]:
+        return [replace(one, name=one.name + suffix, block=(*(one.block or ())[:3], columns)) for one in whole]
+
+    return (*boxes("", c.FIRST), *boxes("Rest", c.REST), *(one for one in kernel.arguments if one not in whole))
+
+
+# A consumer's rows of K, or of V, fit in registers beside the accumulators of 96 columns, not of 128.
+ATTN_BWD_HOPPER_PAIR_SLIM = replace(
+    ATTN_BWD_HOPPER_PAIR,
+    name="attn_bwd_hopper_pair_slim",
+    arguments=(
+        *in_two_parts(ATTN_BWD_HOPPER_PAIR),
+        *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
+    ),
+    choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
+    restrictions=(),
+)
+
 ATTN_BWD_HOPPER_FINISH = KernelDescription(
     name="attn_bwd_hopper_finish",
     family=c.FAMILY,
@@ -448,6 +474,27 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     schedule=DFS,
 )
 
+HEAD_DIM_SPLIT_SLIM = c.HEAD_DIM_SLIM.narrowed(192)
+
+ATTN_BWD_HOPPER_DK_DV_SLIM = replace(
+    ATTN_BWD_HOPPER_DK_DV,
+    name="attn_bwd_hopper_dk_dv_slim",
+    arguments=(
+        *in_two_parts(ATTN_BWD_HOPPER_DK_DV),
+        *c.constexprs("K_IN_REGISTERS"),
+    ),
+    choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64, 128), "K_IN_REGISTERS": (0, 1)}),
+    restrictions=SPLIT_SLIM_RESTRICTIONS,
+)
+
+ATTN_BWD_HOPPER_DQ_SLIM = replace(
+    ATTN_BWD_HOPPER_DQ,
+    name="attn_bwd_hopper_dq_slim",
+    arguments=in_two_parts(ATTN_BWD_HOPPER_DQ),
+    choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
+)
+
 OPERATOR = Operator(
     name="attn_bwd",
     family=c.FAMILY,
@@ -464,7 +511,15 @@ OPERATOR = Operator(
             (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS, ATTN_BWD_HOPPER_PARTS_FINISH),
             (DELTA, DQ_SUM, DK_SUM, DV_SUM),
         ),
+        Backend(
+            "hopper_pair_slim",
+            (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR_SLIM, ATTN_BWD_HOPPER_FINISH),
+            (DELTA, DQ_SUM),
+        ),
         Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ), (DELTA,)),
+        Backend(
+            "hopper_split_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV_SLIM, ATTN_BWD_HOPPER_DQ_SLIM), (DELTA,)
+        ),
     ),
     fills_when_empty=True,
     checked=True,

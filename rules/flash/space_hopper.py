@@ -85,6 +85,10 @@ def _other_half(functional: Functional, keys: Mapping[str, int], config: Config)
     return config["BLOCK_M"] * _head_dim(functional) != 64 * 128
 
 
+def _keys_beside_scores(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["BLOCK_M"] > ROWS and bool(config["K_IN_REGISTERS"])
+
+
 BACKWARD_RESTRICTIONS = (
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("the tiles do not fit in shared memory", _backward_shared),
@@ -92,6 +96,11 @@ BACKWARD_RESTRICTIONS = (
 
 PAIR_RESTRICTIONS = (
     Restriction("each consumer has a tile of 64 x 64 of dq: 128 rows at head dim 64, 64 at 128", _other_half),
+)
+
+SPLIT_SLIM_RESTRICTIONS = (
+    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
+    Restriction("the registers have no room for keys beside 128 rows", _keys_beside_scores),
 )
 
 FORWARD_RESTRICTIONS = (

@@ -1,0 +1,271 @@
+"""Attention backward for Hopper at head dim 96: as attn_bwd_hopper_pair, with columns in two parts, 64 + 32.
+
+A step of a consumer, where Q, K, V and DO are tiles of the first part of the columns, QRest and so on of the others:
+
+    S = K Qᵀ + KRest QRestᵀ                  wait for Q
+    dP = V DOᵀ + VRest DORestᵀ               wait for DO and S   P = exp2(scale S - lse)
+    dS = P (dP - delta) → shared             wait for dP
+    DV += P DO,  DVRest += P DORest          meet: both halves of dS are there
+    dQ = dSᵀ K, or dQRest = dSᵀ KRest        consumer 0 has the first part of dQ, consumer 1 the rest
+    DK += dS Q,  DKRest += dS QRest          wait for dQ         dQ → shared, for the adder
+                                             wait for DK
+
+Tiles of rows, steps, slots, and who waits for whom are as there; a barrier counts the bytes of both parts. A consumer's
+rows of K, and of V, fit in registers: S and dP then read only Q and DO from shared memory, and that is what limits.
+
+Tuned: K_IN_REGISTERS, V_IN_REGISTERS.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, hide, meet, place
+from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
+
+
+@gluon.jit
+def producer(
+    q_tensors, k_tensors, v_tensors, do_tensors, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots,
+    kv_full, q_full, do_full, empty, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
+):  # fmt: skip
+    BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
+    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
+    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
+    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
+    mbarrier.expect(kv_full, 2 * K_BYTES)
+    load(k_tensors, batch, head_k, key, kv_full, (k_slots[0].index(0), k_slots[1].index(0)))
+    load(v_tensors, batch, head_k, key, kv_full, (v_slots[0].index(0), v_slots[1].index(0)))
+    group = num_heads_q // num_heads_k
+    step = 0
+    for member in range(group):
+        head = head_k * group + member
+        head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
+        for row in range(first, max_seqlen_q, BLOCK_M):
+            slot = step % STAGES
+            mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(q_full.index(slot), Q_BYTES)
+            load(q_tensors, batch, head, row, q_full.index(slot), (q_slots[0].index(slot), q_slots[1].index(slot)))
+            mbarrier.expect(do_full.index(slot), Q_BYTES)
+            load(do_tensors, batch, head, row, do_full.index(slot), (do_slots[0].index(slot), do_slots[1].index(slot)))
+            rows = row + gl.arange(0, BLOCK_M, ROWS)
+            inside = rows < max_seqlen_q
+            # A row beyond the end has a P of zero.
+            lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
+            delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
+            lse_slots.index(slot).store(-lse * LOG2_E)
+            delta_slots.index(slot).store(delta)
+            mbarrier.arrive(q_full.index(slot))
+            mbarrier.arrive(do_full.index(slot))
+            step += 1
+
+
+@gluon.jit
+def adder(
+    dk_tensors, dv_tensors, sums, dq_slots, k_slots, v_slots, dq_full, dq_empty, done, key, head_k, batch, first,
+    num_heads_q, num_heads_k, max_seqlen_q, BLOCK_M: gl.constexpr,
+):  # fmt: skip
+    """Adds both parts of dQ that the consumers leave in dq_slots to memory, and stores DK and DV in the end."""
+    FIRST: gl.constexpr = dk_tensors[0].block_shape[3]
+    group = num_heads_q // num_heads_k
+    step = 0
+    for member in range(group):
+        head = head_k * group + member
+        for row in range(first, max_seqlen_q, BLOCK_M):
+            mbarrier.wait(dq_full.index(0), step & 1)
+            async_add_shared_to_global(sums[0], [batch, head, row, 0], dq_slots[0].index(0))
+            mbarrier.wait(dq_full.index(1), step & 1)
+            async_add_shared_to_global(sums[1], [batch, head, row, FIRST], dq_slots[1].index(0))
+            for c in gl.static_range(2):
+                tma.store_wait(1 - c)
+                mbarrier.arrive(dq_empty.index(c))
+            step += 1
+    mbarrier.wait(done, 0)
+    tma.async_copy_shared_to_global(dv_tensors[0], [batch, head_k, key, 0], v_slots[0].index(0))
+    tma.async_copy_shared_to_global(dv_tensors[1], [batch, head_k, key, FIRST], v_slots[1].index(0))
+    tma.async_copy_shared_to_global(dk_tensors[0], [batch, head_k, key, 0], k_slots[0].index(0))
+    tma.async_copy_shared_to_global(dk_tensors[1], [batch, head_k, key, FIRST], k_slots[1].index(0))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def consumer(
+    q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+    dq_full, dq_empty, done, sm_scale, first_key, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+    C: gl.constexpr, CAUSAL: gl.constexpr, K_IN_REGISTERS: gl.constexpr, V_IN_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    FIRST: gl.constexpr = k_slots[0].shape[4]
+    REST: gl.constexpr = k_slots[1].shape[4]
+    BLOCK_M: gl.constexpr = q_slots[0].shape[3]
+    dtype: gl.constexpr = k_slots[0].dtype
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    DK_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
+    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
+    K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DK_LAYOUT, 2)
+    P_REST_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, REST_LAYOUT, 2)
+    # Of dQ, one part each.
+    COLUMNS: gl.constexpr = FIRST if C == 0 else REST
+    DQ_LAYOUT: gl.constexpr = DK_LAYOUT if C == 0 else REST_LAYOUT
+
+    scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
+    all_k = k_slots[0].index(0).reshape([2 * KEYS, FIRST]), k_slots[1].index(0).reshape([2 * KEYS, REST])
+    all_v = v_slots[0].index(0).reshape([2 * KEYS, FIRST]), v_slots[1].index(0).reshape([2 * KEYS, REST])
+    k_place = all_k[0].slice(KEYS * C, KEYS, 0), all_k[1].slice(KEYS * C, KEYS, 0)
+    v_place = all_v[0].slice(KEYS * C, KEYS, 0), all_v[1].slice(KEYS * C, KEYS, 0)
+    no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
+    no_dq = gl.zeros([BLOCK_M, COLUMNS], gl.float32, DQ_LAYOUT)
+    dk = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
+    dv = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
+    dk_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
+    dv_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
+    key = first_key + KEYS * C
+    row = first
+    mbarrier.wait(kv_full, 0)
+    k = k_place
+    v = v_place
+    if K_IN_REGISTERS:
+        k = k_place[0].load(K_LAYOUT), k_place[1].load(K_LAYOUT)
+    if V_IN_REGISTERS:
+        v = v_place[0].load(K_LAYOUT), v_place[1].load(K_LAYOUT)
+    for step in range(0, num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
+        slot = step % STAGES
+        phase = (step // STAGES) & 1
+        ds_slot = ds_slots.index(slot)
+        mbarrier.wait(q_full.index(slot), phase)
+        s = scores(k, q_slots, slot, no_s)
+        mbarrier.wait(do_full.index(slot), phase)
+        dp = scores(v, do_slots, slot, no_s)
+
+        s = warpgroup_mma_wait(2, deps=[s])
+        # Where the mask stands decides whether the last registers suffice.
+        if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
+            if row < key + KEYS - 1:
+                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        s = s * scale + gl.expand_dims(lse, 0)
+        if not CAUSAL:  # noqa: SIM102
+            if key + KEYS > max_seqlen_k:
+                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+        p = gl.exp2(s)
+        p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
+        dp = warpgroup_mma_wait(0, deps=[dp])
+        delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        ds = (p * (dp - gl.expand_dims(delta, 0))).to(dtype)
+        ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
+        dv, dv_rest = weighted(p_operand, do_slots, slot, dv, dv_rest, P_REST_LAYOUT)
+        fence_async_shared()
+        step = meet(step)
+        dq = warpgroup_mma(ds_slot.permute((1, 0)), all_k[C], no_dq, use_acc=False, is_async=True)
+        dk, dk_rest = weighted(gl.convert_layout(ds, P_LAYOUT), q_slots, slot, dk, dk_rest, P_REST_LAYOUT)
+
+        dv, dv_rest, dq = warpgroup_mma_wait(2, deps=[dv, dv_rest, dq])
+        mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
+        dq_slots[C].index(0).reshape([BLOCK_M, COLUMNS]).store(dq)
+        fence_async_shared()
+        mbarrier.arrive(dq_full.index(C))
+        dk, dk_rest = warpgroup_mma_wait(0, deps=[dk, dk_rest])
+        mbarrier.arrive(empty.index(slot))
+        row += BLOCK_M
+        row = gl.where(row >= max_seqlen_q, first, row)
+
+    meet(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
+    v_place[0].store(dv.to(dtype))
+    v_place[1].store(dv_rest.to(dtype))
+    k_place[0].store((dk * sm_scale).to(dtype))
+    k_place[1].store((dk_rest * sm_scale).to(dtype))
+    fence_async_shared()
+    mbarrier.arrive(done)
+
+
+@gluon.jit
+def attn_bwd_hopper_pair_slim(
+    Q,
+    K,
+    V,
+    DO,
+    DK,
+    DV,
+    DQSum,
+    QRest,
+    KRest,
+    VRest,
+    DORest,
+    DKRest,
+    DVRest,
+    DQSumRest,
+    L,
+    Delta,
+    sm_scale,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    head_dim,
+    together,
+    BLOCK_M: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    K_IN_REGISTERS: gl.constexpr,
+    V_IN_REGISTERS: gl.constexpr,
+):
+    """Grid and arguments as attn_bwd_hopper_pair's, with BLOCK_DMODEL the sum of two powers of two, and BLOCK_M 64.
+
+    Q, K, V, DO, DK, DV, DQSum: boxes of as many columns as the first, those with Rest: of as many as the second, and of
+    as many rows: BLOCK_M (Q, DO, DQSum) and 128 (the others). Each pair is of one tensor.
+    """
+    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    k_slots = slots((K, KRest), 1)
+    v_slots = slots((V, VRest), 1)
+    q_slots = slots((Q, QRest), STAGES)
+    do_slots = slots((DO, DORest), STAGES)
+    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
+    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
+    ds_slots = gl.allocate_shared_memory(Q.dtype, [2, 2 * KEYS, BLOCK_M], DS_LAYOUT)
+    dq_slots = slots((DQSum, DQSumRest), 1)
+    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    dq_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    dq_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(kv_full, count=1)
+    mbarrier.init(done, count=2)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=2)
+        mbarrier.init(do_full.index(slot), count=2)
+        mbarrier.init(empty.index(slot), count=2)
+    for c in gl.static_range(2):
+        mbarrier.init(dq_full.index(c), count=1)
+        mbarrier.init(dq_empty.index(c), count=1)
+
+    tile, head, _ = place(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
+    batch = head // num_heads_k
+    head_k = head - batch * num_heads_k
+    key = tile * 2 * KEYS
+    first = 0
+    if CAUSAL:
+        first = key  # query rows before it see none of the keys
+    # The tuples stand in the call: the compiler takes constants for constants only there.
+    gl.warp_specialize([
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, num_heads_q, num_heads_k,
+                    max_seqlen_q, max_seqlen_k, 0, CAUSAL, K_IN_REGISTERS, V_IN_REGISTERS)),
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, num_heads_q, num_heads_k,
+                    max_seqlen_q, max_seqlen_k, 1, CAUSAL, K_IN_REGISTERS, V_IN_REGISTERS)),
+        (producer, ((Q, QRest), (K, KRest), (V, VRest), (DO, DORest), L, Delta, q_slots, do_slots, lse_slots,
+                    delta_slots, k_slots, v_slots, kv_full, q_full, do_full, empty, key, head_k, batch, first,
+                    num_heads_q, num_heads_k, max_seqlen_q)),
+        (adder, ((DK, DKRest), (DV, DVRest), (DQSum, DQSumRest), dq_slots, k_slots, v_slots, dq_full, dq_empty, done,
+                 key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q, BLOCK_M)),
+    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
