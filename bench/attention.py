@@ -53,10 +53,12 @@ def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
 
 
 def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) -> dict[str, dict[str, float]]:
-    """``compare`` of all that the implementations compute."""
+    """``compare`` of all that the implementations with a backward compute."""
     names = ("out", "dq", "dk", "dv")
     results = {}
     for who, contender in implementations.items():
+        if contender.backward is None:
+            continue
         results[who] = dict(zip(names, (contender.forward()[0], *contender.backward()), strict=True))
     return compare(q, k, v, dout, causal, results)
 
@@ -148,7 +150,8 @@ def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[
                 implementations = contenders(q, k, v, dout, causal)
                 errors = check(q, k, v, dout, causal, implementations)
                 for direction in DIRECTIONS:
-                    samples = race({who: getattr(c, direction) for who, c in implementations.items()}, rounds)
+                    calls = {who: call for who, c in implementations.items() if (call := getattr(c, direction))}
+                    samples = race(calls, rounds)
                     flops = 4 * batch * heads * seqlen * seqlen * head_dim * (0.5 if causal else 1)
                     flops *= 2.5 if direction == "backward" else 1
                     medians = {who: statistics.median(taken) for who, taken in samples.items()}

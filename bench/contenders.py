@@ -19,7 +19,7 @@ class Contender:
     """
 
     forward: Callable[[], tuple]
-    backward: Callable[[], tuple]
+    backward: Callable[[], tuple] | None  # None where it has but the forward
 
 
 @cache
@@ -34,7 +34,7 @@ def flash_attention_4() -> Any:
 
 def contenders(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Contender]:
     """The library, then each peer that takes the problem: [batch, heads, seqlen, head_dim], k and v with as many heads
-    or fewer. What a peer refuses it refuses when it is called; who does is told on stderr, and left out.
+    or fewer. What a peer refuses it refuses when it is called; who does is told on stderr, and left out of it.
     """
     found = {LIBRARY: _library(q, k, v, dout, causal)}
     makers = {FA2: _fa2, CUDNN: _cudnn} | ({FA4: _fa4} if flash_attention_4() else {})
@@ -42,12 +42,15 @@ def contenders(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Con
         try:
             made = make(q, k, v, dout, causal)
             made.forward()
+            found[who] = made
             made.backward()
-        except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
-            why = (str(error).splitlines() or [type(error).__name__])[0][:100]
-            print(f"{who} refuses {tuple(q.shape)} on {k.shape[1]}: {why}", file=sys.stderr)
-            continue
-        found[who] = made
+        except Exception as error:  # of another project: any
+            if who in found:
+                found[who].backward = None
+            what = f"the {'backward' if who in found else 'forward'} of {tuple(q.shape)} on {k.shape[1]}"
+            print(
+                f"{who} refuses {what}: {(str(error).splitlines() or [type(error).__name__])[0][:100]}", file=sys.stderr
+            )
     return found
 
 

@@ -34,7 +34,7 @@ def test_a_peer_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys
     def made(*_: Any) -> contenders.Contender:
         return contenders.Contender(lambda: (1,), lambda: (1, 2, 3))
 
-    def refuses(*_: Any) -> contenders.Contender:
+    def refuses(*_: Any) -> Any:
         raise RuntimeError("head dim 200 is not taken\nat all")
 
     class Heads:
@@ -46,7 +46,10 @@ def test_a_peer_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(contenders, "flash_attention_4", lambda: None)
     found = contenders.contenders(Heads, Heads, Heads, Heads, True)
     assert list(found) == [contenders.LIBRARY, contenders.CUDNN]
-    assert capsys.readouterr().err == "FA2 refuses (1, 2, 3, 200) on 2: head dim 200 is not taken\n"
+    assert capsys.readouterr().err == "FA2 refuses the forward of (1, 2, 3, 200) on 2: head dim 200 is not taken\n"
+    monkeypatch.setattr(contenders, "_fa2", lambda *_: contenders.Contender(lambda: (1,), refuses))
+    assert contenders.contenders(Heads, Heads, Heads, Heads, True)[contenders.FA2].backward is None
+    assert capsys.readouterr().err == "FA2 refuses the backward of (1, 2, 3, 200) on 2: head dim 200 is not taken\n"
 
 
 def test_tables() -> None:
