@@ -44,10 +44,16 @@ UNCOVERED: dict[str, tuple[str, Value]] = {"flash": ("BLOCK_DMODEL", 32)}
 UNMEASURED: dict[str, tuple[str, Value]] = {
     "attn_fwd_hopper": ("BLOCK_DMODEL", 64),
     "attn_bwd_hopper": ("BLOCK_DMODEL", 64),
+    "attn_bwd_hopper_pair": ("CAUSAL", False),
+    "attn_bwd_hopper_parts": ("CAUSAL", False),
     "gemm_hopper": ("TRANS_A", True),
 }
 # Those in which it lies between the first one and another one.
-BETWEEN: dict[str, tuple[str, Value]] = {"gemm_hopper": ("TRANS_B", True)}
+BETWEEN: dict[str, tuple[str, Value]] = {
+    "attn_bwd_hopper": ("CAUSAL", True),
+    "attn_bwd_hopper_pair": ("BLOCK_DMODEL", 128),
+    "gemm_hopper": ("TRANS_B", True),
+}
 
 # The first of an arch is its usual one. On the other sm_90 the configs of all cells are exchanged, and the first
 # backend is the fastest one.

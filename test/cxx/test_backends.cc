@@ -158,6 +158,86 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   third.end();
 }
 
+TEST(
+    "consumers that go on by themselves have the other hopper backward's arguments, and how many heads begin "
+    "together") {
+  Recording& recording = start("cuda");
+  const Sizes s = {.batch = 8, .heads = 16, .heads_k = 4, .seqlen_q = 1000, .seqlen_k = 1000};
+  attn_bwd_params p = bwd_call(s);
+  p.causal = true;
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 3u);
+  CHECK_EQ(recording.launches.at(0).entry, "attn_bwd_hopper_prepare");
+  CHECK_EQ(recording.launches.at(2).entry, "attn_bwd_hopper_finish");
+  const Tensor<4> sum = tensor(reinterpret_cast<uintptr_t>(p.workspace) + 8 * 16 * 1000 * 4, s.batch, s.heads,
+                               s.seqlen_q, s.head_dim, DType::float32);
+
+  const RecordedLaunch& main = recording.launches.at(1);
+  CHECK_EQ(main.entry, "attn_bwd_hopper_pair");
+  check_shape(main, 8 * 4 * 8, 128, 60000);  // 1000 keys in tiles of 128, of 4 key heads in 8 batches
+  Reader reader(main);
+  for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) reader.descriptor(*t, 128);
+  reader.descriptor(sum, 64);
+  reader.value(p.logsumexp.data);
+  reader.value(p.workspace);
+  reader.value(p.sm_scale);
+  reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim});
+  reader.numbers({16});  // key heads, of 2,048,000 bytes each in q, dout and the sum, within 32 MiB
+  reader.end();
+}
+
+TEST("the hopper backward in parts has parts that fill the multiprocessors, and adds up dk and dv behind dq") {
+  Recording& recording = start("cuda");
+  const Sizes s = {.seqlen_q = 400, .seqlen_k = 400, .head_dim = 128};
+  attn_bwd_params p = bwd_call(s);
+  p.causal = true;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &p.workspace_size), Error::success);
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 3u);
+  constexpr uintptr_t kDelta = 2 * 4 * 400 * 4, kOfQ = kDelta * 128, kOfK = kOfQ / 2;
+  const auto sum = [&](uintptr_t offset, int64_t heads) {
+    return tensor(reinterpret_cast<uintptr_t>(p.workspace) + offset, s.batch, heads, s.seqlen_q, s.head_dim,
+                  DType::float32);
+  };
+  const Tensor<4> dq = sum(kDelta, s.heads), dk = sum(kDelta + kOfQ, s.heads_k),
+                  dv = sum(kDelta + kOfQ + kOfK, s.heads_k);
+  const auto sizes = [&](Reader& reader) { reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim}); };
+
+  const RecordedLaunch& prepare = recording.launches.at(0);
+  CHECK_EQ(prepare.entry, "attn_bwd_hopper_parts_prepare");
+  check_shape(prepare, (4 + 2) * 4 * 2, 256, 60000);  // 400 rows in tiles of 128, of 4 heads and 2 key heads
+  Reader first(prepare);
+  for (void* data : {p.out.data, p.dout.data, p.workspace, dq.data, dk.data, dv.data}) first.value(data);
+  for (const aotriton_tensor4* t : {&p.out, &p.dout}) first.strides(*t);
+  sizes(first);
+  first.end();
+
+  const RecordedLaunch& main = recording.launches.at(1);
+  CHECK_EQ(main.entry, "attn_bwd_hopper_parts");
+  check_shape(main, 2 * 2 * 4 * 8, 128, 40000);  // 400 keys in tiles of 128, of 2 key heads in 2 batches, in 8 parts
+  Reader second(main);
+  second.descriptor(p.q, 64);
+  for (const aotriton_tensor4* t : {&p.k, &p.v}) second.descriptor(*t, 128);
+  second.descriptor(p.dout, 64);
+  for (const Tensor<4>* t : {&dk, &dv, &dq}) second.descriptor(*t, 64);
+  second.value(p.logsumexp.data);
+  second.value(p.workspace);
+  second.value(p.sm_scale);
+  sizes(second);
+  second.numbers({8, 4});  // parts, and all key heads begin together
+  second.end();
+
+  const RecordedLaunch& finish = recording.launches.at(2);
+  CHECK_EQ(finish.entry, "attn_bwd_hopper_parts_finish");
+  check_shape(finish, (4 + 2) * 4 * 2, 256, 60000);
+  Reader third(finish);
+  for (void* data : {dq.data, dk.data, dv.data, p.dq.data, p.dk.data, p.dv.data}) third.value(data);
+  third.value(p.sm_scale);
+  for (const aotriton_tensor4* t : {&p.dq, &p.dk, &p.dv}) third.strides(*t);
+  sizes(third);
+  third.end();
+}
+
 TEST("the split hopper backward has delta from the portable kernel, and tiles of 64 keys and 128 queries") {
   Recording& recording = start("cuda");
   const Sizes s = {.head_dim = 256};

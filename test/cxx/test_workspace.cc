@@ -1,4 +1,6 @@
 // How much workspace a call asks for: what its launches use, no less and no more.
+#include <set>
+
 #include "calls.h"
 
 using namespace aotriton::v2;
@@ -13,23 +15,25 @@ size_t asked(const attn_bwd_params& p, Stream stream = {}) {
   return bytes;
 }
 
-// How far into the workspace the launches' pointers reach: delta has a number for each row, the sum of dq one for each
-// element.
+// How far into the workspace the launches' pointers reach: delta has a number for each row, the sum of dq behind it one
+// for each element, and so have those of dk and dv.
 size_t used(Recording& recording, const attn_bwd_params& p) {
   recording.launches.clear();
   CHECK_EQ(attn_bwd(p, {}), Error::success);
   const auto begin = reinterpret_cast<uintptr_t>(p.workspace);
-  const auto rows = static_cast<uintptr_t>(p.q.sizes[0] * p.q.sizes[1] * p.q.sizes[2]);
-  const auto columns = static_cast<uintptr_t>(p.q.sizes[3]);
-  uintptr_t end = begin;
+  std::set<uintptr_t> sums;
   for (const RecordedLaunch& launch : recording.launches)
     for (size_t i = 0; i < launch.arguments.size(); ++i) {
       if (launch.arguments[i].size() != sizeof(void*)) continue;
       const auto at = reinterpret_cast<uintptr_t>(launch.argument<void*>(i));
-      if (at == begin) end = std::max(end, at + 4 * rows);
-      if (at > begin && at < begin + p.workspace_size) end = std::max(end, at + 4 * rows * columns);
+      if (at > begin && at < begin + p.workspace_size) sums.insert(at);
     }
-  return end - begin;
+  const auto rows = [](const aotriton_tensor4& t) {
+    return static_cast<uintptr_t>(t.sizes[0] * t.sizes[1] * t.sizes[2]);
+  };
+  if (sums.empty()) return 4 * rows(p.q);
+  const aotriton_tensor4& last = sums.size() == 1 ? p.q : p.k;
+  return *sums.rbegin() - begin + 4 * rows(last) * static_cast<uintptr_t>(last.sizes[3]);
 }
 
 }  // namespace
@@ -40,17 +44,20 @@ TEST("the workspace is as large as what the launches of the chosen backend use")
     const bool cuda = vendor[0] == 'c';
     for (const int64_t head_dim : {64, 128, 200, 256}) {
       for (const int64_t seqlen : {64, 100, 1000}) {
-        for (const bool deterministic : {false, true}) {
-          attn_bwd_params p = bwd_call({.seqlen_q = seqlen, .head_dim = head_dim});
+        for (const int which : {0, 1, 2, 3}) {
+          const bool deterministic = which & 1, causal = which & 2;
+          attn_bwd_params p = bwd_call({.seqlen_q = seqlen, .seqlen_k = causal ? seqlen : 70, .head_dim = head_dim});
           p.deterministic = deterministic;
-          const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4;
-          // Only the hopper backend of head dim 128 adds up dq, where it is faster.
-          const bool sums = cuda && head_dim == 128 && seqlen > 64 && !deterministic;
+          p.causal = causal;
+          const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4, sum = delta * static_cast<size_t>(head_dim);
+          // Where hopper backends are faster, they add up dq to head dim 128, and dk and dv there in parts, if causal.
+          const bool faster = cuda && seqlen > 64 && !deterministic;
+          const bool sums = faster && (head_dim == 128 || (causal && head_dim == 64));
+          const bool all = sums && causal && head_dim == 128;
           const size_t aligned = (delta + 255) / 256 * 256;
-          CHECK_EQ(asked(p), sums ? aligned + delta * 128 : delta);
-          CHECK_EQ(used(recording, p), asked(p));
+          CHECK_EQ(asked(p), sums ? aligned + (all ? 2 * sum : sum) : delta);  // k has half of the heads
           p.workspace_size = asked(p);
-          CHECK_EQ(attn_bwd(p, {}), Error::success);
+          CHECK_EQ(used(recording, p), asked(p));
           p.workspace_size -= 1;
           CHECK_EQ(attn_bwd(p, {}), Error::workspace_too_small);
         }
