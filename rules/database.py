@@ -282,10 +282,11 @@ class TuningDatabase:
 
     def rename_images(self, names: Mapping[str, str]) -> None:
         """Gives images new names wherever they stand, all or none: the bits that were measured are those of another
-        source now. ``names`` maps those that are known to those that are not.
+        source now. ``names`` maps those that are known to those that are not, or of which nothing was measured.
         """
         with self._transaction():
             for old, new in names.items():
+                self._db.execute("DELETE FROM image WHERE name = ?", [new])
                 self._db.execute("UPDATE image SET name = ? WHERE name = ?", [new, old])
                 for table in ("winner", "model"):
                     self._db.execute(f"UPDATE {table} SET image = ? WHERE image = ?", [new, old])
@@ -293,6 +294,12 @@ class TuningDatabase:
                 renamed = json.dumps([names.get(name, name) for name in json.loads(images)])
                 if renamed != images:
                     self._db.execute("UPDATE sequence SET images = ? WHERE id = ?", [renamed, number])
+
+    def unmeasured_images(self) -> set[str]:
+        """Those that were compiled, and neither swept nor raced."""
+        with self._errors():
+            found = self._db.execute("SELECT name FROM image WHERE id NOT IN (SELECT image FROM measurement)")
+            return {str(row[0]) for row in found}
 
     def session_options(self) -> list[str]:
         """The options of each session, the one that began first at the front: as ``Outcome.session`` counts them."""

@@ -125,3 +125,24 @@ def test_the_right_one_of_several_sources_is_found(
     count, _ = carried(database, tmp_path, monkeypatch, {"won": sha256("won"), "timed": None})
     assert count == (1, 1)
     assert {"older_won", SPECS["won"].name} <= names(database)["measured"]
+
+
+def test_what_was_compiled_for_borrowed_winners_is_no_obstacle(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images of today's source that are known, of which nothing was measured, make room; one that was measured stays."""
+    bits = {name: sha256(name) for name in SPECS}
+    won, timed = SPECS["won"].name, SPECS["timed"].name
+    database.image_id(won, SPECS["won"].config, bits["won"], 128, 0, 1024)
+    swept = database.image_id(timed, SPECS["timed"].config, bits["timed"], 128, 0, 1024)
+    session = database.begin_session(
+        device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
+    )
+    problem = database.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), database.outcomes()[0].bin, {"batch": 1})
+    database.record(Measurement(problem, swept, session, "sweep", "ok", 10.0, [10.0]))
+    assert carried(database, tmp_path, monkeypatch, bits) == ((1, 0), [won])
+    assert names(database) == {
+        "measured": {won, timed, "old_timed", "old_swept"},
+        "won": {won},
+        "timed": {won, "old_timed"},
+    }

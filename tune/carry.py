@@ -26,16 +26,19 @@ def carry(
     and wait to be measured again.
     """
     checksums, known = database.checksums(), database.facts()
+    deciding = list(_deciding(database, operators, kernels, arch))
+    # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
+    free = database.unmeasured_images() - {image for _, _, image in deciding}
     earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
     specs: dict[str, ImageSpec] = {}
-    for kernel, functional, image in _deciding(database, operators, kernels, arch):
+    for kernel, functional, image in deciding:
         if image not in checksums:
             continue
         try:
             spec = ImageSpec.parse(parse_functional(kernel, arch, functional), known[image][0])
         except ValueError:
             continue  # of a description of another time
-        if spec.name not in known:
+        if spec.name not in known or spec.name in free:
             specs[spec.name] = spec
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
