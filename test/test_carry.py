@@ -130,7 +130,7 @@ def test_the_right_one_of_several_sources_is_found(
 def test_what_was_compiled_for_borrowed_winners_is_no_obstacle(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images of today's source that are known, of which nothing was measured, make room; one that was measured stays."""
+    """Known images of today's source of which nothing was measured make room; one that was measured stays."""
     bits = {name: sha256(name) for name in SPECS}
     won, timed = SPECS["won"].name, SPECS["timed"].name
     database.image_id(won, SPECS["won"].config, bits["won"], 128, 0, 1024)
