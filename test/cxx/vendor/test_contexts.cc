@@ -1,9 +1,6 @@
-// Contexts that come and go, captures, threads and forks, over a stand-in for libcuda.so.1 that minds them.
+// Contexts that come and go, captures and threads, over a stand-in for libcuda.so.1 that minds them.
 #include <aotriton/runtime.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <barrier>
 #include <thread>
 
@@ -165,33 +162,4 @@ TEST("the legacy and the per-thread default stream are those of the current cont
   cuCtxSetCurrent(primary_context(10));
   for (const uintptr_t of_current : {1, 2}) check_call(Stream{pointer(of_current)});
   CHECK_EQ(seen().stale, 0);
-}
-
-TEST("a child of fork gets an answer, also where another thread was loading images") {
-  std::atomic<bool> stop{false};
-  std::thread loading([&] {
-    for (int device = 11; !stop; device = device == 40 ? 11 : device + 1) {
-      cuCtxSetCurrent(primary_context(device));
-      cuDevicePrimaryCtxReset_v2(device);  // what a round before this one has loaded
-      cuCtxSetCurrent(primary_context(device));
-      CHECK_EQ(preload({}), Error::success);
-    }
-  });
-  int answered = 0;
-  constexpr int kForks = 50;
-  for (int i = 0; i < kForks; ++i) {
-    const pid_t child = fork();
-    if (!child) {
-      alarm(20);  // ends a child that hangs
-      cuCtxSetCurrent(primary_context(50));
-      const bool right = attn_fwd(fwd_call(), {}) == Error::success && supported(bwd_call(), {});
-      _exit(right ? 0 : 1);
-    }
-    int status = -1;
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    answered += status == 0;
-  }
-  stop = true;
-  loading.join();
-  CHECK_EQ(answered, kForks);
 }

@@ -1,6 +1,10 @@
-// Sixteen threads at once, on contexts that last and on contexts that come and go, under the thread sanitizer.
+// Sixteen threads at once, on contexts that last and on contexts that come and go, and forks beside a thread, under the
+// thread sanitizer. The address sanitizer would not do for a fork: its allocator may be locked in the child.
 #include <aotriton/runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <mutex>
@@ -119,4 +123,33 @@ TEST("sixteen threads call, prepare, preload and ask at once, and each call is r
   CHECK_EQ(wrong, 0);
   CHECK_EQ(fake_cuda_seen()->stale, 0);
   CHECK(fake_cuda_seen()->launches > kRounds * 10);
+}
+
+TEST("a child of fork gets an answer, also where another thread was loading images") {
+  std::atomic<bool> stop{false};
+  std::thread loading([&] {
+    for (int device = 11; !stop; device = device == 40 ? 11 : device + 1) {
+      cuCtxSetCurrent(primary_context(device));
+      cuDevicePrimaryCtxReset_v2(device);  // what a round before this one has loaded
+      cuCtxSetCurrent(primary_context(device));
+      CHECK_EQ(preload({}), Error::success);
+    }
+  });
+  int answered = 0;
+  constexpr int kForks = 50;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    if (!child) {
+      alarm(20);  // ends a child that hangs
+      cuCtxSetCurrent(primary_context(50));
+      const bool right = attn_fwd(fwd_call(), {}) == Error::success && supported(bwd_call(), {});
+      _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    answered += status == 0;
+  }
+  stop = true;
+  loading.join();
+  CHECK_EQ(answered, kForks);
 }
