@@ -19,7 +19,7 @@ from aotriton.rules.expression import (
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
 from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS, PAIR_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
-from aotriton.rules.kernel import DFS, Argument, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
@@ -148,7 +148,6 @@ ATTN_BWD_DQ = KernelDescription(
 
 KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
-KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
 
 ATTN_BWD_HOPPER_PREPARE = KernelDescription(
@@ -176,6 +175,10 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
     archs=("sm_90",),
 )
 
+# Of the kernels that compute DK and DV, behind what they have descriptors of: rows, numbers, and the tile.
+BEHIND_TENSORS = (Tensor("L", LOGSUMEXP), Tensor("Delta", DELTA), c.SM_SCALE, *c.SIZES)
+WIDTHS = c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")
+
 ATTN_BWD_HOPPER = KernelDescription(
     name="attn_bwd_hopper",
     family=c.FAMILY,
@@ -187,11 +190,8 @@ ATTN_BWD_HOPPER = KernelDescription(
         Tensor("DK", DK, KEY_ROWS),
         Tensor("DV", DV, KEY_ROWS),
         Tensor("DQSum", DQ_SUM, c.Q_TILE, does="add"),
-        Tensor("L", LOGSUMEXP),
-        Tensor("Delta", DELTA),
-        c.SM_SCALE,
-        *c.SIZES,
-        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+        *BEHIND_TENSORS,
+        *WIDTHS,
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
@@ -210,16 +210,10 @@ ATTN_BWD_HOPPER = KernelDescription(
     schedule=DFS,
 )
 
-# The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
-# and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
-# balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
-# mean). A causal tile has half of the longest walk's steps in the mean.
-STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
+# As ATTN_BWD_HOPPER, with consumers that go on by themselves. Causal, heads begin together with their longest tiles.
+HEAD_DIM_PAIR = c.HEAD_DIM.narrowed(64, 128)
+PIECE = (1, 1, 64, 64)  # of a sum
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
-
-_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
-_STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))  # of the longest walk
-_ROUNDS = minimum(ceil_divide(_TILES * _STEPS, multiprocessors() * STEPS_OF_ROUND), MOST_ROUNDS)
 
 
 def _quotient(a: Expression, b: Expression) -> Expression:
@@ -227,67 +221,33 @@ def _quotient(a: Expression, b: Expression) -> Expression:
     return ceil_divide(a + 1, b) - 1
 
 
-PARTS = maximum(minimum(_quotient(_ROUNDS * multiprocessors(), _TILES), _STEPS), 2)
 _HEAD_BYTES = c.GROUP * size("seqlen_q") * size("head_dim") * 8
 TOGETHER = minimum(
     choose(scalar("causal"), maximum(_quotient(constant(TOGETHER_BYTES), _HEAD_BYTES), 1), 1),
     size("batch") * size("heads_k"),
 )
-# As ATTN_BWD_HOPPER, with consumers that go on by themselves.
-HEAD_DIM_PAIR = c.HEAD_DIM.narrowed(64, 128)
 
-ATTN_BWD_HOPPER_PAIR = KernelDescription(
+ATTN_BWD_HOPPER_PAIR = replace(
+    ATTN_BWD_HOPPER,
     name="attn_bwd_hopper_pair",
-    family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.Q_TILE),
-        Tensor("K", c.K, KEY_ROWS),
-        Tensor("V", c.V, KEY_ROWS),
-        Tensor("DO", DOUT, c.Q_TILE),
-        Tensor("DK", DK, KEY_ROWS),
-        Tensor("DV", DV, KEY_ROWS),
-        Tensor("DQSum", DQ_SUM, (1, 1, 64, 64), does="add"),
-        Tensor("L", LOGSUMEXP),
-        Tensor("Delta", DELTA),
-        c.SM_SCALE,
-        *c.SIZES,
+        *ATTN_BWD_HOPPER.arguments[:6],
+        Tensor("DQSum", DQ_SUM, PIECE, does="add"),
+        *BEHIND_TENSORS,
         Number("together", "i32", TOGETHER),
-        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+        *WIDTHS,
     ),
     choices=(c.T, HEAD_DIM_PAIR, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid("seqlen_k", 128, "heads_k"),
-    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
-    ),
     restrictions=PAIR_RESTRICTIONS,
-    archs=("sm_90",),
-    gluon=True,
-    schedule=DFS,
 )
-
-
-def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest."""
-    whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
-
-    def boxes(suffix: str, columns: Expression) -> list[Tensor]:
-        return [replace(one, name=one.name + suffix, block=(*(one.block or ())[:3], columns)) for one in whole]
-
-    return (*boxes("", c.FIRST), *boxes("Rest", c.REST), *(one for one in kernel.arguments if one not in whole))
-
 
 # A consumer's rows of K, or of V, fit in registers beside the accumulators of 96 columns, not of 128.
 ATTN_BWD_HOPPER_PAIR_SLIM = replace(
     ATTN_BWD_HOPPER_PAIR,
     name="attn_bwd_hopper_pair_slim",
     arguments=(
-        *in_two_parts(ATTN_BWD_HOPPER_PAIR),
+        *c.in_two_parts(ATTN_BWD_HOPPER_PAIR),
         *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
     ),
     choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
@@ -319,18 +279,24 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     archs=("sm_90",),
 )
 
+# The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
+# and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
+# balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
+# mean). A causal tile has half of the longest walk's steps in the mean.
+STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
+
+_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
+_STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))  # of the longest walk
+_ROUNDS = minimum(ceil_divide(_TILES * _STEPS, multiprocessors() * STEPS_OF_ROUND), MOST_ROUNDS)
+PARTS = maximum(minimum(_quotient(_ROUNDS * multiprocessors(), _TILES), _STEPS), 2)
 # Of q's rows, then of k's, in each batch.
 ROWS_OF_BOTH = tiles("seqlen_q", "BLOCK_M") * size("heads_q") + tiles("seqlen_k", "BLOCK_M") * size("heads_k")
-PIECE = (1, 1, 64, 64)  # of a sum
 
-ATTN_BWD_HOPPER_PARTS_PREPARE = KernelDescription(
+ATTN_BWD_HOPPER_PARTS_PREPARE = replace(
+    ATTN_BWD_HOPPER_PREPARE,
     name="attn_bwd_hopper_parts_prepare",
-    family=c.FAMILY,
     arguments=(
-        Tensor("Out", OUT),
-        Tensor("DO", DOUT),
-        Tensor("Delta", DELTA, does="write"),
-        Tensor("DQSum", DQ_SUM, does="write"),
+        *ATTN_BWD_HOPPER_PREPARE.arguments[:4],
         Tensor("DKSum", DK_SUM, does="write"),
         Tensor("DVSum", DV_SUM, does="write"),
         *strides("bhs", "Out", "DO"),
@@ -338,39 +304,24 @@ ATTN_BWD_HOPPER_PARTS_PREPARE = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_PAIR, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
-    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=(ROWS_OF_BOTH * size("batch"), constant(1), constant(1)),
     work=c.row_work("BLOCK_M", tensors=4, of_k=4),
     guards=(c.GUARD_Q, c.GUARD_K),
-    restrictions=RESTRICTIONS,
-    archs=("sm_90",),
 )
 
-ATTN_BWD_HOPPER_PARTS = KernelDescription(
+ATTN_BWD_HOPPER_PARTS = replace(
+    ATTN_BWD_HOPPER_PAIR,
     name="attn_bwd_hopper_parts",
-    family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.Q_TILE),
-        Tensor("K", c.K, KEY_ROWS),
-        Tensor("V", c.V, KEY_ROWS),
-        Tensor("DO", DOUT, c.Q_TILE),
+        *ATTN_BWD_HOPPER.arguments[:4],
         Tensor("DKSum", DK_SUM, PIECE, does="add"),
         Tensor("DVSum", DV_SUM, PIECE, does="add"),
         Tensor("DQSum", DQ_SUM, PIECE, does="add"),
-        Tensor("L", LOGSUMEXP),
-        Tensor("Delta", DELTA),
-        c.SM_SCALE,
-        *c.SIZES,
+        *BEHIND_TENSORS,
         Number("parts", "i32", PARTS),
         Number("together", "i32", TOGETHER),
-        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+        *WIDTHS,
     ),
-    choices=(c.T, HEAD_DIM_PAIR, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=(_TILES * PARTS, constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 6), parts=PARTS),
     guards=(
@@ -378,15 +329,11 @@ ATTN_BWD_HOPPER_PARTS = KernelDescription(
         c.GUARD_K,
         Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),
     ),
-    restrictions=PAIR_RESTRICTIONS,
-    archs=("sm_90",),
-    gluon=True,
-    schedule=DFS,
 )
 
-ATTN_BWD_HOPPER_PARTS_FINISH = KernelDescription(
+ATTN_BWD_HOPPER_PARTS_FINISH = replace(
+    ATTN_BWD_HOPPER_PARTS_PREPARE,
     name="attn_bwd_hopper_parts_finish",
-    family=c.FAMILY,
     arguments=(
         Tensor("DQSum", DQ_SUM),
         Tensor("DKSum", DK_SUM),
@@ -399,19 +346,12 @@ ATTN_BWD_HOPPER_PARTS_FINISH = KernelDescription(
         *c.SIZES,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
-    choices=(c.T, HEAD_DIM_PAIR, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
-    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q,),
-    grid=(ROWS_OF_BOTH * size("batch"), constant(1), constant(1)),
     work=c.row_work("BLOCK_M", tensors=3, of_k=6),
-    guards=(c.GUARD_Q, c.GUARD_K),
-    restrictions=RESTRICTIONS,
-    archs=("sm_90",),
 )
 
 # At head dim 256 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
 HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
+KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 
 ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     name="attn_bwd_hopper_dk_dv",
@@ -423,11 +363,8 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
         Tensor("DO", DOUT, c.Q_TILE),
         Tensor("DK", DK, KEY_ROWS_SPLIT),
         Tensor("DV", DV, KEY_ROWS_SPLIT),
-        Tensor("L", LOGSUMEXP),
-        Tensor("Delta", DELTA),
-        c.SM_SCALE,
-        *c.SIZES,
-        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL"),
+        *BEHIND_TENSORS,
+        *WIDTHS,
     ),
     choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,)}),
@@ -480,7 +417,7 @@ ATTN_BWD_HOPPER_DK_DV_SLIM = replace(
     ATTN_BWD_HOPPER_DK_DV,
     name="attn_bwd_hopper_dk_dv_slim",
     arguments=(
-        *in_two_parts(ATTN_BWD_HOPPER_DK_DV),
+        *c.in_two_parts(ATTN_BWD_HOPPER_DK_DV),
         *c.constexprs("K_IN_REGISTERS"),
     ),
     choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
@@ -491,7 +428,7 @@ ATTN_BWD_HOPPER_DK_DV_SLIM = replace(
 ATTN_BWD_HOPPER_DQ_SLIM = replace(
     ATTN_BWD_HOPPER_DQ,
     name="attn_bwd_hopper_dq_slim",
-    arguments=in_two_parts(ATTN_BWD_HOPPER_DQ),
+    arguments=c.in_two_parts(ATTN_BWD_HOPPER_DQ),
     choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
 )
 

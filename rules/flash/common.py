@@ -20,7 +20,7 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
-from aotriton.rules.kernel import Choice, Constexpr, Guard, KernelDescription, Number, Operand
+from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Tensor
 from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
@@ -162,3 +162,13 @@ MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of 
 GUARD_Q, GUARD_K = (
     Guard(size(f"seqlen_{side}") <= MOST_ROWS, f"seqlen_{side} is more than {MOST_ROWS}") for side in "qk"
 )
+
+
+def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest."""
+    whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
+
+    def boxes(suffix: str, columns: Expression) -> list[Tensor]:
+        return [replace(one, name=one.name + suffix, block=(*(one.block or ())[:3], columns)) for one in whole]
+
+    return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in kernel.arguments if one not in whole))

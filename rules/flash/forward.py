@@ -116,21 +116,10 @@ ATTN_FWD_HOPPER = KernelDescription(
     schedule=choose(scalar("causal") & (constant(1) <= psel("GROUP_ROUNDS")), BFS, DFS),
 )
 
-# Q and K begin at the first column, QRest and KRest behind it.
 ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
-    arguments=(
-        Tensor("Q", c.Q, (1, 1, 64, c.FIRST)),
-        Tensor("K", c.K, (1, 1, "BLOCK_N", c.FIRST)),
-        Tensor("V", c.V, (1, 1, "BLOCK_N", c.FIRST)),
-        Tensor("Out", OUT, (1, 1, 64, c.FIRST)),
-        Tensor("QRest", c.Q, (1, 1, 64, c.REST)),
-        Tensor("KRest", c.K, (1, 1, "BLOCK_N", c.REST)),
-        Tensor("VRest", c.V, (1, 1, "BLOCK_N", c.REST)),
-        Tensor("OutRest", OUT, (1, 1, 64, c.REST)),
-        *ATTN_FWD_HOPPER.arguments[4:],
-    ),
+    arguments=c.in_two_parts(ATTN_FWD_HOPPER),
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
 )
 
