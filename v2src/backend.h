@@ -8,7 +8,7 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr size_t kMaxBackends = 8;
+inline constexpr size_t kMaxBackends = 12;
 
 struct BackendCell {
   uint8_t backend;

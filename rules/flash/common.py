@@ -98,14 +98,15 @@ def work(
     )
 
 
-def row_work(rows: str, *, tensors: int, of_k: int = 0) -> Work:
-    """A program for each tile of rows of q, which reads or writes so many tensors of its size; with ``of_k`` for those
-    of k, too, and so many of its size. What is walked of both is counted as if tiles had rows of several heads.
+def row_work(rows: str, *, of: str = "q", tensors: int, of_k: int = 0) -> Work:
+    """A program for each tile of rows of ``of``, "q" or "k", which reads or writes so many tensors of its size. With
+    ``of_k`` it is one of q, and there are those of k, too, and so many of its size: what is walked of both is counted
+    as if tiles had rows of several heads.
     """
-    tile, heads = psel(rows), size("batch") * size("heads_q")
+    tile = psel(rows)
     if not of_k:
-        traffic = _bytes("q") * tensors, NONE
-        return Work(rows=size("seqlen_q"), row_tile=tile, outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
+        heads, traffic = size("batch") * size(f"heads_{of}"), (_bytes(of) * tensors, NONE)
+        return Work(rows=size(f"seqlen_{of}"), row_tile=tile, outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
     both = size("heads_q") * size("seqlen_q") + size("heads_k") * size("seqlen_k")
     traffic = _bytes("q") * tensors, _bytes("k") * of_k
     return Work(rows=both, row_tile=tile, outer=size("batch"), traffic=traffic, slow=PARTIAL_SECTORS)
@@ -131,13 +132,9 @@ SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
 SEQLEN_Q = Number("max_seqlen_q", "i32", size("seqlen_q"))
 WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
-SIZES = (
-    HEADS_Q,
-    Number("num_heads_k", "i32", size("heads_k")),
-    SEQLEN_Q,
-    Number("max_seqlen_k", "i32", size("seqlen_k")),
-    WIDTH,
-)
+HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
+SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
+SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
 
 
 def rows(name: str, *, written: bool = False, optional: bool = False, if_empty: float = 0.0) -> Operand:

@@ -41,33 +41,53 @@ from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots
 
 
 @gluon.jit
+def load_keys(k_tensors, k_slots, k_full, batch, head_k, key):
+    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
+    mbarrier.expect(k_full, K_BYTES)
+    load(k_tensors, batch, head_k, key, k_full, (k_slots[0].index(0), k_slots[1].index(0)))
+
+
+@gluon.jit
+def load_step(
+    q_tensors, Rows, q_slots, row_slots, full, empty, batch, head, head_row, row, step, max_seqlen_q,
+    FACTOR: gl.constexpr, BEYOND: gl.constexpr,
+):  # fmt: skip
+    """Loads Q from `row` on to the slot of `step`, with a number for each of its rows, times FACTOR; BEYOND, times
+    FACTOR, beyond the end. `head_row` is the number of the head's first row.
+    """
+    BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
+    SLOTS: gl.constexpr = q_slots[0].shape[0]
+    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
+    LAYOUT: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
+    index = row + gl.arange(0, BLOCK_M, LAYOUT)
+    rows = gl.load(Rows + head_row + index, mask=index < max_seqlen_q, other=BEYOND)
+    slot = step % SLOTS
+    ready = full.index(slot)
+    mbarrier.wait(empty.index(slot), ((step // SLOTS) & 1) ^ 1)
+    mbarrier.expect(ready, Q_BYTES)
+    load(q_tensors, batch, head, row, ready, (q_slots[0].index(slot), q_slots[1].index(slot)))
+    row_slots.index(slot).store(rows * FACTOR)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
 def producer(
     q_tensors, k_tensors, Rows, q_slots, k_slots, row_slots, k_full, full, empty, key, head_k, batch, first,
     num_heads_q, num_heads_k, max_seqlen_q, FACTOR: gl.constexpr, BEYOND: gl.constexpr,
 ):  # fmt: skip
-    """Loads K, and Q with a number for each of its rows, times FACTOR; BEYOND, times FACTOR, beyond the end."""
+    """Loads K, and all steps."""
     BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
-    SLOTS: gl.constexpr = q_slots[0].shape[0]
-    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
-    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    LAYOUT: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
-    mbarrier.expect(k_full, K_BYTES)
-    load(k_tensors, batch, head_k, key, k_full, (k_slots[0].index(0), k_slots[1].index(0)))
+    load_keys(k_tensors, k_slots, k_full, batch, head_k, key)
     group = num_heads_q // num_heads_k
     step = 0
     for member in range(group):
         head = head_k * group + member
         head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
         for row in range(first, max_seqlen_q, BLOCK_M):
-            index = row + gl.arange(0, BLOCK_M, LAYOUT)
-            rows = gl.load(Rows + head_row + index, mask=index < max_seqlen_q, other=BEYOND)
-            slot = step % SLOTS
-            ready = full.index(slot)
-            mbarrier.wait(empty.index(slot), ((step // SLOTS) & 1) ^ 1)
-            mbarrier.expect(ready, Q_BYTES)
-            load(q_tensors, batch, head, row, ready, (q_slots[0].index(slot), q_slots[1].index(slot)))
-            row_slots.index(slot).store(rows * FACTOR)
-            mbarrier.arrive(ready)
+            load_step(
+                q_tensors, Rows, q_slots, row_slots, full, empty, batch, head, head_row, row, step, max_seqlen_q,
+                FACTOR, BEYOND,
+            )  # fmt: skip
             step += 1
 
 
@@ -107,43 +127,53 @@ def weighted(p, q_slots, slot, dk, dk_rest):
 
 
 @gluon.jit
-def consumers(
-    dk_tensors, dv_tensors, q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, p_slot, ds_slot,
-    k_full, v_full, q_full, q_empty, do_full, do_empty, sm_scale, key, head_k, batch, first, num_heads_q, num_heads_k,
-    max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr, K_IN_REGISTERS: gl.constexpr,
-):  # fmt: skip
+def await_keys(k_slots, k_full, v_full, BLOCK_M: gl.constexpr, K_IN_REGISTERS: gl.constexpr):
+    """Both parts of K as an operand of the scores, once it is there, and V."""
     KEYS: gl.constexpr = k_slots[0].shape[3]
     FIRST: gl.constexpr = k_slots[0].shape[4]
     REST: gl.constexpr = k_slots[1].shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, BLOCK_M // 2, 16])
+    K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    mbarrier.wait(k_full, 0)
+    mbarrier.wait(v_full, 0)
+    k = k_slots[0].index(0).reshape([KEYS, FIRST]), k_slots[1].index(0).reshape([KEYS, REST])
+    if K_IN_REGISTERS:
+        k = k[0].load(K_LAYOUT), k[1].load(K_LAYOUT)
+    return k
+
+
+@gluon.jit
+def walk(
+    k, v_slots, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot, q_full, q_empty, do_full, do_empty,
+    sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """DK, before its scale, and DV, each in two parts, over so many steps: from query row `row` to the last one of a
+    head, then from row `first` of the next.
+    """
+    KEYS: gl.constexpr = v_slots[0].shape[3]
+    FIRST: gl.constexpr = v_slots[0].shape[4]
+    REST: gl.constexpr = v_slots[1].shape[4]
     BLOCK_M: gl.constexpr = q_slots[0].shape[3]
     DO_STAGES: gl.constexpr = do_slots[0].shape[0]
-    dtype: gl.constexpr = k_slots[0].dtype
+    dtype: gl.constexpr = v_slots[0].dtype
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, BLOCK_M // 2, 16])
     DK_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, FIRST // 2, 16])
     REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, REST // 2, 16])
-    K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
-    k_place = k_slots[0].index(0).reshape([KEYS, FIRST]), k_slots[1].index(0).reshape([KEYS, REST])
-    v_place = v_slots[0].index(0).reshape([KEYS, FIRST]), v_slots[1].index(0).reshape([KEYS, REST])
+    v = v_slots[0].index(0).reshape([KEYS, FIRST]), v_slots[1].index(0).reshape([KEYS, REST])
     no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
     dk = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
     dk_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
     dv_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
-    row = first
-    mbarrier.wait(k_full, 0)
-    mbarrier.wait(v_full, 0)
-    k = k_place
-    if K_IN_REGISTERS:
-        k = k_place[0].load(K_LAYOUT), k_place[1].load(K_LAYOUT)
-    for step in range(0, num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
+    for step in range(0, steps):
         slot = step % STAGES
         do_slot = step % DO_STAGES
         mbarrier.wait(q_full.index(slot), (step // STAGES) & 1)
         s = scores(k, q_slots, slot, no_s)
         mbarrier.wait(do_full.index(do_slot), (step // DO_STAGES) & 1)
-        dp = scores(v_place, do_slots, do_slot, no_s)
+        dp = scores(v, do_slots, do_slot, no_s)
 
         s = warpgroup_mma_wait(2, deps=[s])
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
@@ -168,7 +198,28 @@ def consumers(
         mbarrier.arrive(q_empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
+    return dk, dk_rest, dv, dv_rest
 
+
+@gluon.jit
+def consumers(
+    dk_tensors, dv_tensors, q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, p_slot, ds_slot,
+    k_full, v_full, q_full, q_empty, do_full, do_empty, sm_scale, key, head_k, batch, first, num_heads_q, num_heads_k,
+    max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr, K_IN_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    KEYS: gl.constexpr = k_slots[0].shape[3]
+    FIRST: gl.constexpr = k_slots[0].shape[4]
+    REST: gl.constexpr = k_slots[1].shape[4]
+    BLOCK_M: gl.constexpr = q_slots[0].shape[3]
+    dtype: gl.constexpr = k_slots[0].dtype
+    k = await_keys(k_slots, k_full, v_full, BLOCK_M, K_IN_REGISTERS)
+    steps = num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)
+    dk, dk_rest, dv, dv_rest = walk(
+        k, v_slots, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot, q_full, q_empty, do_full, do_empty,
+        sm_scale, key, first, first, steps, max_seqlen_q, max_seqlen_k, CAUSAL,
+    )  # fmt: skip
+    k_place = k_slots[0].index(0).reshape([KEYS, FIRST]), k_slots[1].index(0).reshape([KEYS, REST])
+    v_place = v_slots[0].index(0).reshape([KEYS, FIRST]), v_slots[1].index(0).reshape([KEYS, REST])
     v_place[0].store(dv.to(dtype))
     v_place[1].store(dv_rest.to(dtype))
     k_place[0].store((dk * sm_scale).to(dtype))
