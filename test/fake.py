@@ -52,6 +52,8 @@ UNMEASURED: dict[str, tuple[str, Value]] = {
 BETWEEN: dict[str, tuple[str, Value]] = {
     "attn_bwd_hopper": ("CAUSAL", True),
     "attn_bwd_hopper_pair": ("BLOCK_DMODEL", 128),
+    "attn_bwd_hopper_dk_dv_parts": ("BLOCK_DMODEL", 256),
+    "attn_bwd_hopper_dk_dv_slim_parts": ("BLOCK_DMODEL", 192),
     "gemm_hopper": ("TRANS_B", True),
 }
 

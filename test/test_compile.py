@@ -22,6 +22,7 @@ from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, 
 from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DK_DV_SLIM,
+    ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS,
     ATTN_BWD_HOPPER_DQ_SLIM,
     ATTN_BWD_HOPPER_PAIR_SLIM,
 )
@@ -194,9 +195,10 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     [
         (ATTN_BWD_HOPPER_PAIR_SLIM, 96, {"BLOCK_M": 64, "K_IN_REGISTERS": 1, "V_IN_REGISTERS": 1}, [64, 32]),
         (ATTN_BWD_HOPPER_DK_DV_SLIM, 192, {"BLOCK_M": 128, "K_IN_REGISTERS": 0}, [128, 64]),
+        (ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS, 192, {"BLOCK_M": 128, "K_IN_REGISTERS": 0}, [128, 64]),
         (ATTN_BWD_HOPPER_DQ_SLIM, 192, {"BLOCK_N": 64}, [128, 64]),
     ],
-    ids=["pair", "dk_dv", "dq"],
+    ids=["pair", "dk_dv", "dk_dv in parts", "dq"],
 )
 def test_backwards_of_columns_in_two_parts_do_not_spill(
     tmp_path: Path, kernel: KernelDescription, head_dim: int, psels: dict[str, int], columns: list[int]

@@ -380,8 +380,8 @@ NAMES: dict[str, Wrong] = {
         "scale: 9 scalars, and there is room for 8",
     ),
     "too many backends": (
-        numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdefg"))),
-        "scale: 9 backends, and there is room for 8",
+        numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdefghijk"))),
+        "scale: 13 backends, and there is room for 12",
     ),
     "too many kernels": (
         numbered_operator(backends=(*OPERATOR.backends, backend("b", 9))),
@@ -434,7 +434,7 @@ def test_what_just_fits_is_taken() -> None:
     assert len(full.operands) + len(full.workspace) == program.MAX_OPERANDS
     scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(6)))
     assert len(operator_program(replace(OPERATOR, scalars=scalars)).scalars) == program.MAX_SCALARS
-    others = (backend("b", 8), *(backend(name, 1) for name in "cdef"))
+    others = (backend("b", 8), *(backend(name, 1) for name in "cdefghij"))
     wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, *others)))
     assert len(wide.backends) == program.MAX_BACKENDS
     assert len(wide.backends[3].kernels) == program.MAX_KERNELS

@@ -214,6 +214,24 @@ def test_around_the_hopper_backward_in_parts(launch: Any, case: Case) -> None:
         assert_close(name, actual, exact, round_to(case.T, exact))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.addressing == "descriptor"], ids=str)
+def test_around_the_hopper_backward_of_two_kernels_in_parts(launch: Any, case: Case) -> None:
+    """As in parts, without the sum of DQ."""
+    inputs = make_inputs(case)
+    plain = attention(case, inputs, True)
+    forward = {"Out": plain["Out"], "DO": inputs["DO"]}
+    sums = ("DKSum", "DVSum")
+    cleared = run(launch, case, "attn_bwd_hopper_split_prepare", forward, ("Delta", *sums))
+    assert_close("Delta", cleared["Delta"], (plain["Out"].astype(np.float64) * inputs["DO"]).sum(-1), plain["Delta"])
+    assert not any(cleared[name].any() for name in sums)
+    random = np.random.default_rng(8)
+    given = {name: random.standard_normal(inputs["K"].shape).astype(np.float32) for name in sums}
+    results = run(launch, case, "attn_bwd_hopper_split_finish", given, ("DK", "DV"))
+    for name, actual in results.items():
+        exact = (1.0 if name == "DV" else case.sm_scale) * given[f"{name}Sum"].astype(np.float64)
+        assert_close(name, actual, exact, round_to(case.T, exact))
+
+
 def test_without_lse(launch: Any) -> None:
     """Where the caller gives no logsumexp, attn_fwd does not touch L: it may be any pointer."""
     case = CASES[3]

@@ -15,8 +15,9 @@ from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DQ_SLIM,
     ATTN_BWD_HOPPER_PAIR_SLIM,
-    ATTN_BWD_HOPPER_PARTS,
     PARTS,
+    SPLIT_PARTS,
+    SPLIT_TOGETHER,
     TOGETHER,
 )
 from aotriton.rules.flash.common import FIRST, MOST_ROWS, REST
@@ -293,8 +294,17 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
     "attn_bwd_hopper_dk_dv_slim": ("k", 64),
+    "attn_bwd_hopper_split_prepare": ("qk", "BLOCK_M"),
+    "attn_bwd_hopper_dk_dv_parts": ("k", 64),
+    "attn_bwd_hopper_dk_dv_slim_parts": ("k", 64),
+    "attn_bwd_hopper_split_finish": ("k", "BLOCK_M"),
     "attn_bwd_hopper_dq": ("q", 128),
     "attn_bwd_hopper_dq_slim": ("q", 128),
+}
+IN_PARTS = {
+    "attn_bwd_hopper_parts": PARTS,
+    "attn_bwd_hopper_dk_dv_parts": SPLIT_PARTS,
+    "attn_bwd_hopper_dk_dv_slim_parts": SPLIT_PARTS,
 }
 
 
@@ -311,8 +321,8 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             rows = psels[rows] if isinstance(rows, str) else rows
             tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
             programs = SIZES["batch"] * tiles
-            if kernel is ATTN_BWD_HOPPER_PARTS:
-                programs *= evaluate(PARTS, environment)
+            if kernel.name in IN_PARTS:
+                programs *= evaluate(IN_PARTS[kernel.name], environment)
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
                 few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
@@ -337,6 +347,21 @@ def test_parts_fill_the_gpu() -> None:
     assert of(0, **few | {"seqlen_q": 70, "heads_q": 2}) == (2, 1)  # two steps
     many = {"batch": 32, "heads_q": 16, "heads_k": 16, "seqlen_q": 8192, "seqlen_k": 8192, "head_dim": 64}
     assert of(1, **many) == (2, 8)
+
+
+def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
+    """The same for the backends of two main kernels, where dq is not added up and 32 MB are more heads."""
+
+    def of(causal: int, **sizes: int) -> tuple[int, int]:
+        environment = Environment({"batch": 1, **sizes}, {"causal": causal}, multiprocessors=132)
+        return evaluate(SPLIT_PARTS, environment), evaluate(SPLIT_TOGETHER, environment)
+
+    few = {"heads_q": 4, "heads_k": 1, "seqlen_q": 1393, "seqlen_k": 1393, "head_dim": 256}  # 22 tiles, of 88 steps
+    assert of(0, **few) == of(1, **few) == (6, 1)  # 132 programs
+    assert of(0, **few | {"heads_q": 16}) == (18, 1)  # 352 steps: three rounds
+    assert of(0, **few | {"seqlen_q": 70, "heads_q": 1}) == (2, 1)  # two steps
+    many = {"batch": 32, "heads_q": 8, "heads_k": 8, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 192}
+    assert of(1, **many) == (2, 10)
 
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:

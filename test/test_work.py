@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, psel, scalar, size
 from aotriton.rules.family import IN_TREE, family
-from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PARTS_FINISH, ATTN_BWD_HOPPER_PARTS_PREPARE
+from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_PARTS_FINISH,
+    ATTN_BWD_HOPPER_PARTS_PREPARE,
+    ATTN_BWD_HOPPER_SPLIT_PREPARE,
+)
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import derived_sizes
@@ -331,7 +335,7 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     tiles = round(30 * dict(zip(TERMS, terms(kernel.work, environment, 1), strict=True))[PROGRAMS])
     slots = 30 * evaluate(kernel.work.programs, environment)
     launched = prod(evaluate(one, environment) for one in kernel.grid)
-    if kernel in (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS_FINISH):
+    if kernel in (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS_FINISH, ATTN_BWD_HOPPER_SPLIT_PREPARE):
         assert tiles <= launched <= tiles + sizes["batch"] * (sizes["heads_q"] + sizes["heads_k"])
     else:
         assert launched == tiles or (kernel.gluon and launched == slots < tiles)

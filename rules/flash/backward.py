@@ -503,7 +503,7 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = KernelDescription(
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
     psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
     copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
-    tuning_keys=(c.MAX_SEQLEN_K,),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),
     work=c.row_work("BLOCK_M", of="k", tensors=6),
     guards=(c.GUARD_K,),

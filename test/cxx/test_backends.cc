@@ -269,6 +269,60 @@ TEST("the split hopper backward has delta from the portable kernel, and tiles of
   rest(second);
 }
 
+TEST("the split hopper backward in parts adds up dk and dv, and its queries are those of the one without") {
+  Recording& recording = start("cuda");
+  const Sizes s = {.seqlen_q = 400, .seqlen_k = 400, .head_dim = 256};
+  attn_bwd_params p = bwd_call(s);
+  p.causal = true;
+  hints own;
+  CHECK_EQ(own.parse("backend=hopper_split_parts"), Error::success);
+  p.hints = &own;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &p.workspace_size), Error::success);
+  CHECK_EQ(attn_bwd(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 4u);
+  constexpr uintptr_t kDelta = 2 * 4 * 400 * 4, kOfK = kDelta * 256 / 2;
+  CHECK_EQ(p.workspace_size, kDelta + 2 * kOfK);
+  const auto sum = [&](uintptr_t offset) {
+    return tensor(reinterpret_cast<uintptr_t>(p.workspace) + offset, s.batch, s.heads_k, s.seqlen_k, s.head_dim,
+                  DType::float32);
+  };
+  const Tensor<4> dk = sum(kDelta), dv = sum(kDelta + kOfK);
+  const auto sizes = [&](Reader& reader) { reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim}); };
+
+  const RecordedLaunch& prepare = recording.launches.at(0);
+  CHECK_EQ(prepare.entry, "attn_bwd_hopper_split_prepare");
+  check_shape(prepare, (4 + 2) * 4 * 2, 256, 60000);  // 400 rows in tiles of 128, of 4 heads and 2 key heads
+  Reader first(prepare);
+  for (void* data : {p.out.data, p.dout.data, p.workspace, dk.data, dv.data}) first.value(data);
+  for (const aotriton_tensor4* t : {&p.out, &p.dout}) first.strides(*t);
+  sizes(first);
+  first.end();
+
+  const RecordedLaunch& main = recording.launches.at(1);
+  CHECK_EQ(main.entry, "attn_bwd_hopper_dk_dv_parts");
+  check_shape(main, 2 * 2 * 7 * 4, 256, 60000);  // 400 keys in tiles of 64, of 2 key heads in 2 batches, in 4 parts
+  Reader second(main);
+  for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.dout}) second.descriptor(*t, 64);
+  for (const Tensor<4>* t : {&dk, &dv}) second.descriptor(*t, 64);
+  second.value(p.logsumexp.data);
+  second.value(p.workspace);
+  second.value(p.sm_scale);
+  sizes(second);
+  second.numbers({4, 4});  // parts, and all key heads begin together
+  second.end();
+  CHECK_EQ(recording.launches.at(2).entry, "attn_bwd_hopper_dq");
+
+  const RecordedLaunch& finish = recording.launches.at(3);
+  CHECK_EQ(finish.entry, "attn_bwd_hopper_split_finish");
+  check_shape(finish, 4 * 2 * 2, 256, 60000);
+  Reader third(finish);
+  for (void* data : {dk.data, dv.data, p.dk.data, p.dv.data}) third.value(data);
+  third.value(p.sm_scale);
+  for (const aotriton_tensor4* t : {&p.dk, &p.dv}) third.strides(*t);
+  third.numbers({s.heads_k, s.seqlen_k, s.head_dim});
+  third.end();
+}
+
 TEST("a deterministic backward is the portable one, and needs no more than delta") {
   Recording& recording = start("cuda");
   attn_bwd_params p = bwd_call({.head_dim = 128});

@@ -96,8 +96,8 @@ def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
     """Scores [KEYS, queries] with minus infinity where a query does not see the key. The first query is `ahead` rows
     behind the first key; `left` keys are before the end.
     """
-    # A query is half, eight, and one of eight. What a thread has of these is compared with constants, the eights: it has
-    # no numbers of all its queries, which the compiler would keep in registers all the time.
+    # A query is half, eight, and one of eight. What a thread has of these is compared with constants, the eights: it
+    # has no numbers of all its queries, which the compiler would keep in registers all the time.
     pieces = s.reshape([s.shape[0], 2, s.shape[1] // 16, 8])
     P: gl.constexpr = pieces.type.layout
     keys = gl.arange(0, s.shape[0], gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, P))))

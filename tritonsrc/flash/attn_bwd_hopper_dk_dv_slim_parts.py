@@ -1,7 +1,7 @@
 """Backward for Hopper at head dim 192, DK and DV where tiles of keys are few: several programs for each of them.
 
-As attn_bwd_hopper_dk_dv_parts, with the steps of attn_bwd_hopper_dk_dv_slim: columns in two parts, 128 + 64. "Parts" are
-of a walk here, all others are of columns.
+As attn_bwd_hopper_dk_dv_parts, with the steps of attn_bwd_hopper_dk_dv_slim, columns in two parts, 128 + 64, and who
+waits for whom as there. `parts` are of a walk.
 """
 
 from triton.experimental import gluon

@@ -335,7 +335,7 @@ typedef struct aotriton_kernel_choice {
   const aotriton_runner_up* runners_up;
   int32_t runner_up_count;
   int32_t backend_count;
-  const char* backend;               /* of the operator, that the kernel belongs to */
+  const char* backend;                /* of the operator, that the kernel belongs to */
   aotriton_backend_time backends[12]; /* that the operator has; the times are those that were compared: in this cell, or
                                         where the first one has no total_us, in the one that its winners come from */
   aotriton_backend_state backend_states[12]; /* of the same backends */
@@ -352,10 +352,10 @@ typedef struct aotriton_kernel_choice {
   const char* bin_image; /* what won the bin: provenance and all that was measured are of it, where it is `image` */
   const char* bin_psels;
   const char* bin_copts;
-  float bin_median_us;            /* its median there; 0 where there is none */
-  float predicted_total_us;       /* of all kernels of the backend */
+  float bin_median_us;             /* its median there; 0 where there is none */
+  float predicted_total_us;        /* of all kernels of the backend */
   float backends_predicted_us[12]; /* of all kernels of each backend; 0 where it is not known, or the backend refuses */
-  double flops;                   /* of the call; 0 where nobody counts them */
+  double flops;                    /* of the call; 0 where nobody counts them */
   aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES]; /* what became of each of the call's hints */
   int32_t hint_count;
   int64_t pieces; /* in which the call is made, one after the other, so that its workspace keeps a limit; usually 1. All
