@@ -46,14 +46,14 @@ UNMEASURED: dict[str, tuple[str, Value]] = {
     "attn_bwd_hopper": ("BLOCK_DMODEL", 64),
     "attn_bwd_hopper_pair": ("CAUSAL", False),
     "attn_bwd_hopper_parts": ("CAUSAL", False),
+    "attn_bwd_hopper_dk_dv_parts": ("CAUSAL", False),
+    "attn_bwd_hopper_dk_dv_slim_parts": ("CAUSAL", False),
     "gemm_hopper": ("TRANS_A", True),
 }
 # Those in which it lies between the first one and another one.
 BETWEEN: dict[str, tuple[str, Value]] = {
     "attn_bwd_hopper": ("CAUSAL", True),
     "attn_bwd_hopper_pair": ("BLOCK_DMODEL", 128),
-    "attn_bwd_hopper_dk_dv_parts": ("BLOCK_DMODEL", 256),
-    "attn_bwd_hopper_dk_dv_slim_parts": ("BLOCK_DMODEL", 192),
     "gemm_hopper": ("TRANS_B", True),
 }
 

@@ -501,7 +501,8 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    # 128 rows of both spill with four warps.
+    psels=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
     copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),

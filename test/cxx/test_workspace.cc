@@ -50,9 +50,9 @@ TEST("the workspace is as large as what the launches of the chosen backend use")
           p.deterministic = deterministic;
           p.causal = causal;
           const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4, sum = delta * static_cast<size_t>(head_dim);
-          // Where hopper backends are faster, they add up dq to head dim 128, and dk and dv there in parts, if causal.
+          // Where hopper backends are faster, they add up dq to head dim 128, dk and dv from there on, if causal.
           const bool faster = cuda && seqlen > 64 && !deterministic;
-          const bool sums = faster && (head_dim == 128 || (causal && head_dim == 64));
+          const bool sums = faster && (head_dim == 128 || causal);
           const bool all = sums && causal && head_dim == 128;
           const size_t aligned = (delta + 255) / 256 * 256;
           CHECK_EQ(asked(p), sums ? aligned + (all ? 2 * sum : sum) : delta);  // k has half of the heads
