@@ -167,12 +167,12 @@ class Gpt(torch.nn.Module):
 
 
 @cache
-def batches(sizes: Sizes, device: str) -> Any:
+def batches(sizes: Sizes, device: str, seed: int) -> Any:
     """[steps, batch, seqlen + 1] tokens, some much more frequent than others, of which every second follows from the
     one before: the loss falls from the first step on. With even frequencies it falls all at once, at a step that moves
     with every rounding.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     follows = torch.randperm(sizes.vocabulary, generator=generator)
     frequencies = 1 / torch.arange(10, sizes.vocabulary + 10)
     count = sizes.steps * sizes.batch * (sizes.seqlen + 1)
@@ -188,20 +188,27 @@ class Training:
     """A model that is trained as GPT-2 is: a learning rate that rises for 100 steps, gradients of norm 1 at most."""
 
     def __init__(self, who: str, mode: str, sizes: Sizes, device: str) -> None:
-        torch.manual_seed(0)
+        self.sizes, self.who, self.device = sizes, who, device
         self.model = Gpt(sizes, who).to(device)
-        self.data, self.device = batches(sizes, device), device
         self.run = MODES[mode](self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=device == "cuda")
-        self.rising = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.01, 1.0, 100)
-        self.losses: list[Any] = []
+        self.losses: list[list[Any]] = []  # of each seed
         self.seconds: list[float] = []  # of a step, the mean of several
+
+    def begin(self, seed: int) -> None:
+        """Anew, with weights and data of a seed; what was compiled stays."""
+        torch.manual_seed(seed)
+        self.model.load_state_dict(Gpt(self.sizes, self.who).state_dict())
+        self.data = batches(self.sizes, self.device, seed)
+        fused = self.device == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=fused)
+        self.rising = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.01, 1.0, 100)
+        self.losses.append([])
 
     def steps(self, count: int) -> None:
         wait(self.device)
         start = perf_counter()
         for _ in range(count):
-            tokens = self.data[len(self.losses)]
+            tokens = self.data[len(self.losses[-1])]
             with torch.autocast(self.device, dtype=torch.bfloat16):
                 logits = self.run(tokens[:, :-1])
             loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
@@ -210,24 +217,27 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             self.rising.step()
-            self.losses.append(loss.detach())
+            self.losses[-1].append(loss.detach())
         wait(self.device)
         self.seconds.append((perf_counter() - start) / count)
 
 
-def train(mode: str, sizes: Sizes, device: str) -> dict[str, dict[str, Any]]:
-    """Of each contender, losses of all steps and tokens/s: the median over the second half, ten steps each in turn."""
+def train(mode: str, sizes: Sizes, device: str, seeds: int) -> dict[str, dict[str, Any]]:
+    """Of each contender, losses of each seed's steps, and tokens/s: the median over the second half, in short turns."""
     trainings = {who: Training(who, mode, sizes, device) for who in contenders(device)}
     turn = min(10, sizes.steps // 4)
-    for _ in range(sizes.steps // turn):
-        for who, select in contenders(device).items():
-            with select():
-                trainings[who].steps(turn)
+    for seed in range(seeds):
+        for one in trainings.values():
+            one.begin(seed)
+        for _ in range(sizes.steps // turn):
+            for who, select in contenders(device).items():
+                with select():
+                    trainings[who].steps(turn)
     return {
         who: {
             "parameters": sum(parameter.numel() for parameter in one.model.parameters()),
             "tokens_per_s": round(sizes.batch * sizes.seqlen / statistics.median(one.seconds[len(one.seconds) // 2 :])),
-            "losses": [round(loss.item(), 5) for loss in one.losses],
+            "losses": [[round(loss.item(), 5) for loss in of_seed] for of_seed in one.losses],
         }
         for who, one in trainings.items()
     }
@@ -305,7 +315,7 @@ def prefill(model: Any, mode: str, sizes: Sizes, device: str) -> dict[str, dict[
     return {
         who: {
             "tokens_per_s": round(sizes.batch * sizes.seqlen / statistics.median(seconds[who])),
-            "logits": logits[who].float().flatten().tolist()[:64],
+            "logits": [logits[who].float().flatten().tolist()[:64]],
         }
         for who in names
     }
@@ -317,6 +327,12 @@ def prefill(model: Any, mode: str, sizes: Sizes, device: str) -> dict[str, dict[
 def spread(one: list[float], other: list[float]) -> float:
     """The mean distance of two lists of numbers."""
     return statistics.fmean(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def spreads(ones: list[list[float]], others: list[list[float]]) -> str:
+    """Of the lists of each seed, from the smallest to the largest."""
+    found = [spread(one, other) for one, other in zip(ones, others, strict=True)]
+    return " to ".join(f"{one:.2g}" for one in sorted({min(found), max(found)}))
 
 
 def table(record: dict[str, Any]) -> str:
@@ -338,7 +354,7 @@ def table(record: dict[str, Any]) -> str:
             cells = []
             for mode in modes:
                 row, first = record[part][mode][who], next(iter(record[part][mode].values()))
-                cells.append(f"{row['tokens_per_s']:,} ({spread(row[numbers], first[numbers]):.2g})")
+                cells.append(f"{row['tokens_per_s']:,} ({spreads(row[numbers], first[numbers])})")
             lines.append(f"| {who} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -360,6 +376,7 @@ def main() -> None:
     source.add_argument("--json", type=Path, help="measure, and write the record here")
     source.add_argument("--from", type=Path, dest="given", help="take this record instead of measuring")
     parser.add_argument("--only", choices=("host", "train", "prefill"), action="append", help="leave out the others")
+    parser.add_argument("--seeds", type=int, default=3, help="of weights and data, that are trained from (default 3)")
     parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU: does it run?")
     options = parser.parse_args()
     if options.given:
@@ -384,7 +401,7 @@ def main() -> None:
         record["train"] = {}
         for mode in MODES:
             torch._dynamo.reset()
-            record["train"][mode] = train(mode, TOY if options.toy else GPT, device)
+            record["train"][mode] = train(mode, TOY if options.toy else GPT, device, options.seeds)
             keep()
     if "prefill" in parts:
         sizes = TOY if options.toy else LLAMA
