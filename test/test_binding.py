@@ -373,8 +373,8 @@ def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
         backends = {one["name"]: one for one in choice["backends"]}
         assert not backends["portable"]["refusal"]
         assert backends["portable"]["needs_workspace"]
-        assert "deterministic" in backends["hopper"]["refusal"]
-        assert backends["hopper"]["refusing_kernel"] == "attn_bwd_hopper"
+        assert "deterministic" in backends["hopper_pair"]["refusal"]
+        assert backends["hopper_pair"]["refusing_kernel"] == "attn_bwd_hopper_pair"
     assert choices == aotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments | {"dtype": "bf16"})
 
 

@@ -92,6 +92,6 @@ def test_the_table_of_orders_is_the_descriptions() -> None:
     assert {kernel.name for kernel in described if kernel.work} >= {
         "attn_fwd",
         "attn_bwd_dq",
-        "attn_bwd_hopper",
+        "attn_bwd_hopper_pair",
         "gemm",
     }

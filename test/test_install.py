@@ -349,9 +349,9 @@ def test_several_kernels_have_a_total_and_each_backend_says_why_it_cannot_serve(
     assert float(first_line(text)[len(start) :].split(" ")[0]) == pytest.approx(predicted, rel=1e-3)
     (told,) = re.findall("    measured     (.*) us, the kernels' medians added up", text)
     assert float(told) == pytest.approx(measured, rel=1e-3)
-    (hopper,) = (backend for backend in choices[0]["backends"] if backend["name"] == "hopper")
-    assert hopper["refusing_kernel"] == "attn_bwd_hopper"
-    assert f"hopper, cannot serve this call: {hopper['refusal']} (attn_bwd_hopper)" in text
+    (hopper,) = (backend for backend in choices[0]["backends"] if backend["name"] == "hopper_pair")
+    assert hopper["refusing_kernel"] == "attn_bwd_hopper_pair"
+    assert f"hopper_pair, cannot serve this call: {hopper['refusal']} (attn_bwd_hopper_pair)" in text
     assert text.count("    backends     ") == 1
 
 

@@ -285,7 +285,6 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_dk_dv": ("k", "BLOCK_N"),
     "attn_bwd_dq": ("q", "BLOCK_M"),
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
-    "attn_bwd_hopper": ("k", 128),
     "attn_bwd_hopper_pair": ("k", 128),
     "attn_bwd_hopper_pair_slim": ("k", 128),
     "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),

@@ -12,13 +12,14 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    psel,
     scalar,
     size,
     tiles,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import BACKWARD_RESTRICTIONS, PAIR_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
+from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
@@ -146,7 +147,7 @@ ATTN_BWD_DQ = KernelDescription(
     schedule=DFS,
 )
 
-KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two warp groups
+KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two consumers
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
 HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
 
@@ -179,40 +180,7 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
 BEHIND_TENSORS = (Tensor("L", LOGSUMEXP), Tensor("Delta", DELTA), c.SM_SCALE, *c.SIZES)
 WIDTHS = c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")
 
-ATTN_BWD_HOPPER = KernelDescription(
-    name="attn_bwd_hopper",
-    family=c.FAMILY,
-    arguments=(
-        Tensor("Q", c.Q, c.Q_TILE),
-        Tensor("K", c.K, KEY_ROWS),
-        Tensor("V", c.V, KEY_ROWS),
-        Tensor("DO", DOUT, c.Q_TILE),
-        Tensor("DK", DK, KEY_ROWS),
-        Tensor("DV", DV, KEY_ROWS),
-        Tensor("DQSum", DQ_SUM, c.Q_TILE, does="add"),
-        *BEHIND_TENSORS,
-        *WIDTHS,
-    ),
-    choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
-    copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid("seqlen_k", 128, "heads_k"),
-    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
-    ),
-    restrictions=BACKWARD_RESTRICTIONS,
-    archs=("sm_90",),
-    gluon=True,
-    schedule=DFS,
-)
-
-# As ATTN_BWD_HOPPER, with consumers that go on by themselves. Causal, heads begin together with their longest tiles.
-HEAD_DIM_PAIR = c.HEAD_DIM.narrowed(64, 128)
-PIECE = (1, 1, 64, 64)  # of a sum
+PIECE = (1, 1, 64, minimum(psel("BLOCK_DMODEL"), constant(64)))  # of a sum
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
 
 
@@ -232,19 +200,37 @@ def _together(bytes_each: int) -> Expression:
 
 TOGETHER = _together(8)
 
-ATTN_BWD_HOPPER_PAIR = replace(
-    ATTN_BWD_HOPPER,
+# Causal, heads begin together with their longest tiles.
+ATTN_BWD_HOPPER_PAIR = KernelDescription(
     name="attn_bwd_hopper_pair",
+    family=c.FAMILY,
     arguments=(
-        *ATTN_BWD_HOPPER.arguments[:6],
+        Tensor("Q", c.Q, c.Q_TILE),
+        Tensor("K", c.K, KEY_ROWS),
+        Tensor("V", c.V, KEY_ROWS),
+        Tensor("DO", DOUT, c.Q_TILE),
+        Tensor("DK", DK, KEY_ROWS),
+        Tensor("DV", DV, KEY_ROWS),
         Tensor("DQSum", DQ_SUM, PIECE, does="add"),
         *BEHIND_TENSORS,
         Number("together", "i32", TOGETHER),
         *WIDTHS,
     ),
-    choices=(c.T, HEAD_DIM_PAIR, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=c.grid("seqlen_k", 128, "heads_k"),
+    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+    ),
     restrictions=PAIR_RESTRICTIONS,
+    archs=("sm_90",),
+    gluon=True,
+    schedule=DFS,
 )
 
 # A consumer's rows of K, or of V, fit in registers beside the accumulators of 96 columns, not of 128.
@@ -303,6 +289,8 @@ PARTS = _parts(_TILES, _STEPS, STEPS_OF_ROUND)
 # Of q's rows, then of k's, in each batch.
 ROWS_OF_BOTH = tiles("seqlen_q", "BLOCK_M") * size("heads_q") + tiles("seqlen_k", "BLOCK_M") * size("heads_k")
 
+HEAD_DIM_PARTS = c.HEAD_DIM.narrowed(64, 128)  # pieces of DK and DV have 64 columns
+
 ATTN_BWD_HOPPER_PARTS_PREPARE = replace(
     ATTN_BWD_HOPPER_PREPARE,
     name="attn_bwd_hopper_parts_prepare",
@@ -314,7 +302,7 @@ ATTN_BWD_HOPPER_PARTS_PREPARE = replace(
         *c.SIZES,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
-    choices=(c.T, HEAD_DIM_PAIR, c.DESCRIPTOR),
+    choices=(c.T, HEAD_DIM_PARTS, c.DESCRIPTOR),
     grid=(ROWS_OF_BOTH * size("batch"), constant(1), constant(1)),
     work=c.row_work("BLOCK_M", tensors=4, of_k=4),
     guards=(c.GUARD_Q, c.GUARD_K),
@@ -324,7 +312,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
     ATTN_BWD_HOPPER_PAIR,
     name="attn_bwd_hopper_parts",
     arguments=(
-        *ATTN_BWD_HOPPER.arguments[:4],
+        *ATTN_BWD_HOPPER_PAIR.arguments[:4],
         Tensor("DKSum", DK_SUM, PIECE, does="add"),
         Tensor("DVSum", DV_SUM, PIECE, does="add"),
         Tensor("DQSum", DQ_SUM, PIECE, does="add"),
@@ -333,6 +321,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
         Number("together", "i32", TOGETHER),
         *WIDTHS,
     ),
+    choices=(c.T, HEAD_DIM_PARTS, c.CAUSAL, c.DESCRIPTOR),
     grid=(_TILES * PARTS, constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 6), parts=PARTS),
     guards=(
@@ -340,6 +329,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
         c.GUARD_K,
         Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),
     ),
+    restrictions=PARTS_RESTRICTIONS,
 )
 
 ATTN_BWD_HOPPER_PARTS_FINISH = replace(
@@ -519,7 +509,6 @@ OPERATOR = Operator(
     scalars=(Scalar("sm_scale", "fp32"), Scalar("causal", "bool"), Scalar("deterministic", "bool")),
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
-        Backend("hopper", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)),
         Backend(
             "hopper_pair", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)
         ),

@@ -75,10 +75,10 @@ def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config
 
 
 def _backward_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    # K and V, two stages of Q and DO, dS, and dQ in fp32.
-    rows = 2 * KEYS + 4 * config["BLOCK_M"] + 2 * config["BLOCK_M"]
-    shared = (rows * _head_dim(functional) + KEYS * config["BLOCK_M"]) * ELEMENT
-    return shared > functional.target.shared_limit
+    # K and V, two stages of Q and DO, two of dS, and each consumer's dQ in fp32.
+    rows, head_dim = config["BLOCK_M"], _head_dim(functional)
+    own = (2 * KEYS + 4 * rows) * head_dim + 2 * KEYS * rows + 2 * 2 * ROWS * min(head_dim, ROWS)
+    return own * ELEMENT > functional.target.shared_limit
 
 
 def _other_half(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -89,12 +89,12 @@ def _keys_beside_scores(functional: Functional, keys: Mapping[str, int], config:
     return config["BLOCK_M"] > ROWS and bool(config["K_IN_REGISTERS"])
 
 
-BACKWARD_RESTRICTIONS = (
+PAIR_RESTRICTIONS = (
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("the tiles do not fit in shared memory", _backward_shared),
 )
 
-PAIR_RESTRICTIONS = (
+PARTS_RESTRICTIONS = (
     Restriction("each consumer has a tile of 64 x 64 of dq: 128 rows at head dim 64, 64 at 128", _other_half),
 )
 

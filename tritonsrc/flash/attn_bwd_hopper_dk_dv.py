@@ -1,13 +1,14 @@
 """Backward for Hopper at head dim 256, gradients of keys and values: all queries of 64 keys to their rows of DK and DV.
 
-As in attn_bwd_hopper, but the accumulators of DK and DV leave room for 64 keys only, and dQ is a kernel of its own:
-with so few keys, adding it up in memory would take longer than two products more. Both warp groups share every product:
-each has half of the queries of S and dP, and half of the columns of DK and DV, so P and dS go through shared memory. A
-step of the consumers:
+The accumulators of DK and DV leave room for 64 keys only, and dQ is a kernel of its own: with so few keys, adding it up
+in memory would take longer than two products more. Both warp groups share every product: each has half of the queries
+of S and dP, and half of the columns of DK and DV, so P and dS go through shared memory. Scores are transposed, [keys,
+queries]. Products begin from zero: what begins from registers makes ptxas wait for the products that were issued
+before. A step of the consumers:
 
-    S = K Qᵀ, begun from -lse / sm_scale, or from minus infinity where masked
-    dP = V DOᵀ, begun from -delta            wait for S      P = exp(sm_scale S) → shared
-    DV += P DO                               wait for dP     dS = P dP → shared
+    S = K Qᵀ                                 wait for Q
+    dP = V DOᵀ                               wait for DO and S   P = exp2(scale S - lse) → shared
+    DV += P DO                               wait for dP         dS = P (dP - delta) → shared
     DK += dS Q                               wait for both
 
 Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a phase counts, to who waits:
@@ -15,8 +16,9 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a pha
     producer warp                                       consumer warp groups, in step
     ─────────────                                       ─────────────────────────────
     loads K and V             ── kv_full, bytes ──▶     before the first step
-    loads Q, DO, lse, delta   ── full[slot], bytes      step i
+    loads Q, lse              ── q_full[slot], bytes    step i
                                  and 1 for the rows ─▶
+    loads DO, delta           ── do_full[slot], alike ▶ step i
     loads step i + STAGES     ◀─ empty[slot], 1 ──      after DK of step i
 """
 
@@ -30,14 +32,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, begin_scores, place, producer
+from aotriton.tritonsrc.flash.hopper_backward import (
+    LOG2_E,
+    STAGES,
+    barrier,
+    barriers,
+    hide,
+    place,
+    producer,
+    row_slots,
+    slot_of_scores,
+)
 
 
 @gluon.jit
-def consumers(
-    DK, DV, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot, kv_full, full, empty,
-    sm_scale, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr,
+def walk(
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot, kv_full, q_full, do_full, empty,
+    sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr,
 ):  # fmt: skip
+    """DK, before its scale, and DV over so many steps: from query row `row` to the last one of a head, then from row
+    `first` of the next.
+    """
     KEYS: gl.constexpr = k_slot.shape[2]
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -48,43 +63,94 @@ def consumers(
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
     k = k_slot.reshape([KEYS, BLOCK_DMODEL])
     v = v_slot.reshape([KEYS, BLOCK_DMODEL])
+    no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
-    group = num_heads_q // num_heads_k
-    row = first
     mbarrier.wait(kv_full, 0)
-    for step in range(0, group * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
+    for step in range(0, steps):
         slot = step % STAGES
+        phase = (step // STAGES) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
-        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        s = begin_scores(lse, key, row, max_seqlen_k, CAUSAL, KEYS, S_LAYOUT)
-        s = warpgroup_mma(k, q.permute((1, 0)), s, is_async=True)
-        delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        dp = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT) + gl.expand_dims(delta, 0)
-        dp = warpgroup_mma(v, do.permute((1, 0)), dp, is_async=True)
+        mbarrier.wait(q_full.index(slot), phase)
+        s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
+        mbarrier.wait(do_full.index(slot), phase)
+        dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)
 
         s = warpgroup_mma_wait(1, deps=[s])
-        p = gl.exp2(s * scale)
+        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        s = s * scale + gl.expand_dims(lse, 0)
+        masked = key + KEYS > max_seqlen_k
+        if CAUSAL:
+            masked = row < key + KEYS - 1
+        if masked:
+            s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+        p = gl.exp2(s)
         p_slot.store(p.to(dtype))
         fence_async_shared()
-        dp = warpgroup_mma_wait(0, deps=[dp])
         dv = warpgroup_mma(p_slot, do, dv, is_async=True)
-        ds_slot.store((p * dp).to(dtype))
+        dp = warpgroup_mma_wait(1, deps=[dp])
+        delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        ds_slot.store((p * (dp - gl.expand_dims(delta, 0))).to(dtype))
         fence_async_shared()
         dk = warpgroup_mma(ds_slot, q, dk, is_async=True)
         dv, dk = warpgroup_mma_wait(0, deps=[dv, dk])
         mbarrier.arrive(empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
+    return dk, dv
 
-    v.store(dv.to(dtype))
-    k.store((dk * sm_scale).to(dtype))
+
+@gluon.jit
+def consumers(
+    DK, DV, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot, kv_full, q_full, do_full, empty,
+    sm_scale, batch, head_k, key, first, steps, max_seqlen_q, max_seqlen_k, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    KEYS: gl.constexpr = k_slot.shape[2]
+    BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
+    dtype: gl.constexpr = k_slot.dtype
+    dk, dv = walk(
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot, kv_full, q_full, do_full, empty,
+        sm_scale, key, first, first, steps, max_seqlen_q, max_seqlen_k, CAUSAL,
+    )  # fmt: skip
+    v_slot.reshape([KEYS, BLOCK_DMODEL]).store(dv.to(dtype))
+    k_slot.reshape([KEYS, BLOCK_DMODEL]).store((dk * sm_scale).to(dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
     tma.async_copy_shared_to_global(DK, [batch, head_k, key, 0], k_slot)
     tma.store_wait(0)
+
+
+@gluon.jit
+def slots(Q, K, V, DO):
+    """Shared memory for K, V, Q, DO, lse, delta, P and dS."""
+    KEYS: gl.constexpr = K.block_shape[2]
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    BLOCK_DMODEL: gl.constexpr = Q.block_shape[3]
+    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, KEYS, BLOCK_DMODEL], K.layout)
+    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, KEYS, BLOCK_DMODEL], V.layout)
+    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
+    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
+    lse_slots = row_slots(STAGES, BLOCK_M)
+    delta_slots = row_slots(STAGES, BLOCK_M)
+    p_slot = slot_of_scores(Q.dtype, KEYS, BLOCK_M)
+    ds_slot = slot_of_scores(Q.dtype, KEYS, BLOCK_M)
+    return k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot
+
+
+@gluon.jit
+def all_barriers():
+    """kv_full, q_full, do_full and empty."""
+    kv_full = barrier()
+    q_full = barriers(STAGES)
+    do_full = barriers(STAGES)
+    empty = barriers(STAGES)
+    mbarrier.init(kv_full, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=2)
+        mbarrier.init(do_full.index(slot), count=2)
+        mbarrier.init(empty.index(slot), count=1)
+    return kv_full, q_full, do_full, empty
 
 
 @gluon.jit
@@ -114,33 +180,21 @@ def attn_bwd_hopper_dk_dv(
     contiguous fp32 [batch, num_heads_q, max_seqlen_q].
     """
     KEYS: gl.constexpr = K.block_shape[2]
-    P_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, KEYS, BLOCK_DMODEL], K.layout)
-    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, KEYS, BLOCK_DMODEL], V.layout)
-    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
-    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    p_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    ds_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(kv_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=2)
-        mbarrier.init(empty.index(slot), count=1)
+    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot = slots(Q, K, V, DO)
+    kv_full, q_full, do_full, empty = all_barriers()
 
     tile, head_k, batch = place(gl.cdiv(max_seqlen_k, KEYS), num_heads_k)
     key = tile * KEYS  # causal: the first tile has the most queries
     first = 0
     if CAUSAL:
-        first = key // BLOCK_M * BLOCK_M  # query rows before it see none of the keys
+        first = key  # query rows before it see none of the keys
+    group = num_heads_q // num_heads_k
+    steps = group * gl.cdiv(max_seqlen_q - first, BLOCK_M)
     gl.warp_specialize([
-        (consumers, (DK, DV, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot,
-                     kv_full, full, empty, sm_scale, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
-                     max_seqlen_k, CAUSAL)),
-        (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot,
-                    kv_full, full, empty, sm_scale, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q)),
+        (consumers, (DK, DV, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, p_slot, ds_slot, kv_full,
+                     q_full, do_full, empty, sm_scale, batch, head_k, key, first, steps, max_seqlen_q, max_seqlen_k,
+                     CAUSAL)),
+        (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full,
+                    do_full, empty, key, head_k, batch, head_k * group, first, first, steps, num_heads_q,
+                    max_seqlen_q)),
     ], [1], [40])  # fmt: skip

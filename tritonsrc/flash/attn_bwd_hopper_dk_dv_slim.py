@@ -36,8 +36,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, place
 from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots
+from aotriton.tritonsrc.flash.hopper_backward import (
+    LOG2_E,
+    STAGES,
+    barrier,
+    barriers,
+    place,
+    row_slots,
+    slot_of_scores,
+)
 
 
 @gluon.jit
@@ -233,6 +241,44 @@ def consumers(
 
 
 @gluon.jit
+def all_slots(q_tensors, k_tensors, v_tensors, do_tensors):
+    """Shared memory for K, V, Q, DO, lse, delta, P and dS."""
+    KEYS: gl.constexpr = k_tensors[0].block_shape[2]
+    BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
+    DO_STAGES: gl.constexpr = STAGES if BLOCK_M == 64 else 1
+    dtype: gl.constexpr = q_tensors[0].dtype
+    k_slots = slots(k_tensors, 1)
+    v_slots = slots(v_tensors, 1)
+    q_slots = slots(q_tensors, STAGES)
+    do_slots = slots(do_tensors, DO_STAGES)
+    lse_slots = row_slots(STAGES, BLOCK_M)
+    delta_slots = row_slots(DO_STAGES, BLOCK_M)
+    p_slot = slot_of_scores(dtype, KEYS, BLOCK_M)
+    ds_slot = slot_of_scores(dtype, KEYS, BLOCK_M)
+    return k_slots, v_slots, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot
+
+
+@gluon.jit
+def all_barriers(DO_STAGES: gl.constexpr):
+    """k_full, v_full, q_full, q_empty, do_full and do_empty."""
+    k_full = barrier()
+    v_full = barrier()
+    q_full = barriers(STAGES)
+    q_empty = barriers(STAGES)
+    do_full = barriers(DO_STAGES)
+    do_empty = barriers(DO_STAGES)
+    mbarrier.init(k_full, count=1)
+    mbarrier.init(v_full, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=2)
+        mbarrier.init(q_empty.index(slot), count=1)
+    for slot in gl.static_range(DO_STAGES):
+        mbarrier.init(do_full.index(slot), count=2)
+        mbarrier.init(do_empty.index(slot), count=1)
+    return k_full, v_full, q_full, q_empty, do_full, do_empty
+
+
+@gluon.jit
 def attn_bwd_hopper_dk_dv_slim(
     Q,
     K,
@@ -265,31 +311,10 @@ def attn_bwd_hopper_dk_dv_slim(
     many rows: BLOCK_M (Q, DO) and 64 (the others). Each pair is of one tensor.
     """
     KEYS: gl.constexpr = K.block_shape[2]
-    DO_STAGES: gl.constexpr = STAGES if BLOCK_M == 64 else 1
-    P_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    k_slots = slots((K, KRest), 1)
-    v_slots = slots((V, VRest), 1)
-    q_slots = slots((Q, QRest), STAGES)
-    do_slots = slots((DO, DORest), DO_STAGES)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [DO_STAGES, BLOCK_M], ROW_LAYOUT)
-    p_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    ds_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [DO_STAGES, 1], mbarrier.MBarrierLayout())
-    do_empty = gl.allocate_shared_memory(gl.int64, [DO_STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(k_full, count=1)
-    mbarrier.init(v_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(slot), count=2)
-        mbarrier.init(q_empty.index(slot), count=1)
-    for slot in gl.static_range(DO_STAGES):
-        mbarrier.init(do_full.index(slot), count=2)
-        mbarrier.init(do_empty.index(slot), count=1)
+    k_slots, v_slots, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot = all_slots(
+        (Q, QRest), (K, KRest), (V, VRest), (DO, DORest)
+    )
+    k_full, v_full, q_full, q_empty, do_full, do_empty = all_barriers(do_slots[0].shape[0])
 
     tile, head_k, batch = place(gl.cdiv(max_seqlen_k, KEYS), num_heads_k)
     key = tile * KEYS  # causal: the first tile has the most queries

@@ -6,12 +6,18 @@ waits for whom as there. `parts` are of a walk.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global
-from aotriton.tritonsrc.flash.attn_bwd_hopper_dk_dv_parts import put, task
-from aotriton.tritonsrc.flash.attn_bwd_hopper_dk_dv_slim import await_keys, load_keys, load_step, walk
-from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import slots
+from aotriton.tritonsrc.flash.attn_bwd_hopper_dk_dv_parts import put
+from aotriton.tritonsrc.flash.attn_bwd_hopper_dk_dv_slim import (
+    all_barriers,
+    all_slots,
+    await_keys,
+    load_keys,
+    load_step,
+    walk,
+)
+from aotriton.tritonsrc.flash.hopper_backward import LOG2_E, async_add_shared_to_global, task
 
 
 @gluon.jit
@@ -92,31 +98,10 @@ def attn_bwd_hopper_dk_dv_slim_parts(
     as many rows: BLOCK_M (Q, DO) and 64 (the others). Each pair is of one tensor.
     """
     KEYS: gl.constexpr = K.block_shape[2]
-    DO_STAGES: gl.constexpr = STAGES if BLOCK_M == 64 else 1
-    P_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    k_slots = slots((K, KRest), 1)
-    v_slots = slots((V, VRest), 1)
-    q_slots = slots((Q, QRest), STAGES)
-    do_slots = slots((DO, DORest), DO_STAGES)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [DO_STAGES, BLOCK_M], ROW_LAYOUT)
-    p_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    ds_slot = gl.allocate_shared_memory(Q.dtype, [KEYS, BLOCK_M], P_LAYOUT)
-    k_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [DO_STAGES, 1], mbarrier.MBarrierLayout())
-    do_empty = gl.allocate_shared_memory(gl.int64, [DO_STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(k_full, count=1)
-    mbarrier.init(v_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(slot), count=2)
-        mbarrier.init(q_empty.index(slot), count=1)
-    for slot in gl.static_range(DO_STAGES):
-        mbarrier.init(do_full.index(slot), count=2)
-        mbarrier.init(do_empty.index(slot), count=1)
+    k_slots, v_slots, q_slots, do_slots, lse_slots, delta_slots, p_slot, ds_slot = all_slots(
+        (Q, QRest), (K, KRest), (V, VRest), (DO, DORest)
+    )
+    k_full, v_full, q_full, q_empty, do_full, do_empty = all_barriers(do_slots[0].shape[0])
 
     batch, head_k, key, first, head, row, steps = task(
         num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, parts, together, KEYS, BLOCK_M, CAUSAL

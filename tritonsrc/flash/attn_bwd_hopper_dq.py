@@ -29,9 +29,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import place
+from aotriton.tritonsrc.flash.hopper_backward import LOG2_E, barrier, barriers, place
 
-LOG2_E = gl.constexpr(1.4426950408889634)
 STAGES = gl.constexpr(3)
 CONSUMERS = gl.constexpr(2)
 
@@ -54,6 +53,16 @@ def producer(Q, K, V, DO, q_slots, do_slots, slots, q_full, full, empty, row, he
         tma.async_copy_global_to_shared(
             V, [batch, head_k, key, 0], full.index(slot), slots.index(slot), pred=step % 2 == 1
         )
+
+
+@gluon.jit
+def row_numbers(L, Delta, row, head, batch, num_heads_q, max_seqlen_q, LAYOUT: gl.constexpr):
+    """lse, to base 2, and delta of 64 query rows from `row` on."""
+    rows = row + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
+    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
+    lse = gl.load(L + head_row + rows, mask=rows < max_seqlen_q, other=0.0) * LOG2_E
+    delta = gl.load(Delta + head_row + rows, mask=rows < max_seqlen_q, other=0.0)
+    return lse, delta
 
 
 @gluon.jit
@@ -81,10 +90,7 @@ def consumer(
 
     scale = sm_scale * LOG2_E  # exponentials are taken to base 2
     row += 64 * C
-    rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-    lse = gl.load(L + head_row + rows, mask=rows < max_seqlen_q, other=0.0) * LOG2_E
-    delta = gl.load(Delta + head_row + rows, mask=rows < max_seqlen_q, other=0.0)
+    lse, delta = row_numbers(L, Delta, row, head, batch, num_heads_q, max_seqlen_q, S_LAYOUT)
     q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
     do = do_slots.index(C).reshape([64, BLOCK_DMODEL])
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
@@ -122,6 +128,37 @@ def consumer(
 
 
 @gluon.jit
+def all_barriers(STAGES: gl.constexpr):
+    """q_full, full and empty."""
+    q_full = barrier()
+    full = barriers(STAGES)
+    empty = barriers(STAGES)
+    mbarrier.init(q_full, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=CONSUMERS)
+    return q_full, full, empty
+
+
+@gluon.jit
+def task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
+    """What this program computes: its first query row, the head, that of its keys, the batch, and how many tiles of
+    keys.
+    """
+    ROWS: gl.constexpr = 64 * CONSUMERS
+    blocks = gl.cdiv(max_seqlen_q, ROWS)
+    tile, head, batch = place(blocks, num_heads_q)
+    if CAUSAL:  # longest programs first
+        tile = blocks - 1 - tile
+    row = tile * ROWS
+    head_k = head // (num_heads_q // num_heads_k)
+    keys = max_seqlen_k
+    if CAUSAL:
+        keys = gl.minimum(row + ROWS, max_seqlen_k)
+    return row, head, head_k, batch, gl.cdiv(keys, BLOCK_N)
+
+
+@gluon.jit
 def attn_bwd_hopper_dq(
     Q,
     K,
@@ -146,28 +183,11 @@ def attn_bwd_hopper_dq(
     and [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32
     [batch, num_heads_q, max_seqlen_q].
     """
-    ROWS: gl.constexpr = 64 * CONSUMERS
     q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Q.layout)
     do_slots = gl.allocate_shared_memory(DO.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], DO.layout)
     slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=CONSUMERS)
-
-    blocks = gl.cdiv(max_seqlen_q, ROWS)
-    tile, head, batch = place(blocks, num_heads_q)
-    if CAUSAL:  # longest programs first
-        tile = blocks - 1 - tile
-    row = tile * ROWS
-    head_k = head // (num_heads_q // num_heads_k)
-    keys = max_seqlen_k
-    if CAUSAL:
-        keys = gl.minimum(row + ROWS, max_seqlen_k)
-    tiles = gl.cdiv(keys, BLOCK_N)
+    q_full, full, empty = all_barriers(STAGES)
+    row, head, head_k, batch, tiles = task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL)
     gl.warp_specialize([
         (consumer, (DQ, L, Delta, q_slots, do_slots, slots, q_full, full, empty, sm_scale, row, head, batch, tiles,
                     num_heads_q, max_seqlen_q, max_seqlen_k, 0, CAUSAL)),

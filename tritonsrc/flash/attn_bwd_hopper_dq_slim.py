@@ -14,9 +14,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import place
-from aotriton.tritonsrc.flash.attn_bwd_hopper_dq import CONSUMERS, LOG2_E, mask
+from aotriton.tritonsrc.flash.attn_bwd_hopper_dq import CONSUMERS, all_barriers, mask, row_numbers, task
 from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
+from aotriton.tritonsrc.flash.hopper_backward import LOG2_E
 
 STAGES = gl.constexpr(4)
 
@@ -62,10 +62,7 @@ def consumer(
 
     scale = sm_scale * LOG2_E  # exponentials are taken to base 2
     row += 64 * C
-    rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-    lse = gl.load(L + head_row + rows, mask=rows < max_seqlen_q, other=0.0) * LOG2_E
-    delta = gl.load(Delta + head_row + rows, mask=rows < max_seqlen_q, other=0.0)
+    lse, delta = row_numbers(L, Delta, row, head, batch, num_heads_q, max_seqlen_q, S_LAYOUT)
     q = q_slots[0].index(C).reshape([64, FIRST]), q_slots[1].index(C).reshape([64, REST])
     do = do_slots[0].index(C).reshape([64, FIRST]), do_slots[1].index(C).reshape([64, REST])
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
@@ -134,28 +131,11 @@ def attn_bwd_hopper_dq_slim(
     Q, K, V, DO, DQ: boxes of as many columns as the first, those with Rest: of as many as the second, and of as many
     rows: 64 (Q, DO, DQ) and BLOCK_N (K, V). Each pair is of one tensor.
     """
-    ROWS: gl.constexpr = 64 * CONSUMERS
     q_slots = slots((Q, QRest), CONSUMERS)
     do_slots = slots((DO, DORest), CONSUMERS)
     kv_slots = slots((K, KRest), STAGES)
-    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=CONSUMERS)
-
-    blocks = gl.cdiv(max_seqlen_q, ROWS)
-    tile, head, batch = place(blocks, num_heads_q)
-    if CAUSAL:  # longest programs first
-        tile = blocks - 1 - tile
-    row = tile * ROWS
-    head_k = head // (num_heads_q // num_heads_k)
-    keys = max_seqlen_k
-    if CAUSAL:
-        keys = gl.minimum(row + ROWS, max_seqlen_k)
-    tiles = gl.cdiv(keys, BLOCK_N)
+    q_full, full, empty = all_barriers(STAGES)
+    row, head, head_k, batch, tiles = task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL)
     gl.warp_specialize([
         (consumer, ((DQ, DQRest), L, Delta, q_slots, do_slots, kv_slots, q_full, full, empty, sm_scale, row, head,
                     batch, tiles, num_heads_q, max_seqlen_q, max_seqlen_k, 0, CAUSAL)),

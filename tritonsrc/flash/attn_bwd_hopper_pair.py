@@ -1,4 +1,4 @@
-"""Attention backward for Hopper: as attn_bwd_hopper, with consumers that go on by themselves and meet once a step.
+"""Attention backward for Hopper: a loading warp, an adding warp and two consumers turn Q, K, V and DO to DK, DV, DQSum.
 
 A program owns 128 key rows of one key head, 64 for each of two consumers, and sums DK and DV over the query heads that
 share it. It takes BLOCK_M query rows at a time; each such step has one of STAGES slots. Scores are transposed, [keys,
@@ -11,7 +11,10 @@ queries], so that P and dS are register operands of the products that sum over q
     dQ = dSᵀ K,  DK += dS Q                  wait for dQ         dQ → shared, for the adder
                                              wait for DK
 
-dSᵀ K sums over the keys of both consumers; each computes half of it, rows where BLOCK_M is 128, columns where it is 64.
+A consumer has 64 rows of dQ and 64 columns, or all where there are fewer. dSᵀ K sums over the keys of both consumers,
+and each computes half of it: rows where BLOCK_M is 128, columns where BLOCK_DMODEL is. Where neither is, there is but
+one piece: each consumer computes it from its own keys, they do not meet, and the adder adds both.
+
 dS has two slots, so that one meeting is enough: who comes to the next has read the last. Products begin from zero: what
 begins from registers makes ptxas wait for the products that were issued before.
 
@@ -33,6 +36,8 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a pha
 
 Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 The order in which programs add to DQSum is not fixed, so DQ varies in its last bits from run to run; DK and DV do not.
+
+Tuned: BLOCK_M, 64 or 128.
 """
 
 from triton.experimental import gluon
@@ -45,31 +50,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global
+from aotriton.tritonsrc.flash.hopper_backward import (
+    LOG2_E,
+    STAGES,
+    async_add_shared_to_global,
+    barrier,
+    barriers,
+    hidden,
+    hide,
+    place_together,
+    producer,
+    row_slots,
+)
 
 KEYS = gl.constexpr(64)  # of a consumer
-
-
-@gluon.jit
-def place(tiles, parts, together):
-    """Tile, head, counted through all batches, and part of this program, of a grid along x that has `tiles` * `parts`
-    for each head. So many heads `together` begin with their first tiles, which are the longest where causal.
-    """
-    program = gl.program_id(0)
-    each = tiles * parts
-    begun = program // (each * together) * together  # heads before these
-    width = gl.minimum(together, gl.num_programs(0) // each - begun)
-    program -= begun * each
-    tile = program // (width * parts)
-    program -= tile * width * parts
-    head = program // parts
-    return tile, begun + head, program - head * parts
-
-
-@gluon.jit
-def hidden(x):
-    """x, of which the compiler knows nothing more."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -77,51 +71,6 @@ def meet(x):
     """Both consumers wait for each other at named barrier 9; Triton counts its own from 0. Returns x."""
     barrier: gl.constexpr = "bar.sync 9, 256; mov.b32 $0, $1;"
     return gl.inline_asm_elementwise(barrier, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def load_step(
-    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row, row,
-    step, max_seqlen_q,
-):  # fmt: skip
-    """Loads BLOCK_M query rows from `row` on to the slot of `step`; `head_row` is the number of the head's first."""
-    BLOCK_M: gl.constexpr = Q.block_shape[2]
-    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
-    slot = step % STAGES
-    mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-    tma.async_copy_global_to_shared(Q, [batch, head, row, 0], q_full.index(slot), q_slots.index(slot))
-    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-    tma.async_copy_global_to_shared(DO, [batch, head, row, 0], do_full.index(slot), do_slots.index(slot))
-    rows = row + gl.arange(0, BLOCK_M, ROWS)
-    inside = rows < max_seqlen_q
-    # A row beyond the end has a P of zero.
-    lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
-    delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
-    lse_slots.index(slot).store(-lse * LOG2_E)
-    delta_slots.index(slot).store(delta)
-    mbarrier.arrive(q_full.index(slot))
-    mbarrier.arrive(do_full.index(slot))
-
-
-@gluon.jit
-def producer(
-    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
-    key, head_k, batch, head, first, row, steps, num_heads_q, max_seqlen_q,
-):  # fmt: skip
-    mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
-    tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
-    tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
-    for step in range(0, steps):
-        head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-        load_step(
-            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, head_row,
-            row, step, max_seqlen_q,
-        )  # fmt: skip
-        row += Q.block_shape[2]
-        last = row >= max_seqlen_q
-        head += last.to(gl.int32)
-        row = gl.where(last, first, row)
 
 
 @gluon.jit
@@ -143,12 +92,14 @@ def add_pieces(
 
 @gluon.jit
 def add_steps(
-    DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M: gl.constexpr
+    DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q,
+    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
-    """Adds the halves of dQ that the consumers leave in dq_slots to memory."""
-    ROWS_APART: gl.constexpr = 64 if BLOCK_M == 128 else 0
+    """Adds what the consumers leave of dQ in dq_slots to memory."""
+    ROWS_APART: gl.constexpr = BLOCK_M - 64
+    COLUMNS_APART: gl.constexpr = BLOCK_DMODEL - dq_slots.shape[4]
     for step in range(0, steps):
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, 64 - ROWS_APART)
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, COLUMNS_APART)
         row += BLOCK_M
         last = row >= max_seqlen_q
         head += last.to(gl.int32)
@@ -158,28 +109,14 @@ def add_steps(
 @gluon.jit
 def adder(
     DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first, steps,
-    max_seqlen_q, BLOCK_M: gl.constexpr,
+    max_seqlen_q, BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
     """Adds up dQ, and stores DK and DV in the end."""
-    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, first, steps, max_seqlen_q, BLOCK_M)
+    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, first, steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)
     mbarrier.wait(done, 0)
     tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
     tma.async_copy_shared_to_global(DK, [batch, head_k, key, 0], k_slot)
     tma.store_wait(0)
-
-
-@gluon.jit
-def hide(s, ahead, left, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
-    """Scores [KEYS, queries] with minus infinity where a query does not see the key. The first query is `ahead` rows
-    behind the first key; `left` keys are before the end.
-    """
-    keys = gl.expand_dims(gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-    if CAUSAL:  # keys beyond the end are hidden from all rows before it
-        queries = gl.expand_dims(gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-        visible = keys - ahead <= queries
-    else:
-        visible = keys < left
-    return gl.where(visible, s, float("-inf"))
 
 
 @gluon.jit
@@ -197,14 +134,16 @@ def walk(
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     DK_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DMODEL, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DK_LAYOUT, 2)
-    DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    COLUMNS: gl.constexpr = dq_slots.shape[4]
+    DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    TOGETHER: gl.constexpr = BLOCK_M == 128 or BLOCK_DMODEL == 128  # dQ is of the keys of both
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
     all_k = k_slot.reshape([2 * KEYS, BLOCK_DMODEL])
     k = all_k.slice(KEYS * C, KEYS, 0)
     v = v_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0)
     no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
-    no_dq = gl.zeros([64, 64], gl.float32, DQ_LAYOUT)
+    no_dq = gl.zeros([64, COLUMNS], gl.float32, DQ_LAYOUT)
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     key = first_key + KEYS * C
@@ -238,9 +177,12 @@ def walk(
         ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
         dv = warpgroup_mma(p_operand, do, dv, is_async=True)
         fence_async_shared()
-        step = meet(step)
+        if TOGETHER:
+            step = meet(step)
         all_ds = ds_slot.permute((1, 0))
-        if BLOCK_M == 128:
+        if not TOGETHER:
+            dq = warpgroup_mma(all_ds.slice(KEYS * C, KEYS, 1), k, no_dq, use_acc=False, is_async=True)
+        elif BLOCK_M == 128:
             dq = warpgroup_mma(all_ds.slice(64 * C, 64, 0), all_k, no_dq, use_acc=False, is_async=True)
         else:
             dq = warpgroup_mma(all_ds, all_k.slice(64 * C, 64, 1), no_dq, use_acc=False, is_async=True)
@@ -248,7 +190,7 @@ def walk(
 
         dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
         mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
-        dq_slots.index(C).reshape([64, 64]).store(dq)
+        dq_slots.index(C).reshape([64, COLUMNS]).store(dq)
         fence_async_shared()
         mbarrier.arrive(dq_full.index(C))
         dk = warpgroup_mma_wait(0, deps=[dk])
@@ -278,6 +220,47 @@ def consumer(
 
 
 @gluon.jit
+def slots(Q, K, V, DO, DQSum):
+    """Shared memory for K, V, Q, DO, lse, delta, dS, and what the consumers leave of dQ."""
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    BLOCK_DMODEL: gl.constexpr = Q.block_shape[3]
+    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], K.layout)
+    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], V.layout)
+    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
+    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
+    lse_slots = row_slots(STAGES, BLOCK_M)
+    delta_slots = row_slots(STAGES, BLOCK_M)
+    ds_slots = slots_of_ds(Q.dtype, BLOCK_M)
+    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, 64, DQSum.block_shape[3]], DQSum.layout)
+    return k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots
+
+
+@gluon.jit
+def slots_of_ds(dtype: gl.constexpr, BLOCK_M: gl.constexpr):
+    """Shared memory for two dS, [keys of both consumers, queries]."""
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    return gl.allocate_shared_memory(dtype, [2, 2 * KEYS, BLOCK_M], LAYOUT)
+
+
+@gluon.jit
+def all_barriers():
+    """Shared memory for kv_full, q_full, do_full, empty, dq_full and dq_empty."""
+    return barrier(), barriers(STAGES), barriers(STAGES), barriers(STAGES), barriers(2), barriers(2)
+
+
+@gluon.jit
+def count_arrivals(q_full, do_full, empty, dq_full, dq_empty):
+    """Counts that complete a phase of these."""
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=2)
+        mbarrier.init(do_full.index(slot), count=2)
+        mbarrier.init(empty.index(slot), count=2)
+    for c in gl.static_range(2):
+        mbarrier.init(dq_full.index(c), count=1)
+        mbarrier.init(dq_empty.index(c), count=1)
+
+
+@gluon.jit
 def attn_bwd_hopper_pair(
     Q,
     K,
@@ -302,39 +285,19 @@ def attn_bwd_hopper_pair(
     """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch). `sm_scale` must not be negative.
 
     Q, K, V, DO, DK, DV, DQSum: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M,
-    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, 64] (DQSum). BLOCK_M is 128 where
-    BLOCK_DMODEL is 64, and 64 where it is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
+    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, min(BLOCK_DMODEL, 64)] (DQSum).
+    BLOCK_M is 64 where BLOCK_DMODEL is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
     max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of
     keys `together` have their first tiles computed first.
     """
-    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], K.layout)
-    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], V.layout)
-    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
-    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    ds_slots = gl.allocate_shared_memory(Q.dtype, [2, 2 * KEYS, BLOCK_M], DS_LAYOUT)
-    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, 64, 64], DQSum.layout)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    dq_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    dq_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
+    kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
+    done = barrier()
     mbarrier.init(kv_full, count=1)
     mbarrier.init(done, count=2)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(slot), count=2)
-        mbarrier.init(do_full.index(slot), count=2)
-        mbarrier.init(empty.index(slot), count=2)
-    for c in gl.static_range(2):
-        mbarrier.init(dq_full.index(c), count=1)
-        mbarrier.init(dq_empty.index(c), count=1)
+    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, _ = place(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
+    tile, head, _ = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
     batch = head // num_heads_k
     head_k = head - batch * num_heads_k
     key = tile * 2 * KEYS
@@ -354,5 +317,5 @@ def attn_bwd_hopper_pair(
         (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full,
                     do_full, empty, key, head_k, batch, head, first, first, steps, num_heads_q, max_seqlen_q)),
         (adder, (DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first,
-                 steps, max_seqlen_q, BLOCK_M)),
+                 steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)),
     ], [4, 1, 1], [240, 24, 24])  # fmt: skip

@@ -26,9 +26,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import LOG2_E, STAGES, async_add_shared_to_global
-from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, hide, meet, place
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, all_barriers, count_arrivals, meet, slots_of_ds
 from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
+from aotriton.tritonsrc.flash.hopper_backward import (
+    LOG2_E,
+    STAGES,
+    async_add_shared_to_global,
+    barrier,
+    hide,
+    load_rows,
+    place_together,
+    row_slots,
+)
 
 
 @gluon.jit
@@ -39,7 +48,6 @@ def producer(
     BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
     Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
     K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    ROWS: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     mbarrier.expect(kv_full, 2 * K_BYTES)
     load(k_tensors, batch, head_k, key, kv_full, (k_slots[0].index(0), k_slots[1].index(0)))
     load(v_tensors, batch, head_k, key, kv_full, (v_slots[0].index(0), v_slots[1].index(0)))
@@ -55,15 +63,7 @@ def producer(
             load(q_tensors, batch, head, row, q_full.index(slot), (q_slots[0].index(slot), q_slots[1].index(slot)))
             mbarrier.expect(do_full.index(slot), Q_BYTES)
             load(do_tensors, batch, head, row, do_full.index(slot), (do_slots[0].index(slot), do_slots[1].index(slot)))
-            rows = row + gl.arange(0, BLOCK_M, ROWS)
-            inside = rows < max_seqlen_q
-            # A row beyond the end has a P of zero.
-            lse = gl.load(L + head_row + rows, mask=inside, other=float("inf"))
-            delta = gl.load(Delta + head_row + rows, mask=inside, other=0.0)
-            lse_slots.index(slot).store(-lse * LOG2_E)
-            delta_slots.index(slot).store(delta)
-            mbarrier.arrive(q_full.index(slot))
-            mbarrier.arrive(do_full.index(slot))
+            load_rows(L, Delta, lse_slots, delta_slots, q_full, do_full, head_row, row, slot, max_seqlen_q, BLOCK_M)
             step += 1
 
 
@@ -221,34 +221,21 @@ def attn_bwd_hopper_pair_slim(
     Q, K, V, DO, DK, DV, DQSum: boxes of as many columns as the first, those with Rest: of as many as the second, and of
     as many rows: BLOCK_M (Q, DO, DQSum) and 128 (the others). Each pair is of one tensor.
     """
-    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     k_slots = slots((K, KRest), 1)
     v_slots = slots((V, VRest), 1)
     q_slots = slots((Q, QRest), STAGES)
     do_slots = slots((DO, DORest), STAGES)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    ds_slots = gl.allocate_shared_memory(Q.dtype, [2, 2 * KEYS, BLOCK_M], DS_LAYOUT)
+    lse_slots = row_slots(STAGES, BLOCK_M)
+    delta_slots = row_slots(STAGES, BLOCK_M)
+    ds_slots = slots_of_ds(Q.dtype, BLOCK_M)
     dq_slots = slots((DQSum, DQSumRest), 1)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    dq_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    dq_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
+    done = barrier()
     mbarrier.init(kv_full, count=1)
     mbarrier.init(done, count=2)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(slot), count=2)
-        mbarrier.init(do_full.index(slot), count=2)
-        mbarrier.init(empty.index(slot), count=2)
-    for c in gl.static_range(2):
-        mbarrier.init(dq_full.index(c), count=1)
-        mbarrier.init(dq_empty.index(c), count=1)
+    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, _ = place(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
+    tile, head, _ = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
     batch = head // num_heads_k
     head_k = head - batch * num_heads_k
     key = tile * 2 * KEYS

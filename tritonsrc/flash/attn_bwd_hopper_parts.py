@@ -18,16 +18,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper import STAGES
-from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, add_pieces, add_steps, hidden, place, producer, walk
-
-
-@gluon.jit
-def share(steps, parts, part):
-    """The first step of a part, and how many it has: one more in the first parts, where they are not even."""
-    least = steps // parts
-    more = steps - least * parts
-    return part * least + gl.minimum(part, more), least + (part < more).to(gl.int32)
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
+    KEYS,
+    add_pieces,
+    add_steps,
+    all_barriers,
+    count_arrivals,
+    slots,
+    walk,
+)
+from aotriton.tritonsrc.flash.hopper_backward import hidden, place_together, producer, share
 
 
 @gluon.jit
@@ -37,7 +37,7 @@ def adder(
 ):  # fmt: skip
     """Adds what the consumers leave in dq_slots: the halves of dQ, and in the end DV and DK."""
     PIECES: gl.constexpr = BLOCK_DMODEL // 64
-    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M)
+    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)
     for piece in gl.static_range(PIECES):
         add_pieces(DVSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + piece, KEYS, 0)
     for piece in gl.static_range(PIECES):
@@ -114,32 +114,12 @@ def attn_bwd_hopper_parts(
     sm_scale * DKSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q,
     max_seqlen_q]. So many heads of keys `together` have their first tiles computed first.
     """
-    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    ROW_LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], K.layout)
-    v_slot = gl.allocate_shared_memory(V.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], V.layout)
-    q_slots = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], Q.layout)
-    do_slots = gl.allocate_shared_memory(DO.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_DMODEL], DO.layout)
-    lse_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    delta_slots = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], ROW_LAYOUT)
-    ds_slots = gl.allocate_shared_memory(Q.dtype, [2, 2 * KEYS, BLOCK_M], DS_LAYOUT)
-    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, 64, 64], DQSum.layout)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    dq_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    dq_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
+    kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     mbarrier.init(kv_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(q_full.index(slot), count=2)
-        mbarrier.init(do_full.index(slot), count=2)
-        mbarrier.init(empty.index(slot), count=2)
-    for c in gl.static_range(2):
-        mbarrier.init(dq_full.index(c), count=1)
-        mbarrier.init(dq_empty.index(c), count=1)
+    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, part = place(gl.cdiv(max_seqlen_k, 2 * KEYS), parts, together)
+    tile, head, part = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), parts, together)
     batch = head // num_heads_k
     head_k = head - batch * num_heads_k
     key = tile * 2 * KEYS
