@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import re
@@ -14,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.missing import where
 from aotriton.codegen.pool import TRIES, WarmCompiler, compile_images, cpu_count, request_of, spec_of
+from aotriton.codegen.ptxas import serialised
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module
 from aotriton.rules.image import TRITON_VERSION, ImageSpec, source_file
@@ -63,6 +66,7 @@ def serve() -> None:
 def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
     """The binary of ``spec`` and its metadata."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
@@ -79,16 +83,22 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
     compute = int(target.arch.removeprefix("sm_")) if target.vendor == "cuda" else target.arch
     source = GluonASTSource if functional.kernel.gluon else ASTSource
-    compiled = triton.compile(
-        source(
-            fn=function,
-            signature=request["signature"],
-            constexprs={place[name]: value for name, value in request["constexprs"].items()},
-            attrs={place[name]: pairs for name, pairs in request["attrs"].items()},
-        ),
-        target=GPUTarget(target.vendor, compute, target.warp_size),
-        options=request["options"],
-    )
+    knobs.nvidia.dump_ptxas_log = True  # to stdout
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            compiled = triton.compile(
+                source(
+                    fn=function,
+                    signature=request["signature"],
+                    constexprs={place[name]: value for name, value in request["constexprs"].items()},
+                    attrs={place[name]: pairs for name, pairs in request["attrs"].items()},
+                ),
+                target=GPUTarget(target.vendor, compute, target.warp_size),
+                options=request["options"],
+            )
+    finally:
+        print(said.getvalue(), end="", flush=True)
     binary, made = compiled.asm[target.image_suffix], compiled.metadata._asdict()
     return binary, {
         **_told(spec),
@@ -101,6 +111,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
             for row in made.get("tensordesc_meta") or []
         ],
         **resources(target.vendor, binary),
+        "serialised": serialised(said.getvalue()),
         "triton": triton.__version__,
     }
 
@@ -170,7 +181,7 @@ def _hsaco_resources(hsaco: bytes) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compiles what the image list asks for and packs it; 1 where an image failed or spills."""
+    """Compiles what the image list asks for and packs it; 1 where an image failed, spills or is serialised."""
     from aotriton.codegen import pack  # needs jinja2, which a tuning machine may lack
 
     parser = argparse.ArgumentParser(prog="aotriton.codegen.compile", description=__doc__)
@@ -209,6 +220,13 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if result.spills:
             print(f"\nerror: {where(spec.functional)}: {spec.config} spills registers", file=sys.stderr)
+            return 1
+        if codes := result.serialised:
+            print(
+                f"\nerror: {where(spec.functional)}: {spec.config} has products that wait for each other: ptxas says"
+                f" {', '.join(codes)}",
+                file=sys.stderr,
+            )
             return 1
         images[result.name] = result
         show(len(images))

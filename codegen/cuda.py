@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from aotriton.codegen.ptxas import serialised
 from aotriton.rules.image import ImageSpec
 
 TYPES = {
@@ -96,6 +97,7 @@ def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
         "threads": config["THREADS"],
         "shared": 0,
         **resources(functional.kernel.name, done.stderr),
+        "serialised": serialised(done.stderr),
     }
 
 

@@ -32,6 +32,13 @@ class CompiledImage:
         return bool(self.metadata["spills"] or self.metadata["stack"])
 
     @property
+    def serialised(self) -> tuple[str, ...]:
+        """What ptxas says of matrix products that wait for each other: its messages' codes. Images of an older store
+        do not tell.
+        """
+        return tuple(self.metadata.get("serialised", ()))
+
+    @property
     def binary(self) -> bytes:
         return self.path.read_bytes()
 

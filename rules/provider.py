@@ -45,6 +45,7 @@ class Compiler(Protocol):
 
     def compile(self, spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
         """The cubin or hsaco of ``spec``, and of it: "entry", its function's name; "threads" of a program; "shared",
-        bytes of dynamic shared memory; "registers" of a thread; "spills" and "stack", bytes that cost time if not 0.
+        bytes of dynamic shared memory; "registers" of a thread; "spills" and "stack", bytes that cost time if not 0;
+        "serialised", if it is known, ptxas' codes of products that wait for each other.
         RuntimeError with the compiler's message.
         """

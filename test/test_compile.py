@@ -21,16 +21,22 @@ from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_DK_DV,
+    ATTN_BWD_HOPPER_DK_DV_PARTS,
     ATTN_BWD_HOPPER_DK_DV_SLIM,
     ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS,
+    ATTN_BWD_HOPPER_DQ,
     ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
+    ATTN_BWD_HOPPER_PARTS,
 )
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.target import target
+from aotriton.tune.compiled import unfit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,6 +58,19 @@ SPILLING = GOOD.replace(
     "    tl.store",
     "    tile = tl.load(DO + tl.arange(0, 512)[:, None] * 256 + tl.arange(0, 256)[None, :]).to(tl.float32)\n"
     "    tl.store(Delta + tl.arange(0, 256), tl.sum(tile * tl.sum(tile), 0))\n    tl.store",
+)
+# A product's accumulators are read before it is waited for: ptxas waits by itself, and says so.
+SERIALISED = GOOD.replace(
+    "    tl.store",
+    """    rows = tl.arange(0, 128)
+    sums = tl.inline_asm_elementwise(
+        "{ .reg .b64 d; mov.b64 d, 0; mov.f32 $0, $4; mov.f32 $1, $4; mov.f32 $2, $4; mov.f32 $3, $4;"
+        "wgmma.fence.sync.aligned;"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {$0, $1, $2, $3}, d, d, 1, 1, 1, 0, 0;"
+        "wgmma.commit_group.sync.aligned; add.f32 $0, $0, $4; wgmma.wait_group.sync.aligned 0; }",
+        "=f,=f,=f,=f,f", [tl.load(Delta + rows)], dtype=(tl.float32,) * 4, is_pure=False, pack=1)
+    tl.store(Delta + rows, sums[0] + sums[1] + sums[2] + sums[3])
+    tl.store""",
 )
 HALF_BROKEN = GOOD.replace("0.0)", "0.0 if BLOCK_M == 32 else undefined_name)")
 
@@ -212,7 +231,27 @@ def test_backwards_of_columns_in_two_parts_do_not_spill(
     assert [int(box.split(",")[3]) for box in boxes] == columns
     ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
     assert isinstance(image, CompiledImage), image
-    assert (image.metadata["threads"], image.metadata["spills"]) == (12 * 32, 0)
+    assert (image.metadata["threads"], image.metadata["spills"], image.serialised) == (12 * 32, 0, ())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -> None:
+    """Whatever tile a head dim of theirs may have."""
+    specs = []
+    for kernel, tiles in {
+        ATTN_BWD_HOPPER_PAIR: ((32, 64), (32, 128), (64, 64), (64, 128), (128, 64)),
+        ATTN_BWD_HOPPER_PARTS: ((64, 128), (128, 64)),
+        ATTN_BWD_HOPPER_DK_DV: ((256, 64),),
+        ATTN_BWD_HOPPER_DK_DV_PARTS: ((256, 64),),
+        ATTN_BWD_HOPPER_DQ: ((256, 64),),
+    }.items():
+        copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
+        for head_dim, rows in tiles:
+            given = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": causal, "ADDRESSING": "descriptor"}
+            specs.append(ImageSpec.of(kernel.functional("sm_90", **given), {kernel.psel_names[0]: rows}, copts))
+    for one, image in compile_images(specs, ImageStore(tmp_path), 2):
+        assert isinstance(image, CompiledImage), image
+        assert (image.metadata["threads"], image.spills, image.serialised) == (12 * 32, False, ()), one
 
 
 def test_requests_make_equal_specs() -> None:
@@ -390,6 +429,24 @@ def test_an_image_that_spills_stops_the_build(arch: str, tmp_path: Path) -> None
     found = resources(target(arch).vendor, binary)
     assert found["spills"] > 0
     assert found["stack"] > 0
+
+
+def test_an_image_whose_products_wait_for_each_other_stops_the_build(tmp_path: Path) -> None:
+    """As one that spills, with the code of ptxas' message; to the tuner it is pruned, and an image of an older store,
+    which does not tell, is not.
+    """
+    tree = Tree(tmp_path, SERIALISED)
+    process = tree.build([32])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"{spec().config} has products that wait for each other: ptxas says C7517" in err
+    assert not list(tree.out.glob("*.cc"))
+    (found,) = tree.results([32]).values()
+    assert (found["serialised"], found["spills"]) == (["C7517"], 0)
+    image = CompiledImage("one", found, tmp_path)
+    assert unfit(spec(), image) == "serialised products: ptxas says C7517"
+    older = {name: value for name, value in found.items() if name != "serialised"}
+    assert unfit(spec(), CompiledImage("one", older, tmp_path)) is None
 
 
 def test_two_builds_at_once(tmp_path: Path) -> None:

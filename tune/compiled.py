@@ -23,6 +23,8 @@ def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
         return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
     if image.spills:
         return f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
+    if image.serialised:
+        return f"serialised products: ptxas says {', '.join(image.serialised)}"
     return None
 
 
