@@ -129,8 +129,8 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   first.end();
 
   const RecordedLaunch& main = recording.launches.at(1);
-  CHECK_EQ(main.entry, "attn_bwd_hopper");
-  check_shape(main, 2 * 2, 256, 40000);  // 70 keys in tiles of 128, of 2 key heads in 2 batches
+  CHECK_EQ(main.entry, "attn_bwd_hopper_pair");
+  check_shape(main, 2 * 2, 128, 40000);  // 70 keys in tiles of 128, of 2 key heads in 2 batches
   Reader second(main);
   second.descriptor(p.q, 64);
   second.descriptor(p.k, 128);
@@ -142,7 +142,7 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   second.value(p.logsumexp.data);
   second.value(p.workspace);
   second.value(p.sm_scale);
-  second.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim});
+  second.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, 1});  // heads begin one after the other
   second.end();
 
   const RecordedLaunch& finish = recording.launches.at(2);
@@ -158,9 +158,7 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   third.end();
 }
 
-TEST(
-    "consumers that go on by themselves have the other hopper backward's arguments, and how many heads begin "
-    "together") {
+TEST("the hopper backward of causal attention has heads that begin together") {
   Recording& recording = start("cuda");
   const Sizes s = {.batch = 8, .heads = 16, .heads_k = 4, .seqlen_q = 1000, .seqlen_k = 1000};
   attn_bwd_params p = bwd_call(s);
@@ -333,5 +331,5 @@ TEST("a deterministic backward is the portable one, and needs no more than delta
   CHECK_EQ(explanation.kernels[0].backend, std::string("portable"));
   p.deterministic = false;
   CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
-  CHECK_EQ(explanation.kernels[0].backend, std::string("hopper"));
+  CHECK_EQ(explanation.kernels[0].backend, std::string("hopper_pair"));
 }

@@ -583,7 +583,7 @@ std::vector<uintptr_t> written_dq(const Recording& recording) {
 TEST("a backend whose workspace is too large runs in pieces of the batch that keep the limit, one after the other") {
   Recording& recording = start("cuda");
   for (const auto& [limit, size] : {std::pair{8, 8}, {7, 4}, {4, 4}, {3, 2}, {1, 1}}) {
-    const hints own = limit_of(static_cast<size_t>(limit) * (kDelta + kSum), "backend=hopper");
+    const hints own = limit_of(static_cast<size_t>(limit) * (kDelta + kSum), "backend=hopper_pair");
     attn_bwd_params p = limited(own);
     CHECK_EQ(p.workspace_size, static_cast<size_t>(size) * (kDelta + kSum));
     for (const uintptr_t moved : {0, 1 << 20}) {  // the second call is one that is known
@@ -609,13 +609,13 @@ TEST("each piece is the call that its part of the tensors would make, also a las
   Recording& recording = start("cuda");
   Sizes s = kBatches;
   s.batch = 7;
-  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper_pair");
   attn_bwd_params p = limited(own, s);
   p.q.strides[0] *= 3;  // a batch that is part of something larger
   CHECK_EQ(attn_bwd(p, {}), Error::success);
   const std::vector<RecordedLaunch> pieces = recording.launches;
   recording.launches.clear();
-  const hints forced = parsed("backend=hopper");
+  const hints forced = parsed("backend=hopper_pair");
   for (int64_t begin = 0; begin < 7; begin += 2) {
     attn_bwd_params part = p;
     part.hints = &forced;
@@ -638,7 +638,7 @@ TEST("each piece is the call that its part of the tensors would make, also a las
 
 TEST("pieces that would lie otherwise than the first one, or that no limit asks for, are not made") {
   start("cuda");
-  const hints own = limit_of(kDelta + kSum, "backend=hopper");
+  const hints own = limit_of(kDelta + kSum, "backend=hopper_pair");
   attn_bwd_params p = bwd_call(kBatches);
   p.hints = &own;
   p.q.strides[0] += 4;  // 8 bytes: general addressing, which hopper has not
@@ -655,7 +655,7 @@ TEST("pieces that would lie otherwise than the first one, or that no limit asks 
 
   Sizes odd = kBatches;  // rows of logsumexp that end within 16 bytes
   odd.seqlen_q = 127, odd.heads = 1;
-  const hints tight = limit_of(127 * 4 + 127 * 128 * 4 + 256, "backend=hopper");
+  const hints tight = limit_of(127 * 4 + 127 * 128 * 4 + 256, "backend=hopper_pair");
   p = bwd_call(odd);
   p.hints = &tight;
   CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
@@ -677,7 +677,7 @@ TEST("where another backend keeps the limit, pieces are made only if they are pr
 
 TEST("a call in pieces is refused as a whole, and launches nothing then") {
   Recording& recording = start("cuda");
-  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper_pair");
   const attn_bwd_params right = limited(own);
   const struct {
     std::function<void(attn_bwd_params&)> spoil;
@@ -708,7 +708,7 @@ TEST("a prepared call in pieces is launched again with other pointers, and prelo
   Recording& recording = start("cuda");
   Sizes s = kBatches;
   s.batch = 3;
-  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper");
+  const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper_pair");
   attn_bwd_params p = limited(own, s);
   CHECK_EQ(preload(p, {}), Error::success);
   const size_t loaded = recording.loads.size();
