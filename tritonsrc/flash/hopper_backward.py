@@ -1,7 +1,7 @@
 """What the kernels of the Hopper backward share.
 
-Who loads, in all of them: a producer warp, which brings BLOCK_M query rows at a time to one of STAGES slots, and tells
-two barriers of it: one of Q and lse, one of DO and delta.
+`producer` is the loading warp of those whose columns are in one part. It brings BLOCK_M query rows at a time to one of
+STAGES slots, which has two barriers: q_full for Q and lse, do_full for DO and delta.
 """
 
 from triton._C.libtriton import ir
