@@ -21,7 +21,7 @@ FORWARDS = [
 DQ, KEYS = ("dq",), ("dk", "dv")
 BACKWARDS = [  # with those of the gradients that one program each writes
     ("portable", 80, (*DQ, *KEYS)),
-    ("hopper", 64, KEYS),
+    ("hopper_pair", 32, KEYS),
     ("hopper_pair", 64, KEYS),
     ("hopper_pair", 128, KEYS),
     ("hopper_pair_slim", 96, KEYS),
