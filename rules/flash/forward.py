@@ -9,6 +9,7 @@ from aotriton.rules.expression import (
     ceil_divide,
     choose,
     constant,
+    equal,
     minimum,
     multiprocessors,
     present,
@@ -116,11 +117,21 @@ ATTN_FWD_HOPPER = KernelDescription(
     schedule=choose(scalar("causal") & (constant(1) <= psel("GROUP_ROUNDS")), BFS, DFS),
 )
 
+# Sides of a box are powers of two.
+KEYS_OF_BOX = choose(equal(psel("BLOCK_N"), 96), constant(32), psel("BLOCK_N"))
+
 ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
-    arguments=c.in_two_parts(ATTN_FWD_HOPPER),
+    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER, {"BLOCK_N": KEYS_OF_BOX}), *c.constexprs("RING")),
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
+    psels=(
+        *(
+            replace(one, values={"cuda": (*one.values["cuda"], 96)}) if one.name == "BLOCK_N" else one
+            for one in ATTN_FWD_HOPPER.psels
+        ),
+        *by_vendor({"RING": 0}, cuda={"RING": (0, 1)}),
+    ),
 )
 
 OPERATOR = Operator(
