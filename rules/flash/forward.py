@@ -19,7 +19,7 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS
+from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS, FORWARD_SLIM_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
@@ -127,11 +127,12 @@ ATTN_FWD_HOPPER_SLIM = replace(
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
     psels=(
         *(
-            replace(one, values={"cuda": (*one.values["cuda"], 96)}) if one.name == "BLOCK_N" else one
+            replace(one, values={"cuda": (64, 96, 128)}) if one.name == "BLOCK_N" else one
             for one in ATTN_FWD_HOPPER.psels
         ),
         *by_vendor({"RING": 0}, cuda={"RING": (0, 1)}),
     ),
+    restrictions=FORWARD_SLIM_RESTRICTIONS,
 )
 
 OPERATOR = Operator(

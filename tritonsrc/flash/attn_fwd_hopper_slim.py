@@ -57,11 +57,13 @@ def load(tensors, batch, head, row, full, places, slot, BOXES: gl.constexpr, pre
 
 @gluon.jit
 def producer(
-    q_tensors, k_tensors, v_tensors, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    q_tensors, k_tensors, v_tensors, places, barriers, sizes,
     BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     GROUP_ROUNDS: gl.constexpr, RING: gl.constexpr,
 ):  # fmt: skip
+    q_slots, k_slots, v_slots = places
+    q_full, q_empty, full, empty = barriers
+    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BOXES: gl.constexpr = BLOCK_N // k_tensors[0].block_shape[2]
     Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
@@ -89,13 +91,12 @@ def producer(
         step += 1
 
         for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
-            if RING:
-                if key > 0:
-                    slot = step % STAGES
-                    mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-                    mbarrier.expect(full.index(slot), KV_BYTES)
-                    load(k_tensors, b, head_k, key - BLOCK_N, full.index(slot), k_slots, slot, BOXES)
-                    step += 1
+            if RING and key > 0:
+                slot = step % STAGES
+                mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
+                mbarrier.expect(full.index(slot), KV_BYTES)
+                load(k_tensors, b, head_k, key - BLOCK_N, full.index(slot), k_slots, slot, BOXES)
+                step += 1
             slot = step % STAGES
             ready = full.index(slot)
             has_k = key > 0
@@ -118,12 +119,6 @@ def rows_at(places, box, ROWS: gl.constexpr):
     if places.shape[3] != ROWS:  # boxes lie one behind the other
         place = place._reinterpret(places.dtype, [1, 1, ROWS, COLUMNS], places.layout)
     return place.reshape([ROWS, COLUMNS])
-
-
-@gluon.jit
-def rows_of(q_slots, c):
-    """Both parts of Q's rows of consumer c."""
-    return rows_at(q_slots[0], c, 64), rows_at(q_slots[1], c, 64)
 
 
 @gluon.jit
@@ -234,8 +229,8 @@ def scaled(x, factor):
 
 @gluon.jit
 def one_step(
-    step, q, q_slots, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale, row, key, max_seqlen_k,
-    C: gl.constexpr, STAGES: gl.constexpr, RING: gl.constexpr, EARLY_WAIT: gl.constexpr, MASKED: gl.constexpr,
+    step, q, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale, row, key, max_seqlen_k,
+    STAGES: gl.constexpr, RING: gl.constexpr, EARLY_WAIT: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """P, Out, row maximum and row sum after a step between the first and the last."""
     P_LAYOUT: gl.constexpr = p[0].type.layout
@@ -243,8 +238,6 @@ def one_step(
     NEXT: gl.constexpr = 2 if RING else 1
     IN_FLIGHT: gl.constexpr = 2 * len(p)
     slot = step % STAGES
-    if len(p) == 2:
-        q = rows_of(q_slots, hidden(C))
     if not EARLY_WAIT:
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
     s = all_scores(q, k_slots, slot, zeros)
@@ -284,13 +277,15 @@ def waited(products, IN_FLIGHT: gl.constexpr):
 
 @gluon.jit
 def consumer(
-    out_tensors, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-    store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    out_tensors, L, out_slots, places, barriers, store_lse, sm_scale, sizes,
     C: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     GROUP_ROUNDS: gl.constexpr, OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
     RING: gl.constexpr,
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
+    q_slots, k_slots, v_slots = places
+    q_full, q_empty, full, empty = barriers
+    num_heads_q, _, max_seqlen_q, max_seqlen_k, batch = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     FIRST: gl.constexpr = k_slots[0].shape[4]
     REST: gl.constexpr = k_slots[1].shape[4]
@@ -319,8 +314,6 @@ def consumer(
     row, head, tiles = tile_at(0, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
     for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
         row += C * 64
-        if BLOCK_N == 96:
-            row = hidden(row)
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
         if CAUSAL and BLOCK_M > BLOCK_N:
@@ -334,7 +327,7 @@ def consumer(
 
         # Step 0
         mbarrier.wait(q_full.index(C), i & 1)
-        q = rows_of(q_slots, C)
+        q = rows_at(q_slots[0], C, 64), rows_at(q_slots[1], C, 64)
         if Q_IN_REGISTERS:
             q = q[0].load(Q_LAYOUT), q[1].load(Q_LAYOUT)
             if not OUT_IN_Q:
@@ -360,21 +353,22 @@ def consumer(
             mbarrier.wait(full.index(step % STAGES), (step // STAGES) & 1)
 
         # Steps 1 to tiles - 1
+        diagonal = step
         first = step
         last = step + tiles - 1
         if RING:
             last += tiles - 1
         if TWO_DIAGONALS:
-            first = gl.minimum(step + 1, last)
-            for step in range(step, first):
+            first = gl.minimum(diagonal + 1, last)
+            for step in range(diagonal, first):
                 p, out, row_max, row_sum = one_step(
-                    step, q, q_slots, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale,
-                    row, key - BLOCK_N, max_seqlen_k, C, STAGES, RING, EARLY_WAIT, True,
+                    step, q, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale,
+                    row, key - BLOCK_N, max_seqlen_k, STAGES, RING, EARLY_WAIT, True,
                 )  # fmt: skip
         for step in range(first, last, NEXT):
             p, out, row_max, row_sum = one_step(
-                step, q, q_slots, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale,
-                row, key, max_seqlen_k, C, STAGES, RING, EARLY_WAIT, False,
+                step, q, k_slots, v_slots, full, empty, zeros, p, out, row_max, row_sum, scale,
+                row, key, max_seqlen_k, STAGES, RING, EARLY_WAIT, False,
             )  # fmt: skip
         step = last
 
@@ -389,8 +383,6 @@ def consumer(
         next_row, next_head, next_tiles = tile_at(
             i + 1, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
         )
-        if BLOCK_N == 96:
-            next_row, next_head, next_tiles = hidden(next_row), hidden(next_head), hidden(next_tiles)
         b = head // num_heads_q
         out = waited(out, 0)
         mbarrier.arrive(empty.index(slot))
@@ -484,40 +476,34 @@ def attn_fwd_hopper_slim(
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=CONSUMERS)
 
+    places = q_slots, k_slots, v_slots
+    barriers = q_full, q_empty, full, empty
+    sizes = num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
     if CONSUMERS == 1:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+            (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     elif CONSUMERS == 2:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         1, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+            (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         1, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
                         2, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+            (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
