@@ -482,28 +482,28 @@ def attn_fwd_hopper_slim(
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
     if CONSUMERS == 1:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 0, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     elif CONSUMERS == 2:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        1, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 0, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 1, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        0, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        1, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
-            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes,
-                        2, BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 0, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 1, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+            (consumer, ((Out, OutRest), L, out_slots, places, barriers, store_lse, sm_scale, sizes, 2, BLOCK_N,
+                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), places, barriers, sizes,
                         BLOCK_N, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
