@@ -56,7 +56,8 @@ def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     scores, own = ROWS * config["BLOCK_N"], ROWS * _head_dim(functional)
     words = scores + scores // 2 + own  # S and Out in fp32, P in 16 bits
-    words += own // 2 if config["Q_IN_REGISTERS"] else 0
+    in_registers = ROWS * 32 if config["BLOCK_N"] == 96 else own  # of 96 columns, the rest
+    words += in_registers // 2 if config["Q_IN_REGISTERS"] else 0
     return words // THREADS + OTHER_REGISTERS > REGISTERS[config["CONSUMERS"]]
 
 
@@ -69,7 +70,7 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
 
 def _keys_in_two_parts(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     early = functional["CAUSAL"] and config["EARLY_WAIT"]  # spills: found by compiling
-    fits = config["CONSUMERS"] == 3 and not config["Q_IN_REGISTERS"] and not early
+    fits = config["CONSUMERS"] == 3 and not early
     return config["BLOCK_N"] == 96 and not fits
 
 
@@ -134,6 +135,6 @@ FORWARD_RESTRICTIONS = (
 
 FORWARD_SLIM_RESTRICTIONS = (
     *FORWARD_RESTRICTIONS,
-    Restriction("96 keys are for three consumers, Q in shared memory, and no early wait if causal", _keys_in_two_parts),
+    Restriction("96 keys are for three consumers, without an early wait if causal", _keys_in_two_parts),
     Restriction("a ring has three slots, where two of keys and values do not fit", _needless_ring),
 )

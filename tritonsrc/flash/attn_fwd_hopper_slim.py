@@ -7,7 +7,8 @@ of Q, K, V and Out is a first one, of the largest power of two below the head di
     S = Q Kᵀ + QRest KRestᵀ         Out += P V         OutRest += P VRest
 
 The keys of a step may be in two parts, too: 96 are 64 and 32, each with an S and a P of its own, which leaves three
-consumers registers for half as many keys again as 64. K and V then come in boxes of 32 rows, one behind the other.
+consumers registers for half as many keys again as 64. K and V then come in boxes of 32 rows, one behind the other, and
+Q_IN_REGISTERS is of the rest of the columns only.
 
 Tiles of rows, steps, slots, masks, and who waits for whom are as there; a barrier counts the bytes of both parts of the
 columns. Two things differ.
@@ -127,7 +128,10 @@ def scores(q, k_slots, box, zeros):
     k = rows_at(k_slots[0], box, zeros.shape[1]).permute((1, 0))
     s = warpgroup_mma(q[0], k, zeros, use_acc=False, is_async=True)
     k = rows_at(k_slots[1], box, zeros.shape[1]).permute((1, 0))
-    return warpgroup_mma(q[1], k, s, is_async=True)
+    q_rest = q[1]
+    if isinstance(q_rest, gl.tensor):
+        q_rest = gl.convert_layout(q_rest, gl.DotOperandLayout(0, zeros.type.layout, 2))
+    return warpgroup_mma(q_rest, k, s, is_async=True)
 
 
 @gluon.jit
@@ -329,9 +333,12 @@ def consumer(
         mbarrier.wait(q_full.index(C), i & 1)
         q = rows_at(q_slots[0], C, 64), rows_at(q_slots[1], C, 64)
         if Q_IN_REGISTERS:
-            q = q[0].load(Q_LAYOUT), q[1].load(Q_LAYOUT)
-            if not OUT_IN_Q:
-                mbarrier.arrive(q_empty.index(C))
+            if BLOCK_N == 96:
+                q = q[0], q[1].load(Q_LAYOUT)
+            else:
+                q = q[0].load(Q_LAYOUT), q[1].load(Q_LAYOUT)
+                if not OUT_IN_Q:
+                    mbarrier.arrive(q_empty.index(C))
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
         s = waited(all_scores(q, k_slots, slot, zeros), 0)
@@ -373,7 +380,7 @@ def consumer(
         step = last
 
         # Step `tiles`
-        if not OUT_IN_Q and not Q_IN_REGISTERS:
+        if not OUT_IN_Q and (BLOCK_N == 96 or not Q_IN_REGISTERS):
             mbarrier.arrive(q_empty.index(C))
         slot = step % STAGES
         if not EARLY_WAIT:
@@ -459,7 +466,7 @@ def attn_fwd_hopper_slim(
     REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 240
     PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 24
     BOXES: gl.constexpr = BLOCK_N // K.block_shape[2]
-    gl.static_assert(BLOCK_N != 96 or (CONSUMERS == 3 and not Q_IN_REGISTERS), "where the diagonal lies; registers")
+    gl.static_assert(BLOCK_N != 96 or CONSUMERS == 3, "where the diagonal lies")
     gl.static_assert(not (RING and CAUSAL) or CONSUMERS * 64 <= BLOCK_N, "no steps of a ring are let pass")
     q_slots = slots((Q, QRest), CONSUMERS)
     k_slots = slots((K, KRest), STAGES * BOXES)
