@@ -173,15 +173,16 @@ GUARD_Q, GUARD_K = (
 
 
 def in_two_parts(kernel: KernelDescription, rows: Mapping[Side, Side] | None = None) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest; ``rows``:
-    what boxes have instead of so many.
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest: so many has
+    the side that names all of them. ``rows``: what boxes have instead of so many.
     """
     whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
-        sides = [list(one.block or ()) for one in whole]
-        blocks = [(*outer, (rows or {}).get(height, height), columns) for *outer, height, _ in sides]
-        named = zip(whole, blocks, strict=True)
-        return [replace(one, name=one.name + suffix, block=block) for one, block in named]
+        def side(one: Side) -> Side:
+            named = one.postfix() if isinstance(one, Expression) else [("psel", one)]
+            return columns if ("psel", "BLOCK_DMODEL") in named else (rows or {}).get(one, one)
+
+        return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in kernel.arguments if one not in whole))
