@@ -373,6 +373,8 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
         DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
+    # 64 rows spill with one warp.
+    copts=by_vendor(more={"cuda": {"num_warps": (2, 16)}}, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     work=c.row_work("BLOCK_M", tensors=3, of_k=6),
 )
 
