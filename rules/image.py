@@ -163,9 +163,9 @@ class ImageSpec:
         constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
         signature = dict(given.signature)
         for argument in given.descriptors:
-            tile = block_of(argument.block or (), constexprs)
-            layout = f",{_shared_layout(tile, signature[argument.name], argument.swizzled)}" if functional.kernel.gluon else ""
-            signature[argument.name] = f"tensordesc<{signature[argument.name]}[{','.join(map(str, tile))}]{layout}>"
+            tile, dtype = block_of(argument.block or (), constexprs), signature[argument.name]
+            layout = f",{_shared_layout(tile, dtype, argument.swizzled)}" if functional.kernel.gluon else ""
+            signature[argument.name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
         if functional.kernel.provider is None:  # else its source may have them all
             constexprs = {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"}
         return {

@@ -30,7 +30,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class DerivedSize:
-    """A size that follows only from the call and the GPU, such as a number of splits."""
+    """A size that follows only from the call, the backend and the GPU, such as a number of splits."""
 
     name: str
     value: Expression

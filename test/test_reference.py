@@ -94,7 +94,7 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
 
 
 def test_the_order_of_the_sum_of_dq() -> None:
-    """A number lies where the order says, in tiles of any width; rows and columns that are not there do not come back."""
+    """A number lies where the order says, in tiles of any width; rows and columns beyond the end do not come back."""
     rows = torch.randn(2, 3, 70, 40)
     ordered = in_order(rows, 96)
     assert ordered.shape == (2, 3, 2 * 96, 64)

@@ -469,9 +469,7 @@ SPLIT_TOGETHER = _together(4)
 ATTN_BWD_HOPPER_SPLIT_PREPARE = replace(
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     name="attn_bwd_hopper_split_prepare",
-    arguments=tuple(
-        one for one in ATTN_BWD_HOPPER_PARTS_PREPARE.arguments if one.name not in ("DQSum", DQ_WIDTH.name)
-    ),
+    arguments=tuple(one for one in ATTN_BWD_HOPPER_PARTS_PREPARE.arguments if one.name not in ("DQSum", DQ_WIDTH.name)),
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
     psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
     work=c.row_work("BLOCK_M", tensors=2, of_k=4),

@@ -173,8 +173,8 @@ GUARD_Q, GUARD_K = (
 
 
 def in_two_parts(kernel: KernelDescription, rows: Mapping[Side, Side] | None = None) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest: so many has
-    the side that names all of them. ``rows``: what boxes have instead of so many.
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
+    side that names BLOCK_DMODEL has. ``rows``: what boxes have instead of so many.
     """
     whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
 

@@ -1,11 +1,11 @@
 """DQSum, the sum of DQ, in the order in which the accumulators of a warp group have it.
 
-It is contiguous fp32 [batch, num_heads_q, cdiv(max_seqlen_q, 64) * width, 64]: 64 query rows have `width` rows of it, and
-their number at row r and column c is the one at
+It is contiguous fp32 [batch, num_heads_q, cdiv(max_seqlen_q, 64) * width, 64]: a tile of 64 query rows has `width` rows
+of it, whose numbers lie together, that of row r and column c of the tile at
 
     c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
 
-of them. So 16 rows have 128 numbers together for each 8 columns, and a thread has four numbers together.
+So 16 rows have 128 numbers together for each 8 columns, and of these a thread has four together.
 """
 
 import triton
