@@ -93,7 +93,7 @@ TEST("a launch is refused for pointers that can not be, each by name, and the ne
       {dv, at(p.dv) + 2, Error::misaligned_pointer, "attn_bwd: dv is at 0x90000000002"},
       {dk, at(p.dv) + 16, Error::invalid_stride, "attn_bwd: dk and dv are written, but overlap"},
       {v, UINTPTR_MAX - 15, Error::invalid_stride, "attn_bwd: v is at 0xfffffffffffffff0 and reaches beyond"},
-      {workspace, 0, Error::workspace_too_small, "attn_bwd: workspace is null, 412928 bytes are needed"},
+      {workspace, 0, Error::workspace_too_small, "attn_bwd: workspace is null, 527616 bytes are needed"},
       {workspace, 0xA0080, Error::misaligned_pointer, "attn_bwd: workspace is at 0xa0080"},
       {workspace, UINTPTR_MAX - 255, Error::invalid_argument, "reaches beyond the end of the address space"},
       {workspace, at(p.dq), Error::invalid_argument, "attn_bwd: workspace and dq overlap"},
