@@ -15,14 +15,8 @@ A consumer has 64 rows of dQ and 64 columns, or all where there are fewer. dSᵀ
 and each computes half of it: rows where BLOCK_M is 128, columns where BLOCK_DMODEL is. Where neither is, there is but
 one piece: each consumer computes it from its own keys, they do not meet, and the adder adds both.
 
-DQSum has dQ in the order of accumulators. It consists of tiles of 64 query rows, a tile of pieces of 64 columns (of 32
-where there are no more), one behind the other, and a piece of rows of 64 numbers, as many as it has columns. Number
-(r, c) of a piece is at
-
-    c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
-
-so that the four numbers that a thread has of each 8 columns lie together, and those of a warp: stores to shared memory
-have no bank conflicts, and a piece is added by one message.
+A piece of dQ has the order of accumulators in shared memory and in DQSum, which dq_order describes: a thread stores 16
+bytes at a time, a warp's lie together, without bank conflicts, and the adder adds a piece with one message.
 
 dS has two slots, so that one meeting is enough: who comes to the next has read the last. Products begin from zero: what
 begins from registers makes ptxas wait for the products that were issued before.
@@ -112,7 +106,7 @@ def add_steps(
     BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
     """Adds what the consumers leave of dQ in dq_slots to memory."""
-    # The next tile or the next piece of columns, or the same.
+    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
     ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     for step in range(0, steps):
         at = row // 64 * BLOCK_DMODEL
@@ -303,10 +297,10 @@ def attn_bwd_hopper_pair(
 
     Q, K, V, DO, DK, DV: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL]
     (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV). BLOCK_M is 64 where BLOCK_DMODEL is 128. DQSum: of fp32
-    [batch, heads, cdiv(max_seqlen_q, 64) * BLOCK_DMODEL, 64] with boxes [1, 1, min(BLOCK_DMODEL, 64), 64], which are
-    not swizzled. It begins at zero; DQ is sm_scale * DQSum, in the order of rows. CAUSAL needs
-    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of
-    keys `together` have their first tiles computed first.
+    [batch, heads, cdiv(max_seqlen_q, 64) * BLOCK_DMODEL, 64], with boxes [1, 1, min(BLOCK_DMODEL, 64), 64] that are not
+    swizzled. It begins at zero; DQ is sm_scale * DQSum in the order of rows. CAUSAL needs max_seqlen_q == max_seqlen_k.
+    L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of keys `together` have their
+    first tiles computed first.
     """
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
