@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -21,17 +20,7 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
-from aotriton.rules.kernel import (
-    Argument,
-    Choice,
-    Constexpr,
-    Guard,
-    KernelDescription,
-    Number,
-    Operand,
-    Side,
-    Tensor,
-)
+from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Tensor
 from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
@@ -172,16 +161,11 @@ GUARD_Q, GUARD_K = (
 )
 
 
-def in_two_parts(kernel: KernelDescription, rows: Mapping[Side, Side] | None = None) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest; ``rows``:
-    what boxes have instead of so many.
-    """
+def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest."""
     whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
-        sides = [list(one.block or ()) for one in whole]
-        blocks = [(*outer, (rows or {}).get(height, height), columns) for *outer, height, _ in sides]
-        named = zip(whole, blocks, strict=True)
-        return [replace(one, name=one.name + suffix, block=block) for one, block in named]
+        return [replace(one, name=one.name + suffix, block=(*(one.block or ())[:3], columns)) for one in whole]
 
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in kernel.arguments if one not in whole))
