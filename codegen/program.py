@@ -205,7 +205,7 @@ class _Numbering:
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
-        self.sizes = [*operator.sizes, *(one.name for one in operator.derived_sizes)]
+        self.sizes = [*operator.sizes, *operator.derived_sizes]
         self.slots = [one.name for one in (*operator.operands, *operator.workspace)]
         self.scalars = [one.name for one in operator.scalars]
         for what, names, most in (

@@ -163,9 +163,9 @@ class ImageSpec:
         constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
         signature = dict(given.signature)
         for argument in given.descriptors:
-            tile = block_of(argument.block or (), constexprs)
-            layout = f",{_shared_layout(tile, signature[argument.name])}" if functional.kernel.gluon else ""
-            signature[argument.name] = f"tensordesc<{signature[argument.name]}[{','.join(map(str, tile))}]{layout}>"
+            tile, dtype = block_of(argument.block or (), constexprs), signature[argument.name]
+            layout = f",{_shared_layout(tile, dtype, argument.swizzled)}" if functional.kernel.gluon else ""
+            signature[argument.name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
         if functional.kernel.provider is None:  # else its source may have them all
             constexprs = {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"}
         return {
@@ -291,10 +291,11 @@ def _without_defaults(pairs: _Pairs, parameters: Sequence[Parameter]) -> _Pairs:
     return tuple((name, value) for name, value in pairs if value != defaults[name])
 
 
-def _shared_layout(tile: Sequence[int], dtype: str) -> str:
-    """How Gluon spells the layout of a tile in shared memory, swizzled as widely as its rows allow."""
+def _shared_layout(tile: Sequence[int], dtype: str, swizzled: bool) -> str:
+    """How Gluon spells the layout of a tile in shared memory, if swizzled, as widely as its rows allow."""
     width = DTYPE_BYTES[dtype]
+    swizzle = min(128, width * tile[-1]) if swizzled else 0
     return (
-        f"NVMMASharedLayout(swizzle_byte_width={min(128, width * tile[-1])}, element_bitwidth={8 * width},"
+        f"NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * width},"
         f" rank={len(tile)}, transposed=False, fp4_padded=False, cga_layout=[])"
     )

@@ -53,7 +53,8 @@ class Operand:
 class Tensor:
     """A kernel's argument for an operand: a pointer, or a TMA descriptor where ADDRESSING says so and a block is given.
 
-    ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them.
+    ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them. In
+    shared memory a Gluon kernel has it ``swizzled``, or its rows one behind the other.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it; the caller's operands
     are read or written.
     """
@@ -62,6 +63,7 @@ class Tensor:
     operand: Operand
     block: tuple[Side, ...] | None = None
     does: str = ""
+    swizzled: bool = True
 
     def __post_init__(self) -> None:
         if self.does not in ("", "read", "write", "add"):

@@ -30,7 +30,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class DerivedSize:
-    """A size that follows only from the call and the GPU, such as a number of splits."""
+    """A size that follows only from the call, the backend and the GPU, such as a number of splits."""
 
     name: str
     value: Expression
@@ -99,7 +99,7 @@ class Operator:
             if operand.dims.count(self.cut) != 1 and (operand.written or self.cut in operand.dims):
                 raise ValueError(f"{self.name}: {operand.name} cannot be cut along {self.cut}, it has {operand.dims}")
         names = [*self.sizes, *(operand.name for operand in (*self.operands, *self.workspace))]
-        names += [scalar.name for scalar in self.scalars] + [size.name for size in self.derived_sizes]
+        names += [scalar.name for scalar in self.scalars] + [*self.derived_sizes]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: a size, operand, workspace tensor or scalar appears twice in {names}")
         of_backends = [backend.name for backend in self.backends]
@@ -108,6 +108,9 @@ class Operator:
         for backend in self.backends:
             if not backend.kernels:
                 raise ValueError(f"{self.name}: backend {backend.name} has no kernel")
+            derived = [one.name for one in backend.sizes]
+            if len(set(derived)) != len(derived):
+                raise ValueError(f"{self.name}: backend {backend.name} derives a size twice: {derived}")
         adding = [kernel.name for kernel in self.kernels if any(_adds(one) for one in kernel.arguments)]
         if adding and "deterministic" not in {scalar.name for scalar in self.scalars}:
             raise ValueError(f"{self.name}: {adding[0]} adds in any order, and there is no scalar deterministic")
@@ -137,9 +140,9 @@ class Operator:
         return tuple(dict.fromkeys(operand for backend in self.backends for operand in backend.workspace))
 
     @property
-    def derived_sizes(self) -> tuple[DerivedSize, ...]:
-        """The sizes that backends derive."""
-        return tuple(one for backend in self.backends for one in backend.sizes)
+    def derived_sizes(self) -> tuple[str, ...]:
+        """The names of the sizes that backends derive, each once: two backends may derive one in ways of their own."""
+        return tuple(dict.fromkeys(one.name for backend in self.backends for one in backend.sizes))
 
     @property
     def kernels(self) -> tuple[KernelDescription, ...]:

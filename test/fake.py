@@ -208,9 +208,13 @@ def planned() -> Plan:
 
 
 def descriptor(type_: str) -> dict[str, Any]:
-    """How Triton wants the descriptor of this type encoded: rows of a box are 128 bytes at most, and swizzled so."""
+    """How Triton wants the descriptor of this type encoded: rows of a box are 128 bytes at most, and swizzled so, but
+    for a layout without.
+    """
     dtype, _, tile = type_.removeprefix("tensordesc<").partition("[")
     block = [int(side) for side in tile.partition("]")[0].split(",")]
+    if "swizzle_byte_width=0" in type_:
+        return {"rank": len(block), "swizzle": 0, "block": block}
     block[-1] = min(block[-1], 128 // DTYPE_BYTES[dtype])
     swizzle = {32: 1, 64: 2, 128: 3}[block[-1] * DTYPE_BYTES[dtype]]
     return {"rank": len(block), "swizzle": swizzle, "block": block}

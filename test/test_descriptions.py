@@ -200,6 +200,15 @@ DESCRIPTIONS: dict[str, Wrong] = {
         ),
         r"scale: a size, operand, workspace tensor or scalar appears twice in \[.*'rows'",
     ),
+    "a derived size that is derived twice": (
+        operator(
+            backends=(
+                *PORTABLE.backends,
+                Backend("split", (WEIGH, APPLY), (PARTIAL,), (DerivedSize("splits", e.size("taps")),) * 2),
+            )
+        ),
+        "scale: backend split derives a size twice",
+    ),
     "a choice that the lead lacks": (
         operator(backends=(Backend("first", (WEIGH,), (PARTIAL,)), *PORTABLE.backends)),
         "scale: scale_rows has a choice or a tuning key that scale_rows_weigh lacks",

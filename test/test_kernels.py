@@ -131,13 +131,36 @@ def assert_close(name: str, actual: np.ndarray, exact: np.ndarray, plain: np.nda
     assert error <= allowed, f"{name}: error {error:.3g}, a plain implementation allows {allowed:.3g}"
 
 
+def dq_places(seqlen: int, width: int) -> np.ndarray:
+    """[seqlen, width]: where a head's numbers of dq are among those of its sum, whose tiles have so many columns."""
+    row, c = np.arange(seqlen)[:, None], np.arange(width)
+    r = row % 64
+    piece = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
+    return row // 64 * 64 * width + piece
+
+
+def in_order(rows: np.ndarray, width: int) -> np.ndarray:
+    """The sum of dq that has these rows; NaN elsewhere."""
+    *outer, seqlen, columns = rows.shape
+    made = np.full((*outer, -(-seqlen // 64) * width * 64), np.nan)
+    made[..., dq_places(seqlen, width)[:, :columns]] = rows
+    return made.reshape(*outer, -1, 64)
+
+
 def run(
-    launch: Any, case: Case, kernel: str, inputs: Arrays, outputs: tuple[str, ...], absent: frozenset[str] = frozenset()
+    launch: Any,
+    case: Case,
+    kernel: str,
+    inputs: Arrays,
+    outputs: tuple[str, ...],
+    absent: frozenset[str] = frozenset(),
+    dq_width: int = 64,
 ) -> Arrays:
     q_shape = (case.batch, case.heads_q, case.seqlen_q, case.head_dim)
     k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
     shapes = {"Out": q_shape, "DQ": q_shape, "DK": k_shape, "DV": k_shape, "L": q_shape[:3], "Delta": q_shape[:3]}
-    shapes |= {"DQSum": q_shape, "DKSum": k_shape, "DVSum": k_shape}
+    sum_shape = (case.batch, case.heads_q, -(-case.seqlen_q // 64) * dq_width, 64)
+    shapes |= {"DQSum": sum_shape, "DKSum": k_shape, "DVSum": k_shape}
     values = {
         "T": case.T,
         "sm_scale": case.sm_scale,
@@ -179,23 +202,49 @@ def test_backward(launch: Any, case: Case) -> None:
         assert_close(name, actual, exact[name], plain[name])
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.addressing == "descriptor"], ids=str)
-def test_around_the_hopper_backward(launch: Any, case: Case) -> None:
+# Head dims of every width that a tile of the sum of dq has, and rows that end in any group of 16 and of 8.
+SUMS = (
+    (Case(1, 1, 8, 16, 16), 32),
+    (Case(130, 65, 32, 64, 64, batch=2, heads_k=1), 32),
+    (Case(17, 130, 40, 32, 16, gap=8, heads_q=4), 64),
+    (Case(65, 17, 64, 16, 16, T="bf16"), 64),
+    (Case(203, 17, 72, 64, 64, gap=8), 96),
+    (Case(100, 130, 72, 32, 16, T="bf16"), 128),
+    (Case(65, 65, 96, 64, 64, batch=2), 96),
+    (Case(128, 64, 96, 16, 16, heads_q=1, heads_k=1), 96),
+    (Case(90, 64, 128, 64, 64), 128),
+)
+OF_SUMS = pytest.mark.parametrize(("case", "width"), SUMS, ids=str)
+
+
+def assert_cleared(case: Case, width: int, dq_sum: np.ndarray) -> None:
+    """What has a row and a column of DQ is zero; beyond, no more than to the end of the last 16 rows."""
+    places = dq_places(dq_sum.shape[2] // width * 64, width)
+    of_heads = dq_sum.reshape(-1, dq_sum.shape[2] * 64)
+    assert not of_heads[:, places[: case.seqlen_q, : case.head_dim]].any()
+    kept = places.copy()
+    kept[: -(-case.seqlen_q // 16) * 16, : case.head_dim] = -1
+    assert of_heads[:, kept[kept >= 0]].all()
+
+
+@OF_SUMS
+def test_around_the_hopper_backward(launch: Any, case: Case, width: int) -> None:
     """Its first kernel writes Delta and clears the sum of DQ; its last one writes the scaled sum, and nothing else."""
     inputs = make_inputs(case)
     plain = attention(case, inputs, True)
     forward = {"Out": plain["Out"], "DO": inputs["DO"]}
-    cleared = run(launch, case, "attn_bwd_hopper_prepare", forward, ("Delta", "DQSum"))
+    cleared = run(launch, case, "attn_bwd_hopper_prepare", forward, ("Delta", "DQSum"), dq_width=width)
     assert_close("Delta", cleared["Delta"], (plain["Out"].astype(np.float64) * inputs["DO"]).sum(-1), plain["Delta"])
-    assert not cleared["DQSum"].any()
+    assert_cleared(case, width, cleared["DQSum"])
     summed = np.random.default_rng(8).standard_normal(inputs["Q"].shape).astype(np.float32)
     exact = case.sm_scale * summed.astype(np.float64)
-    results = run(launch, case, "attn_bwd_hopper_finish", {"DQSum": summed}, ("DQ",))
+    given = {"DQSum": in_order(summed, width)}
+    results = run(launch, case, "attn_bwd_hopper_finish", given, ("DQ",), dq_width=width)
     assert_close("DQ", results["DQ"], exact, round_to(case.T, exact))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.addressing == "descriptor"], ids=str)
-def test_around_the_hopper_backward_in_parts(launch: Any, case: Case) -> None:
+@OF_SUMS
+def test_around_the_hopper_backward_in_parts(launch: Any, case: Case, width: int) -> None:
     """Its first kernel writes Delta and clears all sums; its last one writes them, of DQ and DK scaled, and nothing
     else.
     """
@@ -203,14 +252,16 @@ def test_around_the_hopper_backward_in_parts(launch: Any, case: Case) -> None:
     plain = attention(case, inputs, True)
     forward = {"Out": plain["Out"], "DO": inputs["DO"]}
     sums = ("DQSum", "DKSum", "DVSum")
-    cleared = run(launch, case, "attn_bwd_hopper_parts_prepare", forward, ("Delta", *sums))
+    cleared = run(launch, case, "attn_bwd_hopper_parts_prepare", forward, ("Delta", *sums), dq_width=width)
     assert_close("Delta", cleared["Delta"], (plain["Out"].astype(np.float64) * inputs["DO"]).sum(-1), plain["Delta"])
-    assert not any(cleared[name].any() for name in sums)
+    assert_cleared(case, width, cleared["DQSum"])
+    assert not any(cleared[name].any() for name in sums[1:])
     random = np.random.default_rng(8)
-    given = {name: random.standard_normal(inputs[name[1]].shape).astype(np.float32) for name in sums}
-    results = run(launch, case, "attn_bwd_hopper_parts_finish", given, ("DQ", "DK", "DV"))
+    summed = {name: random.standard_normal(inputs[name[1]].shape).astype(np.float32) for name in sums}
+    given = {**summed, "DQSum": in_order(summed["DQSum"], width)}
+    results = run(launch, case, "attn_bwd_hopper_parts_finish", given, ("DQ", "DK", "DV"), dq_width=width)
     for name, actual in results.items():
-        exact = (1.0 if name == "DV" else case.sm_scale) * given[f"{name}Sum"].astype(np.float64)
+        exact = (1.0 if name == "DV" else case.sm_scale) * summed[f"{name}Sum"].astype(np.float64)
         assert_close(name, actual, exact, round_to(case.T, exact))
 
 

@@ -73,7 +73,7 @@ def test_operands_and_backends_mean_what_they_said(operator: Operator) -> None:
     """Sizes by operand, types, layouts and scalars; workspace tensors and derived sizes by backend."""
     whole = operator_program(operator)
     assert whole.sizes[: whole.given_sizes] == operator.sizes
-    assert whole.sizes[whole.given_sizes :] == tuple(one.name for one in operator.derived_sizes)
+    assert whole.sizes[whole.given_sizes :] == operator.derived_sizes
     tensors = (*operator.operands, *operator.workspace)
     for made, given in zip((*whole.operands, *whole.workspace), tensors, strict=True):
         assert (made.name, tuple(whole.sizes[dim] for dim in made.dims)) == (given.name, given.dims)

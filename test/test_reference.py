@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the reference needs torch, which on
 from aotriton.rules.family import family  # noqa: E402  (after the check for torch)
 from aotriton.rules.kernel import KernelDescription, Tensor  # noqa: E402
 from aotriton.tune.family import results_of  # noqa: E402
-from aotriton.tune.flash.reference import Attention, name_of  # noqa: E402
+from aotriton.tune.flash.reference import Attention, in_order, in_rows, name_of  # noqa: E402
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -81,12 +81,28 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
         if argument.access == "write":
             assert "not written" in str(data.check(kernel, argument, {}, tensor).wrong)
         data.expect(kernel, argument)
+        ordered = argument.operand.name == "dq_sum"
+        rows = data.q.float() if ordered else tensor
         for head, expected in data.expected(name_of(kernel, argument)).items():
-            tensor[head] = expected.value
+            rows[head] = expected.value
+        if ordered:
+            tensor = in_order(rows, tensor.shape[2] // 2)  # of two tiles of 64 queries
         tensor.nan_to_num_()  # heads that are not looked at
         assert data.check(kernel, argument, {}, tensor).wrong is None
         wrong = tensor.flip(2) if tensor.any() else tensor + 1
         assert data.check(kernel, argument, {}, wrong).wrong is not None
+
+
+def test_the_order_of_the_sum_of_dq() -> None:
+    """A number lies where the order says, in tiles of any width; rows and columns beyond the end do not come back."""
+    rows = torch.randn(2, 3, 70, 40)
+    ordered = in_order(rows, 96)
+    assert ordered.shape == (2, 3, 2 * 96, 64)
+    for row, c in ((0, 0), (9, 3), (63, 39), (64, 38), (69, 17)):
+        r = row % 64
+        place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
+        assert torch.equal(ordered.view(2, 3, 2, -1)[:, :, row // 64, place], rows[:, :, row, c])
+    assert torch.equal(in_rows(ordered, 70, 40), rows)
 
 
 def test_what_kernels_read_is_there() -> None:

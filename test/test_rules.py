@@ -14,7 +14,10 @@ from aotriton.rules.family import IN_TREE, family, source_module
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
+    ATTN_BWD_HOPPER_PARTS,
+    OPERATOR,
     PARTS,
     SPLIT_PARTS,
     SPLIT_TOGETHER,
@@ -33,7 +36,7 @@ from aotriton.rules.kernel import (
     block_of,
     parse_functional,
 )
-from aotriton.rules.operators import Operator
+from aotriton.rules.operators import Operator, derived_sizes
 from aotriton.rules.target import TARGETS, Target, target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -251,6 +254,32 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
         assert first + rest == slim
         assert [n & (n - 1) for n in (first, rest)] == [0, 0]
         assert first > rest
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "boxes"),
+    [
+        (ATTN_BWD_HOPPER_PAIR, 32, ["32,64"]),
+        (ATTN_BWD_HOPPER_PAIR, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_PARTS, 64, ["64,64"]),
+        (ATTN_BWD_HOPPER_PAIR_SLIM, 96, ["64,64", "32,64"]),
+    ],
+)
+def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_dim: int, boxes: list[str]) -> None:
+    """A piece of 64 columns is 64 rows of the sum, one of 32 columns 32 rows, and they are not swizzled; the backend's
+    tiles of 64 rows of dq have as many columns as the kernel.
+    """
+    functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=head_dim, CAUSAL=False, ADDRESSING="descriptor")
+    signature = smallest(functional).compiler_request()["signature"]
+    layout = "NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=4,"
+    found = [kind for name, kind in signature.items() if name.startswith("DQSum")]
+    assert [kind.partition(" transposed")[0] for kind in found] == [
+        f"tensordesc<fp32[1,1,{box}],{layout}" for box in boxes
+    ]
+    assert all("swizzle_byte_width=0" not in kind for name, kind in signature.items() if not name.startswith("DQSum"))
+    backend = next(one for one in OPERATOR.backends if kernel in one.kernels)
+    sizes = derived_sizes(backend, Environment({"seqlen_q": 130, "head_dim": head_dim}))
+    assert sizes == {"dq_rows": 3 * head_dim, "dq_columns": 64}
 
 
 @EVERY_OPERATOR

@@ -21,7 +21,7 @@ from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
 from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
-from aotriton.rules.operators import Backend, Operator, Scalar
+from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 
 OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
 LOGSUMEXP = c.rows("logsumexp")
@@ -32,8 +32,25 @@ DQ, DK, DV = (
 DELTA = c.rows("delta")
 DQ_SUM, DK_SUM, DV_SUM = (
     Operand(name, dims, "fp32", contiguous=True)
-    for name, dims in (("dq_sum", c.Q_DIMS), ("dk_sum", c.K_DIMS), ("dv_sum", c.K_DIMS))
+    for name, dims in (
+        ("dq_sum", ("batch", "heads_q", "dq_rows", "dq_columns")),
+        ("dk_sum", c.K_DIMS),
+        ("dv_sum", c.K_DIMS),
+    )
 )
+
+
+DQ_TILES = tiles("seqlen_q", 64)  # of the sum of dq: what each has lies together, as tritonsrc/flash/dq_order.py says
+
+
+def _of_dq_sum(width: Expression | int) -> tuple[DerivedSize, ...]:
+    """The sizes of the sum of dq whose tiles have so many columns."""
+    return DerivedSize("dq_rows", DQ_TILES * width), DerivedSize("dq_columns", constant(64))
+
+
+OF_DQ_SUM = _of_dq_sum(choose(size("head_dim") <= 32, 32, choose(size("head_dim") <= 64, 64, 128)))
+OF_DQ_SUM_SLIM = _of_dq_sum(96)
+DQ_WIDTH = Number("dq_width", "i32", ceil_divide(size("dq_rows"), DQ_TILES), multiple_of=32)
 
 # Of the kernels that only walk rows, what a search tries as well.
 MORE_ROWS, MORE_WARPS = {"cuda": {"BLOCK_M": (8, 16, 256)}}, {"cuda": {"num_warps": (1, 2, 16)}}
@@ -151,6 +168,9 @@ KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two c
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
 HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
 
+# The order of dq's sum has groups of 16 rows.
+ROWS_OF_ORDER = by_vendor(cuda={"BLOCK_M": (16, 32, 64)})
+
 ATTN_BWD_HOPPER_PREPARE = KernelDescription(
     name="attn_bwd_hopper_prepare",
     family=c.FAMILY,
@@ -163,10 +183,11 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
         c.HEADS_Q,
         c.SEQLEN_Q,
         c.WIDTH,
+        DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    psels=ROWS_OF_ORDER,
     copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
@@ -180,7 +201,9 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
 BEHIND_TENSORS = (Tensor("L", LOGSUMEXP), Tensor("Delta", DELTA), c.SM_SCALE, *c.SIZES)
 WIDTHS = c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")
 
-PIECE = (1, 1, 64, minimum(psel("BLOCK_DMODEL"), constant(64)))  # of a sum
+_PIECE_COLUMNS = minimum(psel("BLOCK_DMODEL"), constant(64))
+PIECE = (1, 1, 64, _PIECE_COLUMNS)  # of a sum
+DQ_PIECE = (1, 1, _PIECE_COLUMNS, 64)  # of so many columns, which lie together
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
 
 
@@ -211,7 +234,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Tensor("DO", DOUT, c.Q_TILE),
         Tensor("DK", DK, KEY_ROWS),
         Tensor("DV", DV, KEY_ROWS),
-        Tensor("DQSum", DQ_SUM, PIECE, does="add"),
+        Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
         *BEHIND_TENSORS,
         Number("together", "i32", TOGETHER),
         *WIDTHS,
@@ -253,14 +276,15 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
         Tensor("DQSum", DQ_SUM),
         Tensor("DQ", DQ),
         c.SM_SCALE,
-        *strides("bhs", "DQSum", "DQ"),
+        *strides("bhs", "DQ"),
         c.HEADS_Q,
         c.SEQLEN_Q,
         c.WIDTH,
+        DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    psels=ROWS_OF_ORDER,
     copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
@@ -300,6 +324,7 @@ ATTN_BWD_HOPPER_PARTS_PREPARE = replace(
         Tensor("DVSum", DV_SUM, does="write"),
         *strides("bhs", "Out", "DO"),
         *c.SIZES,
+        DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_PARTS, c.DESCRIPTOR),
@@ -315,7 +340,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
         *ATTN_BWD_HOPPER_PAIR.arguments[:4],
         Tensor("DKSum", DK_SUM, PIECE, does="add"),
         Tensor("DVSum", DV_SUM, PIECE, does="add"),
-        Tensor("DQSum", DQ_SUM, PIECE, does="add"),
+        Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
         *BEHIND_TENSORS,
         Number("parts", "i32", PARTS),
         Number("together", "i32", TOGETHER),
@@ -345,8 +370,11 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
         c.SM_SCALE,
         *strides("bhs", "DQ", "DK", "DV"),
         *c.SIZES,
+        DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
+    # 64 rows spill with one warp.
+    copts=by_vendor(more={"cuda": {"num_warps": (2, 16)}}, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     work=c.row_work("BLOCK_M", tensors=3, of_k=6),
 )
 
@@ -441,8 +469,9 @@ SPLIT_TOGETHER = _together(4)
 ATTN_BWD_HOPPER_SPLIT_PREPARE = replace(
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     name="attn_bwd_hopper_split_prepare",
-    arguments=tuple(one for one in ATTN_BWD_HOPPER_PARTS_PREPARE.arguments if one.name != "DQSum"),
+    arguments=tuple(one for one in ATTN_BWD_HOPPER_PARTS_PREPARE.arguments if one.name not in ("DQSum", DQ_WIDTH.name)),
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
+    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
     work=c.row_work("BLOCK_M", tensors=2, of_k=4),
 )
 
@@ -510,17 +539,22 @@ OPERATOR = Operator(
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend(
-            "hopper_pair", (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH), (DELTA, DQ_SUM)
+            "hopper_pair",
+            (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH),
+            (DELTA, DQ_SUM),
+            OF_DQ_SUM,
         ),
         Backend(
             "hopper_parts",
             (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS, ATTN_BWD_HOPPER_PARTS_FINISH),
             (DELTA, DQ_SUM, DK_SUM, DV_SUM),
+            OF_DQ_SUM,
         ),
         Backend(
             "hopper_pair_slim",
             (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR_SLIM, ATTN_BWD_HOPPER_FINISH),
             (DELTA, DQ_SUM),
+            OF_DQ_SUM_SLIM,
         ),
         Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ), (DELTA,)),
         Backend(

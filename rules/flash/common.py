@@ -20,7 +20,7 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
-from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Tensor
+from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Side, Tensor
 from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
@@ -162,10 +162,16 @@ GUARD_Q, GUARD_K = (
 
 
 def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest."""
+    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
+    side that names BLOCK_DMODEL has.
+    """
     whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
-        return [replace(one, name=one.name + suffix, block=(*(one.block or ())[:3], columns)) for one in whole]
+        def side(one: Side) -> Side:
+            named = one.postfix() if isinstance(one, Expression) else [("psel", one)]
+            return columns if ("psel", "BLOCK_DMODEL") in named else one
+
+        return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in kernel.arguments if one not in whole))

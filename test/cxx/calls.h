@@ -41,6 +41,11 @@ inline Tensor<4> tensor(uintptr_t address, int64_t batch, int64_t heads, int64_t
           {heads * seqlen * head_dim, seqlen * head_dim, head_dim, 1}};
 }
 
+// The sum of dq, in tiles of 64 rows of dq.
+inline Tensor<4> dq_sum(uintptr_t address, int64_t batch, int64_t heads, int64_t seqlen, int64_t columns) {
+  return tensor(address, batch, heads, (seqlen + 63) / 64 * columns, 64, DType::float32);
+}
+
 inline Tensor<3> rows(uintptr_t address, int64_t batch, int64_t heads, int64_t seqlen) {
   return {pointer(address), DType::float32, {batch, heads, seqlen}, {heads * seqlen, seqlen, 1}};
 }
@@ -73,8 +78,9 @@ inline attn_bwd_params bwd_call(const Sizes& s = {}) {
   p.dk.data = pointer(address_of(8));
   p.dv.data = pointer(address_of(9));
   p.workspace = pointer(address_of(10));
-  const int64_t rows = s.batch * s.heads * s.seqlen_q;
-  p.workspace_size = static_cast<size_t>((rows * 4 + 255) / 256 * 256 + rows * s.head_dim * 4);
+  const int64_t heads = s.batch * s.heads, tiles = (s.seqlen_q + 63) / 64;
+  const int64_t delta = heads * s.seqlen_q * 4, sum = heads * tiles * 64 * s.head_dim * 4;
+  p.workspace_size = static_cast<size_t>((delta + 255) / 256 * 256 + sum);
   return p;
 }
 
@@ -90,14 +96,15 @@ class Reader {
 
   // A tensor map with this box, outermost dimension first, and what goes with it.
   template <class CTensor>
-  void descriptor(const CTensor& tensor, const std::vector<uint32_t>& box) {
+  void descriptor(const CTensor& tensor, const std::vector<uint32_t>& box, bool swizzled = true) {
     const TensorMapRequest map = launch_.tensor_map(next_++);
     const int rank = static_cast<int>(std::size(tensor.sizes));
     const uint64_t element = tensor.dtype == AOTRITON_FLOAT32 ? 4 : 2;
     CHECK_EQ(static_cast<aotriton_dtype>(map.dtype), tensor.dtype);
     CHECK_EQ(map.rank, rank);
     CHECK_EQ(map.address, tensor.data);
-    CHECK_EQ(uint64_t{16} << map.swizzle, box.back() * element);  // its rows are swizzled as widely as they are
+    // Rows are swizzled as widely as they are.
+    CHECK_EQ(map.swizzle ? uint64_t{16} << map.swizzle : 0, swizzled ? box.back() * element : 0);
     for (int i = 0; i < rank; ++i) {
       const int dim = rank - 1 - i;
       CHECK_EQ(map.sizes[i], static_cast<uint64_t>(tensor.sizes[dim]));

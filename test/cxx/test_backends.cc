@@ -116,16 +116,16 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   CHECK_EQ(attn_bwd(p, {}), Error::success);
   CHECK_EQ(recording.launches.size(), 3u);
   const Tensor<4> sum =
-      tensor(reinterpret_cast<uintptr_t>(p.workspace) + 3328, s.batch, s.heads, s.seqlen_q, s.head_dim, DType::float32);
+      dq_sum(reinterpret_cast<uintptr_t>(p.workspace) + 3328, s.batch, s.heads, s.seqlen_q, s.head_dim);
 
   const RecordedLaunch& prepare = recording.launches.at(0);
   CHECK_EQ(prepare.entry, "attn_bwd_hopper_prepare");
-  check_shape(prepare, 4 * 2, 256, 60000);  // 100 rows in tiles of 128, of 4 heads in 2 batches
+  check_shape(prepare, 2 * 4 * 2, 256, 60000);  // 100 rows in tiles of 64, of 4 heads in 2 batches
   Reader first(prepare);
   for (void* data : {p.out.data, p.dout.data, p.workspace, sum.data}) first.value(data);
   first.strides(p.out);
   first.strides(p.dout);
-  first.numbers({s.heads, s.seqlen_q, s.head_dim});
+  first.numbers({s.heads, s.seqlen_q, s.head_dim, 128});
   first.end();
 
   const RecordedLaunch& main = recording.launches.at(1);
@@ -138,7 +138,7 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   second.descriptor(p.dout, 64);
   second.descriptor(p.dk, 128);
   second.descriptor(p.dv, 128);
-  second.descriptor(sum, 64);
+  second.descriptor(sum, {1, 1, 64, 64}, false);
   second.value(p.logsumexp.data);
   second.value(p.workspace);
   second.value(p.sm_scale);
@@ -147,14 +147,13 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
 
   const RecordedLaunch& finish = recording.launches.at(2);
   CHECK_EQ(finish.entry, "attn_bwd_hopper_finish");
-  check_shape(finish, 4 * 2, 256, 60000);
+  check_shape(finish, 2 * 4 * 2, 256, 60000);
   Reader third(finish);
   third.value(sum.data);
   third.value(p.dq.data);
   third.value(p.sm_scale);
-  third.strides(sum);
   third.strides(p.dq);
-  third.numbers({s.heads, s.seqlen_q, s.head_dim});
+  third.numbers({s.heads, s.seqlen_q, s.head_dim, 128});
   third.end();
 }
 
@@ -167,15 +166,15 @@ TEST("the hopper backward of causal attention has heads that begin together") {
   CHECK_EQ(recording.launches.size(), 3u);
   CHECK_EQ(recording.launches.at(0).entry, "attn_bwd_hopper_prepare");
   CHECK_EQ(recording.launches.at(2).entry, "attn_bwd_hopper_finish");
-  const Tensor<4> sum = tensor(reinterpret_cast<uintptr_t>(p.workspace) + 8 * 16 * 1000 * 4, s.batch, s.heads,
-                               s.seqlen_q, s.head_dim, DType::float32);
+  const Tensor<4> sum = dq_sum(reinterpret_cast<uintptr_t>(p.workspace) + 8 * 16 * 1000 * 4, s.batch, s.heads,
+                               s.seqlen_q, s.head_dim);
 
   const RecordedLaunch& main = recording.launches.at(1);
   CHECK_EQ(main.entry, "attn_bwd_hopper_pair");
   check_shape(main, 8 * 4 * 8, 128, 60000);  // 1000 keys in tiles of 128, of 4 key heads in 8 batches
   Reader reader(main);
   for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) reader.descriptor(*t, 128);
-  reader.descriptor(sum, 64);
+  reader.descriptor(sum, {1, 1, 64, 64}, false);
   reader.value(p.logsumexp.data);
   reader.value(p.workspace);
   reader.value(p.sm_scale);
@@ -192,22 +191,21 @@ TEST("the hopper backward in parts has parts that fill the multiprocessors, and 
   CHECK_EQ(attn_bwd_workspace_size(p, {}, &p.workspace_size), Error::success);
   CHECK_EQ(attn_bwd(p, {}), Error::success);
   CHECK_EQ(recording.launches.size(), 3u);
-  constexpr uintptr_t kDelta = 2 * 4 * 400 * 4, kOfQ = kDelta * 128, kOfK = kOfQ / 2;
-  const auto sum = [&](uintptr_t offset, int64_t heads) {
-    return tensor(reinterpret_cast<uintptr_t>(p.workspace) + offset, s.batch, heads, s.seqlen_q, s.head_dim,
-                  DType::float32);
-  };
-  const Tensor<4> dq = sum(kDelta, s.heads), dk = sum(kDelta + kOfQ, s.heads_k),
-                  dv = sum(kDelta + kOfQ + kOfK, s.heads_k);
+  constexpr uintptr_t kDelta = 2 * 4 * 400 * 4, kOfQ = 2 * 4 * 448 * 4 * 128, kOfK = kDelta * 128 / 2;
+  const uintptr_t workspace = reinterpret_cast<uintptr_t>(p.workspace), behind = workspace + kDelta + kOfQ;
+  const Tensor<4> dq = dq_sum(workspace + kDelta, s.batch, s.heads, s.seqlen_q, s.head_dim);
+  const Tensor<4> dk = tensor(behind, s.batch, s.heads_k, s.seqlen_k, s.head_dim, DType::float32);
+  const Tensor<4> dv = tensor(behind + kOfK, s.batch, s.heads_k, s.seqlen_k, s.head_dim, DType::float32);
   const auto sizes = [&](Reader& reader) { reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim}); };
 
   const RecordedLaunch& prepare = recording.launches.at(0);
   CHECK_EQ(prepare.entry, "attn_bwd_hopper_parts_prepare");
-  check_shape(prepare, (4 + 2) * 4 * 2, 256, 60000);  // 400 rows in tiles of 128, of 4 heads and 2 key heads
+  check_shape(prepare, (4 + 2) * 7 * 2, 256, 60000);  // 400 rows in tiles of 64, of 4 heads and 2 key heads
   Reader first(prepare);
   for (void* data : {p.out.data, p.dout.data, p.workspace, dq.data, dk.data, dv.data}) first.value(data);
   for (const aotriton_tensor4* t : {&p.out, &p.dout}) first.strides(*t);
   sizes(first);
+  first.numbers({128});
   first.end();
 
   const RecordedLaunch& main = recording.launches.at(1);
@@ -217,7 +215,8 @@ TEST("the hopper backward in parts has parts that fill the multiprocessors, and 
   second.descriptor(p.q, 64);
   for (const aotriton_tensor4* t : {&p.k, &p.v}) second.descriptor(*t, 128);
   second.descriptor(p.dout, 64);
-  for (const Tensor<4>* t : {&dk, &dv, &dq}) second.descriptor(*t, 64);
+  for (const Tensor<4>* t : {&dk, &dv}) second.descriptor(*t, 64);
+  second.descriptor(dq, {1, 1, 64, 64}, false);
   second.value(p.logsumexp.data);
   second.value(p.workspace);
   second.value(p.sm_scale);
@@ -227,12 +226,13 @@ TEST("the hopper backward in parts has parts that fill the multiprocessors, and 
 
   const RecordedLaunch& finish = recording.launches.at(2);
   CHECK_EQ(finish.entry, "attn_bwd_hopper_parts_finish");
-  check_shape(finish, (4 + 2) * 4 * 2, 256, 60000);
+  check_shape(finish, (4 + 2) * 7 * 2, 256, 60000);
   Reader third(finish);
   for (void* data : {dq.data, dk.data, dv.data, p.dq.data, p.dk.data, p.dv.data}) third.value(data);
   third.value(p.sm_scale);
   for (const aotriton_tensor4* t : {&p.dq, &p.dk, &p.dv}) third.strides(*t);
   sizes(third);
+  third.numbers({128});
   third.end();
 }
 

@@ -412,7 +412,7 @@ TEST("deterministic is the scalar of this name, and honoured where there is none
 TEST("a limit leaves the backends whose workspace keeps it, and their size is what is asked for") {
   Recording& recording = start("cuda");
   attn_bwd_params p = bwd_call({.batch = 1, .head_dim = 128});
-  const size_t delta = 4 * 100 * 4, both = (delta + 255) / 256 * 256 + delta * 128;
+  const size_t delta = 4 * 100 * 4, both = (delta + 255) / 256 * 256 + 4 * 128 * 128 * 4;
   const struct {
     size_t limit, needed;
     bool honoured;
@@ -655,7 +655,7 @@ TEST("pieces that would lie otherwise than the first one, or that no limit asks 
 
   Sizes odd = kBatches;  // rows of logsumexp that end within 16 bytes
   odd.seqlen_q = 127, odd.heads = 1;
-  const hints tight = limit_of(127 * 4 + 127 * 128 * 4 + 256, "backend=hopper_pair");
+  const hints tight = limit_of(127 * 4 + 128 * 128 * 4 + 256, "backend=hopper_pair");
   p = bwd_call(odd);
   p.hints = &tight;
   CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);

@@ -16,7 +16,7 @@ size_t asked(const attn_bwd_params& p, Stream stream = {}) {
 }
 
 // How far into the workspace the launches' pointers reach: delta has a number for each row, the sum of dq behind it one
-// for each element, and so have those of dk and dv.
+// for each element of whole tiles of 64 rows, and those of dk and dv one for each element.
 size_t used(Recording& recording, const attn_bwd_params& p) {
   recording.launches.clear();
   CHECK_EQ(attn_bwd(p, {}), Error::success);
@@ -28,12 +28,13 @@ size_t used(Recording& recording, const attn_bwd_params& p) {
       const auto at = reinterpret_cast<uintptr_t>(launch.argument<void*>(i));
       if (at > begin && at < begin + p.workspace_size) sums.insert(at);
     }
-  const auto rows = [](const aotriton_tensor4& t) {
-    return static_cast<uintptr_t>(t.sizes[0] * t.sizes[1] * t.sizes[2]);
+  const auto bytes = [](const aotriton_tensor4& t, int64_t rows, int64_t columns) {
+    return static_cast<uintptr_t>(4 * t.sizes[0] * t.sizes[1] * rows * columns);
   };
-  if (sums.empty()) return 4 * rows(p.q);
-  const aotriton_tensor4& last = sums.size() == 1 ? p.q : p.k;
-  return *sums.rbegin() - begin + 4 * rows(last) * static_cast<uintptr_t>(last.sizes[3]);
+  if (sums.empty()) return bytes(p.q, p.q.sizes[2], 1);
+  const uintptr_t last = *sums.rbegin() - begin;
+  if (sums.size() == 1) return last + bytes(p.q, (p.q.sizes[2] + 63) / 64 * 64, p.q.sizes[3]);
+  return last + bytes(p.k, p.k.sizes[2], p.k.sizes[3]);
 }
 
 }  // namespace
@@ -49,13 +50,15 @@ TEST("the workspace is as large as what the launches of the chosen backend use")
           attn_bwd_params p = bwd_call({.seqlen_q = seqlen, .seqlen_k = causal ? seqlen : 70, .head_dim = head_dim});
           p.deterministic = deterministic;
           p.causal = causal;
-          const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4, sum = delta * static_cast<size_t>(head_dim);
+          const size_t delta = 2 * 4 * static_cast<size_t>(seqlen) * 4;
+          const size_t of_k = delta * static_cast<size_t>(head_dim);  // two sums: k has half of the heads
+          const size_t of_q = 2 * 4 * static_cast<size_t>((seqlen + 63) / 64 * 64 * head_dim) * 4;
           // Where hopper backends are faster, they add up dq to head dim 128, dk and dv from there on, if causal.
           const bool faster = cuda && seqlen > 64 && !deterministic;
           const bool sums = faster && (head_dim == 128 || causal);
-          const bool all = sums && causal && head_dim == 128;
+          const bool of_dq = head_dim <= 128, of_dk = head_dim > 128 || (causal && head_dim == 128);
           const size_t aligned = (delta + 255) / 256 * 256;
-          CHECK_EQ(asked(p), sums ? aligned + (all ? 2 * sum : sum) : delta);  // k has half of the heads
+          CHECK_EQ(asked(p), sums ? aligned + (of_dq ? of_q : 0) + (of_dk ? of_k : 0) : delta);
           p.workspace_size = asked(p);
           CHECK_EQ(used(recording, p), asked(p));
           p.workspace_size -= 1;

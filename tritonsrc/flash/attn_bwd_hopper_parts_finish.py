@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.dq_order import load_dq
 from aotriton.tritonsrc.flash.tile import load_tile, store_tile
 
 
@@ -44,10 +45,14 @@ def attn_bwd_hopper_parts_finish(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
+    dq_width,
     BLOCK_M: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
 ):
-    """Grid ((cdiv(max_seqlen_q, BLOCK_M) * num_heads_q + cdiv(max_seqlen_k, BLOCK_M) * num_heads_k) * batch)."""
+    """Grid ((cdiv(max_seqlen_q, BLOCK_M) * num_heads_q + cdiv(max_seqlen_k, BLOCK_M) * num_heads_k) * batch).
+
+    DQSum has tiles of `dq_width` columns.
+    """
     tiles_q, tiles_k = tl.cdiv(max_seqlen_q, BLOCK_M), tl.cdiv(max_seqlen_k, BLOCK_M)
     each = tiles_q * num_heads_q + tiles_k * num_heads_k
     batch = tl.program_id(0) // each
@@ -55,9 +60,10 @@ def attn_bwd_hopper_parts_finish(
     if tile < tiles_q * num_heads_q:
         head = tile // tiles_q
         row = (tile - head * tiles_q) * BLOCK_M
-        convert(
-            DQSum, DQ, sm_scale, batch, head, row, stride_dq_b, stride_dq_h, stride_dq_s, num_heads_q, max_seqlen_q,
-            head_dim, BLOCK_M, BLOCK_DMODEL,
+        dq = load_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
+        store_tile(
+            DQ, dq * sm_scale, batch, head, row, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim,
+            BLOCK_M, BLOCK_DMODEL, "general",
         )  # fmt: skip
     else:
         tile -= tiles_q * num_heads_q

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.dq_order import clear_dq
 from aotriton.tritonsrc.flash.tile import head_rows, load_tile
 
 
@@ -34,13 +35,14 @@ def attn_bwd_hopper_parts_prepare(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
+    dq_width,
     BLOCK_M: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
 ):
     """Grid ((cdiv(max_seqlen_q, BLOCK_M) * num_heads_q + cdiv(max_seqlen_k, BLOCK_M) * num_heads_k) * batch).
 
-    Delta is contiguous [batch, num_heads_q, max_seqlen_q], the sums contiguous fp32 [batch, num_heads_q, max_seqlen_q,
-    head_dim] and [batch, num_heads_k, max_seqlen_k, head_dim].
+    Delta is contiguous [batch, num_heads_q, max_seqlen_q], DKSum and DVSum are contiguous fp32 [batch, num_heads_k,
+    max_seqlen_k, head_dim]. DQSum has tiles of `dq_width` columns; what has a row and a column of DQ is cleared.
     """
     tiles_q, tiles_k = tl.cdiv(max_seqlen_q, BLOCK_M), tl.cdiv(max_seqlen_k, BLOCK_M)
     each = tiles_q * num_heads_q + tiles_k * num_heads_k
@@ -60,7 +62,7 @@ def attn_bwd_hopper_parts_prepare(
         delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
         rows = row + tl.arange(0, BLOCK_M)
         tl.store(head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + rows, delta, mask=rows < max_seqlen_q)
-        clear(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, BLOCK_M, BLOCK_DMODEL)
+        clear_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
     else:
         tile -= tiles_q * num_heads_q
         head = tile // tiles_k

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.dq_order import clear_dq
 from aotriton.tritonsrc.flash.tile import head_rows, load_tile, place
 
 
@@ -21,13 +22,14 @@ def attn_bwd_hopper_prepare(
     num_heads_q,
     max_seqlen_q,
     head_dim,
+    dq_width,
     BLOCK_M: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
 ):
     """Grid (cdiv(max_seqlen_q, BLOCK_M) * num_heads_q * batch).
 
-    Delta is contiguous [batch, num_heads_q, max_seqlen_q], DQSum contiguous fp32 [batch, num_heads_q, max_seqlen_q,
-    head_dim].
+    Delta is contiguous [batch, num_heads_q, max_seqlen_q]. DQSum has tiles of `dq_width` columns; what has a row and a
+    column of DQ is cleared.
     """
     tile, head, batch = place(tl.cdiv(max_seqlen_q, BLOCK_M), num_heads_q)
     row = tile * BLOCK_M
@@ -42,9 +44,4 @@ def attn_bwd_hopper_prepare(
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
     rows = row + tl.arange(0, BLOCK_M)
     tl.store(head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + rows, delta, mask=rows < max_seqlen_q)
-
-    # What the rows of this tile have in DQSum lies in one piece.
-    sums = DQSum + ((batch * num_heads_q + head).to(tl.int64) * max_seqlen_q + row) * head_dim
-    index = tl.arange(0, BLOCK_M * BLOCK_DMODEL)
-    zeros = tl.zeros([BLOCK_M * BLOCK_DMODEL], tl.float32)
-    tl.store(sums + index, zeros, mask=index < tl.minimum(max_seqlen_q - row, BLOCK_M) * head_dim)
+    clear_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)

@@ -11,7 +11,10 @@ from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from aotriton.rules.expression import Environment
+from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.rules.operators import derived_sizes
 from aotriton.tune.check import Check, Expected
 
 if TYPE_CHECKING:
@@ -77,9 +80,14 @@ class Attention:
                 self.delta[b, h] = (self._high(self.out, (b, h)) * self._high(self.dout, (b, h))).sum(-1)
 
     @cached_property
-    def dq_sum(self) -> torch.Tensor:
-        """What the last kernel of a Hopper backward is given, q's shape in fp32; any numbers will do."""
+    def dq_rows(self) -> torch.Tensor:
+        """What the last kernel of a Hopper backward is given of dq, q's shape in fp32; any numbers will do."""
         return self._any_sum(self.q, 1)
+
+    @cached_property
+    def dq_sum(self) -> torch.Tensor:
+        """The same as the kernel is given it, in tiles of any width that has the columns."""
+        return in_order(self.dq_rows, -(-self.head_dim // 32) * 32)
 
     @cached_property
     def dk_sum(self) -> torch.Tensor:
@@ -132,8 +140,14 @@ class Attention:
     ) -> tuple[torch.Tensor, float]:
         import torch
 
+        fill = 0.0 if argument.access == "add" else torch.nan
+        if argument.operand.name == "dq_sum":
+            backend = next(one for one in operator_of(kernel).backends if kernel in one.kernels)
+            given = {"seqlen_q": self.seqlen_q, "head_dim": self.head_dim}
+            sizes = derived_sizes(backend, Environment(given))
+            return self.lse.new_empty(self.batch, self.heads, sizes["dq_rows"], sizes["dq_columns"]), fill
         like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
-        return torch.empty_like(like[argument.operand.name]), 0.0 if argument.access == "add" else torch.nan
+        return torch.empty_like(like[argument.operand.name]), fill
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
         self.expected(name_of(kernel, argument))
@@ -151,6 +165,8 @@ class Attention:
         """
         import torch
 
+        if name in ("dq_added", "dq_cleared"):
+            actual = in_rows(actual, self.seqlen_q, self.head_dim)
         if not bool(torch.isfinite(actual).all()):
             return Check(None, None, f"{name} has elements that were not written, or are not finite")
         checks = [
@@ -229,7 +245,7 @@ class Attention:
         """What the first and the last kernel of a Hopper backward do with their sums."""
         found = {}
         for name, sums, scale in (
-            ("dq", self.dq_sum, self.sm_scale),
+            ("dq", self.dq_rows, self.sm_scale),
             ("dk", self.dk_sum, self.sm_scale),
             ("dv", self.dv_sum, 1.0),
         ):
@@ -238,6 +254,28 @@ class Attention:
             found[f"{name}_cleared"] = exact.new_zeros(exact.shape)
             found[f"{name}_of_sum"] = scaled.to(self.dtype).to(self.truth) if low else scaled
         return found
+
+
+def in_order(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """[batch, heads, seqlen, head_dim] as tritonsrc/flash/dq_order.py has it, in tiles of ``width`` columns, zero where
+    there is no row or column: [batch, heads, ceil(seqlen / 64) * width, 64].
+    """
+    import torch
+
+    batch, heads, seqlen, head_dim = rows.shape
+    tiles = -(-seqlen // 64)
+    padded = torch.nn.functional.pad(rows, (0, width - head_dim, 0, 64 * tiles - seqlen))
+    parts = padded.view(batch, heads, tiles, 4, 2, 8, width // 8, 4, 2)
+    return parts.permute(0, 1, 2, 6, 3, 5, 7, 4, 8).reshape(batch, heads, tiles * width, 64)
+
+
+def in_rows(dq_sum: torch.Tensor, seqlen: int, head_dim: int) -> torch.Tensor:
+    """[batch, heads, seqlen, head_dim] of what ``in_order`` makes of it."""
+    batch, heads, rows, _ = dq_sum.shape
+    tiles = -(-seqlen // 64)
+    width = rows // tiles
+    parts = dq_sum.view(batch, heads, tiles, width // 8, 4, 8, 4, 2, 2).permute(0, 1, 2, 4, 7, 5, 3, 6, 8)
+    return parts.reshape(batch, heads, 64 * tiles, width)[:, :, :seqlen, :head_dim]
 
 
 def name_of(kernel: KernelDescription, argument: Tensor) -> str:
