@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -166,7 +166,6 @@ class Gpt(torch.nn.Module):
         return self.norm(self.blocks(x)) @ self.tokens.weight.T
 
 
-@cache
 def batches(sizes: Sizes, device: str, seed: int) -> Any:
     """[steps, batch, seqlen + 1] tokens, some much more frequent than others, of which every second follows from the
     one before: the loss falls from the first step on. With even frequencies it falls all at once, at a step that moves
@@ -188,17 +187,16 @@ class Training:
     """A model that is trained as GPT-2 is: a learning rate that rises for 100 steps, gradients of norm 1 at most."""
 
     def __init__(self, who: str, mode: str, sizes: Sizes, device: str) -> None:
-        self.sizes, self.who, self.device = sizes, who, device
+        self.device = device
         self.model = Gpt(sizes, who).to(device)
         self.run = MODES[mode](self.model)
         self.losses: list[list[Any]] = []  # of each seed
         self.seconds: list[float] = []  # of a step, the mean of several
 
-    def begin(self, seed: int) -> None:
-        """Anew, with weights and data of a seed; what was compiled stays."""
-        torch.manual_seed(seed)
-        self.model.load_state_dict(Gpt(self.sizes, self.who).state_dict())
-        self.data = batches(self.sizes, self.device, seed)
+    def begin(self, weights: dict[str, Any], data: Any) -> None:
+        """Anew, of these weights; what was compiled stays."""
+        self.model.load_state_dict(weights)
+        self.data = data
         fused = self.device == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), fused=fused)
         self.rising = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.01, 1.0, 100)
@@ -227,8 +225,10 @@ def train(mode: str, sizes: Sizes, device: str, seeds: int) -> dict[str, dict[st
     trainings = {who: Training(who, mode, sizes, device) for who in contenders(device)}
     turn = min(10, sizes.steps // 4)
     for seed in range(seeds):
+        torch.manual_seed(seed)
+        weights, data = Gpt(sizes, TORCH).state_dict(), batches(sizes, device, seed)
         for one in trainings.values():
-            one.begin(seed)
+            one.begin(weights, data)
         for _ in range(sizes.steps // turn):
             for who, select in contenders(device).items():
                 with select():

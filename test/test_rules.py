@@ -282,19 +282,6 @@ def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_di
     assert sizes == {"dq_rows": 3 * head_dim, "dq_columns": 64}
 
 
-@pytest.mark.parametrize(("keys", "box"), [(64, 64), (96, 32), (128, 128)])
-def test_keys_come_in_boxes_whose_sides_are_powers_of_two(keys: int, box: int) -> None:
-    """A tile of 96 keys is three boxes; the rows of queries are those of a consumer."""
-    tensors = {one.name: one for one in ATTN_FWD_HOPPER_SLIM.arguments if isinstance(one, Tensor)}
-    sides = {
-        name: block_of(one.block, {"BLOCK_N": keys, "BLOCK_DMODEL": 96})[2]
-        for name, one in tensors.items()
-        if one.block
-    }
-    assert {sides[name] for name in ("K", "KRest", "V", "VRest")} == {box}
-    assert {sides[name] for name in ("Q", "QRest", "Out", "OutRest")} == {64}
-
-
 @EVERY_OPERATOR
 def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
     """In launch order, a backend's kernels read a workspace tensor, or add to it, only after one has written it, and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -21,17 +20,7 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
-from aotriton.rules.kernel import (
-    Argument,
-    Choice,
-    Constexpr,
-    Guard,
-    KernelDescription,
-    Number,
-    Operand,
-    Side,
-    Tensor,
-)
+from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Side, Tensor
 from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
@@ -172,16 +161,16 @@ GUARD_Q, GUARD_K = (
 )
 
 
-def in_two_parts(kernel: KernelDescription, rows: Mapping[Side, Side] | None = None) -> tuple[Argument, ...]:
+def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
     """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
-    side that names BLOCK_DMODEL has. ``rows``: what boxes have instead of so many.
+    side that names BLOCK_DMODEL has.
     """
     whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
         def side(one: Side) -> Side:
             named = one.postfix() if isinstance(one, Expression) else [("psel", one)]
-            return columns if ("psel", "BLOCK_DMODEL") in named else (rows or {}).get(one, one)
+            return columns if ("psel", "BLOCK_DMODEL") in named else one
 
         return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 

@@ -9,7 +9,6 @@ from aotriton.rules.expression import (
     ceil_divide,
     choose,
     constant,
-    equal,
     minimum,
     multiprocessors,
     present,
@@ -117,21 +116,12 @@ ATTN_FWD_HOPPER = KernelDescription(
     schedule=choose(scalar("causal") & (constant(1) <= psel("GROUP_ROUNDS")), BFS, DFS),
 )
 
-# Sides of a box are powers of two.
-KEYS_OF_BOX = choose(equal(psel("BLOCK_N"), 96), constant(32), psel("BLOCK_N"))
-
 ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
-    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER, {"BLOCK_N": KEYS_OF_BOX}), *c.constexprs("RING")),
+    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER), *c.constexprs("RING")),
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=(
-        *(
-            replace(one, values={"cuda": (64, 96, 128)}) if one.name == "BLOCK_N" else one
-            for one in ATTN_FWD_HOPPER.psels
-        ),
-        *by_vendor({"RING": 0}, cuda={"RING": (0, 1)}),
-    ),
+    psels=(*ATTN_FWD_HOPPER.psels, *by_vendor({"RING": 0}, cuda={"RING": (0, 1)})),
     restrictions=FORWARD_SLIM_RESTRICTIONS,
 )
 

@@ -56,8 +56,7 @@ def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     scores, own = ROWS * config["BLOCK_N"], ROWS * _head_dim(functional)
     words = scores + scores // 2 + own  # S and Out in fp32, P in 16 bits
-    in_registers = ROWS * 32 if config["BLOCK_N"] == 96 else own  # of 96 columns, the rest
-    words += in_registers // 2 if config["Q_IN_REGISTERS"] else 0
+    words += own // 2 if config["Q_IN_REGISTERS"] else 0
     return words // THREADS + OTHER_REGISTERS > REGISTERS[config["CONSUMERS"]]
 
 
@@ -66,12 +65,6 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
     of_slot = config["BLOCK_N"] * (1 if config.get("RING") else 2)
     rows = own + config["STAGES"] * of_slot
     return rows * _head_dim(functional) * ELEMENT > functional.target.shared_limit
-
-
-def _keys_in_two_parts(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    early = functional["CAUSAL"] and config["EARLY_WAIT"]  # spills: found by compiling
-    fits = config["CONSUMERS"] == 3 and not early
-    return config["BLOCK_N"] == 96 and not fits
 
 
 def _needless_ring(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -135,6 +128,5 @@ FORWARD_RESTRICTIONS = (
 
 FORWARD_SLIM_RESTRICTIONS = (
     *FORWARD_RESTRICTIONS,
-    Restriction("96 keys are for three consumers, without an early wait if causal", _keys_in_two_parts),
     Restriction("a ring has three slots, where two of keys and values do not fit", _needless_ring),
 )

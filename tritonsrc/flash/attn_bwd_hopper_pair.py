@@ -15,6 +15,9 @@ A consumer has 64 rows of dQ and 64 columns, or all where there are fewer. dSᵀ
 and each computes half of it: rows where BLOCK_M is 128, columns where BLOCK_DMODEL is. Where neither is, there is but
 one piece: each consumer computes it from its own keys, they do not meet, and the adder adds both.
 
+A piece of dQ has the order of accumulators in shared memory and in DQSum, which dq_order describes: a thread stores 16
+bytes at a time, a warp's lie together, without bank conflicts, and the adder adds a piece with one message.
+
 dS has two slots, so that one meeting is enough: who comes to the next has read the last. Products begin from zero: what
 begins from registers makes ptxas wait for the products that were issued before.
 
@@ -66,6 +69,14 @@ from aotriton.tritonsrc.flash.hopper_backward import (
 KEYS = gl.constexpr(64)  # of a consumer
 
 
+@gluon.constexpr_function
+def fragments(columns):
+    """The layout of a piece of dQ, [64, columns], in shared memory: the order of accumulators."""
+    of_thread, of_warp, of_warps = [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
+    of_columns = [[0, c] for c in (8, 16, 32) if c < columns]
+    return gl.SharedLinearLayout(of_thread + of_warp + of_warps + of_columns)
+
+
 @gluon.jit
 def meet(x):
     """Both consumers wait for each other at named barrier 9; Triton counts its own from 0. Returns x."""
@@ -75,16 +86,15 @@ def meet(x):
 
 @gluon.jit
 def add_pieces(
-    Sum, dq_slots, dq_full, dq_empty, batch, head, row, column, number,
-    ROWS_APART: gl.constexpr, COLUMNS_APART: gl.constexpr,
+    Sum, dq_slots, dq_full, dq_empty, batch, head, row, column, number, ROWS_APART: gl.constexpr
 ):  # fmt: skip
     """Adds what both consumers leave in dq_slots for the `number`-th time to Sum, the first one's at `row` and
-    `column`.
+    `column`, the second one's so many rows behind.
     """
     for c in gl.static_range(2):
         mbarrier.wait(dq_full.index(c), number & 1)
-        at = [batch, head, row + c * ROWS_APART, column + c * COLUMNS_APART]
-        async_add_shared_to_global(Sum, at, dq_slots.index(c))
+        piece = dq_slots.index(c)._reinterpret(gl.float32, Sum.block_shape, Sum.layout)
+        async_add_shared_to_global(Sum, [batch, head, row + c * ROWS_APART, column], piece)
     for c in gl.static_range(2):
         tma.store_wait(1 - c)
         mbarrier.arrive(dq_empty.index(c))
@@ -96,10 +106,11 @@ def add_steps(
     BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
 ):  # fmt: skip
     """Adds what the consumers leave of dQ in dq_slots to memory."""
-    ROWS_APART: gl.constexpr = BLOCK_M - 64
-    COLUMNS_APART: gl.constexpr = BLOCK_DMODEL - dq_slots.shape[4]
+    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
+    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     for step in range(0, steps):
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, row, 0, step, ROWS_APART, COLUMNS_APART)
+        at = row // 64 * BLOCK_DMODEL
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
         row += BLOCK_M
         last = row >= max_seqlen_q
         head += last.to(gl.int32)
@@ -134,7 +145,7 @@ def walk(
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     DK_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DMODEL, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DK_LAYOUT, 2)
-    COLUMNS: gl.constexpr = dq_slots.shape[4]
+    COLUMNS: gl.constexpr = dq_slots.shape[3]  # of a piece of dQ
     DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     TOGETHER: gl.constexpr = BLOCK_M == 128 or BLOCK_DMODEL == 128  # dQ is of the keys of both
 
@@ -190,7 +201,7 @@ def walk(
 
         dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
         mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
-        dq_slots.index(C).reshape([64, COLUMNS]).store(dq)
+        dq_slots.index(C)._reinterpret(gl.float32, [64, COLUMNS], fragments(COLUMNS)).store(dq)
         fence_async_shared()
         mbarrier.arrive(dq_full.index(C))
         dk = warpgroup_mma_wait(0, deps=[dk])
@@ -220,8 +231,8 @@ def consumer(
 
 
 @gluon.jit
-def slots(Q, K, V, DO, DQSum):
-    """Shared memory for K, V, Q, DO, lse, delta, dS, and what the consumers leave of dQ."""
+def slots(Q, K, V, DO, Sum):
+    """Shared memory for K, V, Q, DO, lse, delta, dS, and what the consumers leave for Sum."""
     BLOCK_M: gl.constexpr = Q.block_shape[2]
     BLOCK_DMODEL: gl.constexpr = Q.block_shape[3]
     k_slot = gl.allocate_shared_memory(K.dtype, [1, 1, 2 * KEYS, BLOCK_DMODEL], K.layout)
@@ -231,7 +242,7 @@ def slots(Q, K, V, DO, DQSum):
     lse_slots = row_slots(STAGES, BLOCK_M)
     delta_slots = row_slots(STAGES, BLOCK_M)
     ds_slots = slots_of_ds(Q.dtype, BLOCK_M)
-    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, 64, DQSum.block_shape[3]], DQSum.layout)
+    dq_slots = gl.allocate_shared_memory(gl.float32, [2, 1, 1, Sum.block_shape[2], 64], Sum.layout)
     return k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots
 
 
@@ -284,11 +295,12 @@ def attn_bwd_hopper_pair(
 ):
     """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch). `sm_scale` must not be negative.
 
-    Q, K, V, DO, DK, DV, DQSum: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M,
-    BLOCK_DMODEL] (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV) and [1, 1, 64, min(BLOCK_DMODEL, 64)] (DQSum).
-    BLOCK_M is 64 where BLOCK_DMODEL is 128. DQSum is fp32 and begins at zero; DQ is sm_scale * DQSum. CAUSAL needs
-    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of
-    keys `together` have their first tiles computed first.
+    Q, K, V, DO, DK, DV: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL]
+    (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV). BLOCK_M is 64 where BLOCK_DMODEL is 128. DQSum: of fp32
+    [batch, heads, cdiv(max_seqlen_q, 64) * BLOCK_DMODEL, 64], with boxes [1, 1, min(BLOCK_DMODEL, 64), 64] that are not
+    swizzled. It begins at zero; DQ is sm_scale * DQSum in the order of rows. CAUSAL needs max_seqlen_q == max_seqlen_k.
+    L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of keys `together` have their
+    first tiles computed first.
     """
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()

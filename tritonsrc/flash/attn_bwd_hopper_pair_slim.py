@@ -26,7 +26,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import KEYS, all_barriers, count_arrivals, meet, slots_of_ds
+from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
+    KEYS,
+    all_barriers,
+    count_arrivals,
+    fragments,
+    meet,
+    slots_of_ds,
+)
 from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
 from aotriton.tritonsrc.flash.hopper_backward import (
     LOG2_E,
@@ -74,15 +81,17 @@ def adder(
 ):  # fmt: skip
     """Adds both parts of dQ that the consumers leave in dq_slots to memory, and stores DK and DV in the end."""
     FIRST: gl.constexpr = dk_tensors[0].block_shape[3]
+    REST: gl.constexpr = dk_tensors[1].block_shape[3]
     group = num_heads_q // num_heads_k
     step = 0
     for member in range(group):
         head = head_k * group + member
         for row in range(first, max_seqlen_q, BLOCK_M):
+            at = row // 64 * (FIRST + REST)
             mbarrier.wait(dq_full.index(0), step & 1)
-            async_add_shared_to_global(sums[0], [batch, head, row, 0], dq_slots[0].index(0))
+            async_add_shared_to_global(sums[0], [batch, head, at, 0], dq_slots[0])
             mbarrier.wait(dq_full.index(1), step & 1)
-            async_add_shared_to_global(sums[1], [batch, head, row, FIRST], dq_slots[1].index(0))
+            async_add_shared_to_global(sums[1], [batch, head, at + FIRST, 0], dq_slots[1])
             for c in gl.static_range(2):
                 tma.store_wait(1 - c)
                 mbarrier.arrive(dq_empty.index(c))
@@ -168,7 +177,7 @@ def consumer(
 
         dv, dv_rest, dq = warpgroup_mma_wait(2, deps=[dv, dv_rest, dq])
         mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
-        dq_slots[C].index(0).reshape([BLOCK_M, COLUMNS]).store(dq)
+        dq_slots[C]._reinterpret(gl.float32, [BLOCK_M, COLUMNS], fragments(COLUMNS)).store(dq)
         fence_async_shared()
         mbarrier.arrive(dq_full.index(C))
         dk, dk_rest = warpgroup_mma_wait(0, deps=[dk, dk_rest])
@@ -218,8 +227,9 @@ def attn_bwd_hopper_pair_slim(
 ):
     """Grid and arguments as attn_bwd_hopper_pair's, with BLOCK_DMODEL the sum of two powers of two, and BLOCK_M 64.
 
-    Q, K, V, DO, DK, DV, DQSum: boxes of as many columns as the first, those with Rest: of as many as the second, and of
-    as many rows: BLOCK_M (Q, DO, DQSum) and 128 (the others). Each pair is of one tensor.
+    Q, K, V, DO, DK, DV: boxes of as many columns as the first, those with Rest: of as many as the second, and of as
+    many rows: BLOCK_M (Q, DO) and 128 (the others). DQSum, DQSumRest: boxes of so many rows of 64 numbers. Each pair is
+    of one tensor.
     """
     k_slots = slots((K, KRest), 1)
     v_slots = slots((V, VRest), 1)
@@ -228,7 +238,10 @@ def attn_bwd_hopper_pair_slim(
     lse_slots = row_slots(STAGES, BLOCK_M)
     delta_slots = row_slots(STAGES, BLOCK_M)
     ds_slots = slots_of_ds(Q.dtype, BLOCK_M)
-    dq_slots = slots((DQSum, DQSumRest), 1)
+    dq_slots = (
+        gl.allocate_shared_memory(gl.float32, DQSum.block_shape, DQSum.layout),
+        gl.allocate_shared_memory(gl.float32, DQSumRest.block_shape, DQSumRest.layout),
+    )
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     done = barrier()
     mbarrier.init(kv_full, count=1)

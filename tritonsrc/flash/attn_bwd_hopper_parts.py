@@ -10,7 +10,8 @@ equal numbers of steps. Each program adds its DK and DV to fp32 sums in memory, 
     adds DV to DVSum,         ◀─ dq_full[consumer], 1   after the last step: 64 rows x 64 columns of DV, then of DK,
     DK to DKSum               ── dq_empty[consumer] ─▶  are in its memory for dQ
 
-Pieces are counted on from the steps. A program without a step adds zeros.
+Pieces are counted on from the steps. A program without a step adds zeros. DQSum has the order of accumulators, DKSum
+and DVSum that of rows, so the memory for dQ is taken with one layout, and in the end with another.
 The order in which programs add is not fixed, so all results vary in their last bits from run to run.
 """
 
@@ -39,9 +40,9 @@ def adder(
     PIECES: gl.constexpr = BLOCK_DMODEL // 64
     add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)
     for piece in gl.static_range(PIECES):
-        add_pieces(DVSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + piece, KEYS, 0)
+        add_pieces(DVSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + piece, KEYS)
     for piece in gl.static_range(PIECES):
-        add_pieces(DKSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + PIECES + piece, KEYS, 0)
+        add_pieces(DKSum, dq_slots, dq_full, dq_empty, batch, head_k, key, 64 * piece, steps + PIECES + piece, KEYS)
 
 
 @gluon.jit
@@ -109,12 +110,13 @@ def attn_bwd_hopper_parts(
     """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch * parts). `sm_scale` must not be negative.
 
     Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO)
-    and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 128 where BLOCK_DMODEL is 64, and 64 where it is 128. DQSum, DKSum
-    and DVSum: of fp32, as q and as k, with boxes [1, 1, 64, 64]; they begin at zero. DQ is sm_scale * DQSum, DK is
-    sm_scale * DKSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q,
-    max_seqlen_q]. So many heads of keys `together` have their first tiles computed first.
+    and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 128 where BLOCK_DMODEL is 64, and 64 where it is 128. DKSum and
+    DVSum: of fp32, as k, with boxes [1, 1, 64, 64]; DQSum: as attn_bwd_hopper_pair's. All begin at zero. DQ is sm_scale
+    * DQSum in the order of rows, DK is sm_scale * DKSum. CAUSAL needs max_seqlen_q == max_seqlen_k. L and Delta are
+    contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of keys `together` have their first tiles computed
+    first.
     """
-    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
+    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DKSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     mbarrier.init(kv_full, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
