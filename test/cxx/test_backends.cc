@@ -166,8 +166,8 @@ TEST("the hopper backward of causal attention has heads that begin together") {
   CHECK_EQ(recording.launches.size(), 3u);
   CHECK_EQ(recording.launches.at(0).entry, "attn_bwd_hopper_prepare");
   CHECK_EQ(recording.launches.at(2).entry, "attn_bwd_hopper_finish");
-  const Tensor<4> sum = dq_sum(reinterpret_cast<uintptr_t>(p.workspace) + 8 * 16 * 1000 * 4, s.batch, s.heads,
-                               s.seqlen_q, s.head_dim);
+  const Tensor<4> sum =
+      dq_sum(reinterpret_cast<uintptr_t>(p.workspace) + 8 * 16 * 1000 * 4, s.batch, s.heads, s.seqlen_q, s.head_dim);
 
   const RecordedLaunch& main = recording.launches.at(1);
   CHECK_EQ(main.entry, "attn_bwd_hopper_pair");
