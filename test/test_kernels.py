@@ -139,6 +139,22 @@ def dq_places(seqlen: int, width: int) -> np.ndarray:
     return row // 64 * 64 * width + piece
 
 
+@pytest.mark.parametrize("columns", [32, 64])
+def test_shared_memory_has_a_piece_of_dq_in_the_order_of_its_sum(columns: int) -> None:
+    """The layout that the Hopper kernels stage dq in says where each bit of an offset goes, in rows and columns."""
+    pytest.importorskip("triton")
+    from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import fragments
+
+    places = np.zeros((64, columns), int)
+    for offset in range(places.size):
+        row = column = 0
+        for bit, (rows, across) in enumerate(fragments(columns).offset_bases):
+            if offset >> bit & 1:
+                row, column = row ^ rows, column ^ across
+        places[row, column] = offset
+    assert (places == dq_places(64, columns)).all()
+
+
 def in_order(rows: np.ndarray, width: int) -> np.ndarray:
     """The sum of dq that has these rows; NaN elsewhere."""
     *outer, seqlen, columns = rows.shape
