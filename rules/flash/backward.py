@@ -442,17 +442,20 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
 
 HEAD_DIM_SPLIT_SLIM = c.HEAD_DIM_SLIM.narrowed(192)
 
-ATTN_BWD_HOPPER_DK_DV_SLIM = replace(
-    ATTN_BWD_HOPPER_DK_DV,
-    name="attn_bwd_hopper_dk_dv_slim",
-    arguments=(
-        *c.in_two_parts(ATTN_BWD_HOPPER_DK_DV),
-        *c.constexprs("K_IN_REGISTERS"),
-    ),
-    choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128), "K_IN_REGISTERS": (0, 1)}),
-    restrictions=SPLIT_SLIM_RESTRICTIONS,
-)
+
+def _slim(kernel: KernelDescription, name: str) -> KernelDescription:
+    """A kernel of DK and DV with its columns in two parts."""
+    return replace(
+        kernel,
+        name=name,
+        arguments=(*c.in_two_parts(kernel), *c.constexprs("K_IN_REGISTERS")),
+        choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
+        psels=by_vendor(cuda={"BLOCK_M": (64, 128), "K_IN_REGISTERS": (0, 1)}),
+        restrictions=SPLIT_SLIM_RESTRICTIONS,
+    )
+
+
+ATTN_BWD_HOPPER_DK_DV_SLIM = _slim(ATTN_BWD_HOPPER_DK_DV, "attn_bwd_hopper_dk_dv_slim")
 
 ATTN_BWD_HOPPER_DQ_SLIM = replace(
     ATTN_BWD_HOPPER_DQ,
@@ -492,21 +495,11 @@ ATTN_BWD_HOPPER_DK_DV_PARTS = replace(
     guards=ATTN_BWD_HOPPER_PARTS.guards,
 )
 
-ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS = replace(
-    ATTN_BWD_HOPPER_DK_DV_PARTS,
-    name="attn_bwd_hopper_dk_dv_slim_parts",
-    arguments=(
-        *c.in_two_parts(ATTN_BWD_HOPPER_DK_DV_PARTS),
-        *c.constexprs("K_IN_REGISTERS"),
-    ),
-    choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128), "K_IN_REGISTERS": (0, 1)}),
-    restrictions=SPLIT_SLIM_RESTRICTIONS,
-)
+ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS = _slim(ATTN_BWD_HOPPER_DK_DV_PARTS, "attn_bwd_hopper_dk_dv_slim_parts")
 
-ATTN_BWD_HOPPER_SPLIT_FINISH = KernelDescription(
+ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
+    ATTN_BWD_HOPPER_FINISH,
     name="attn_bwd_hopper_split_finish",
-    family=c.FAMILY,
     arguments=(
         Tensor("DKSum", DK_SUM),
         Tensor("DVSum", DV_SUM),
@@ -522,13 +515,9 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = KernelDescription(
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
     # 128 rows of both spill with four warps.
     psels=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
-    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
-    tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),
     work=c.row_work("BLOCK_M", of="k", tensors=6),
     guards=(c.GUARD_K,),
-    restrictions=RESTRICTIONS,
-    archs=("sm_90",),
 )
 
 OPERATOR = Operator(
