@@ -15,6 +15,7 @@ from aotriton.torch.transforms import (
     register_autocast,
     register_autograd,
     register_fake,
+    register_traced,
     unfold,
 )
 
@@ -83,37 +84,8 @@ class _Gradients(torch.autograd.Function):
         raise NotImplementedError("attn_bwd: a gradient of the gradient is asked for, which does not exist")
 
 
-RECORDED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
-TWIN = OPS._attn_fwd.default
-
-
-def _autograd(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    sm_scale: float | None = None,
-    causal: bool = False,
-    hints: str = "",
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a gradient is recorded, _Attention; without hints an operator of torch that has its derivative in C++, and
-    its kernels from operators.cc: as _Attention, at less cost for the host. For the same reason this is written out
-    where `autograd_of` would do, and passes no keyword that it need not.
-    """
-    if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
-        return TWIN(q, k, v, sm_scale=sm_scale, causal=causal, hints=hints)
-    if type(q) in PLAIN:
-        hints = within(hints)
-        if not hints:
-            if sm_scale is None:
-                found = RECORDED(q, k, v, None, 0.0, causal)
-            else:
-                found = RECORDED(q, k, v, None, 0.0, causal, scale=sm_scale)
-            return found[0], found[1]
-    return _Attention.apply(q, k, v, sm_scale, causal, hints)
-
-
-register_autograd("attn_fwd", _autograd)
+RECORDING = autograd_of("attn_fwd", _Attention)
+register_autograd("attn_fwd", RECORDING)
 register_autograd("attn_bwd", autograd_of("attn_bwd", _Gradients))
 register_autocast("attn_fwd")
 
@@ -128,4 +100,6 @@ def _folding(operator: Any) -> Any:
 
 
 torch.library.register_vmap("aotriton::attn_fwd", _folding(OPS.attn_fwd))
+register_traced("attn_fwd", RECORDING)
+torch.library.register_vmap("aotriton::_traced_attn_fwd", _folding(OPS.attn_fwd))
 torch.library.register_vmap("aotriton::attn_bwd", _folding(OPS.attn_bwd))

@@ -54,6 +54,15 @@ def autograd_of(name: str, function: Any) -> Any:
     return autograd
 
 
+def register_traced(name: str, kernel: Any) -> None:
+    operator = getattr(torch.ops.aotriton, name).default
+    traced = f"_traced_{name}"
+    LIBRARY.define(str(operator._schema).replace(f"aotriton::{name}(", f"{traced}("))
+    LIBRARY.impl(traced, kernel, "CompositeImplicitAutograd")
+    LIBRARY.impl(name, getattr(torch.ops.aotriton, traced).default, "PythonTLSSnapshot")
+    register_autocast(traced)
+
+
 def register_autocast(name: str) -> None:
     """Under autocast, the operator's floating tensors become what autocast computes in."""
     operator = getattr(torch.ops.aotriton, name)

@@ -35,7 +35,7 @@ aotriton_error compute_as(const char* op, const Call& call, const std::string& h
 
 }  // namespace
 
-Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<double> sm_scale, bool causal) {
+Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal) {
   require_rank("attn_fwd", "q", q, 4);
   require_rank("attn_fwd", "k", k, 4);
   require_rank("attn_fwd", "v", v, 4);
@@ -59,7 +59,7 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, std::optio
 }
 
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
-                     const Tensor& logsumexp, std::optional<double> sm_scale, bool causal, bool deterministic) {
+                     const Tensor& logsumexp, Scale sm_scale, bool causal, bool deterministic) {
   for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
     require_rank("attn_bwd", one.name, one.tensor, 4);
   require_rank("attn_bwd", "logsumexp", logsumexp, 3);
@@ -100,6 +100,22 @@ aotriton_error compute(const Forward& call, const std::string& hints) {
 aotriton_error compute(const Backward& call, const std::string& hints) {
   return compute_as("attn_bwd", call, hints, aotriton_attn_bwd_workspace_size, aotriton_attn_bwd,
                     aotriton_explain_attn_bwd);
+}
+
+std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
+                                    const std::string& hints) {
+  const Forward call = forward_of(q, k, v, sm_scale, causal);
+  raise_if(compute(call, hints));
+  return {call.out, call.logsumexp};
+}
+
+std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                            const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
+                                            std::optional<bool> deterministic, const std::string& hints) {
+  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, causal,
+                                    deterministic ? *deterministic : deterministic_algorithms());
+  raise_if(compute(call, hints));
+  return {call.dq, call.dk, call.dv};
 }
 
 }  // namespace aotriton_torch

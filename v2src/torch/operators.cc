@@ -1,8 +1,6 @@
 // torch.ops.aotriton: the operators for tensors of a GPU, and of a CPU, where reference.cc computes.
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
-
 #include "torch/attention.h"
 #include "torch/counts.h"
 #include "torch/gemm.h"
@@ -12,51 +10,6 @@
 namespace aotriton_torch {
 
 namespace {
-
-using Scale = std::optional<double>;
-
-std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
-                                    const std::string& hints) {
-  const Forward call = forward_of(q, k, v, sm_scale, causal);
-  raise_if(compute(call, hints));
-  return {call.out, call.logsumexp};
-}
-
-std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                                            const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
-                                            std::optional<bool> deterministic, const std::string& hints) {
-  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, causal,
-                                    deterministic ? *deterministic : deterministic_algorithms());
-  raise_if(compute(call, hints));
-  return {call.dq, call.dk, call.dv};
-}
-
-// The same pair as torch's operator for backends of others, whose derivative is in C++ already: attention.py calls it
-// where a gradient is recorded. It has no hints. What it hands from forward to backward beside out and logsumexp, and
-// the gradient of a bias, is undefined here.
-using Recorded = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
-
-Recorded recorded_fwd(const Tensor& q, const Tensor& k, const Tensor& v, std::optional<Tensor> bias, double dropout_p,
-                      bool causal, bool return_debug_mask, Scale sm_scale) {
-  if (bias || dropout_p != 0 || return_debug_mask) fail("attn_fwd: a bias, dropout or a debug mask is asked for");
-  auto [out, logsumexp] = attn_fwd(q, k, v, sm_scale, causal, "");
-  return {out, logsumexp, Tensor(), Tensor(), q.size(2), k.size(2), Tensor(), Tensor(), Tensor()};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> recorded_bwd(
-    const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& /* bias */,
-    const std::vector<bool>& /* which gradients are wanted: the kernels make all */, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& /* cum_seq_q */, const Tensor& /* cum_seq_k */, int64_t /* max_q */,
-    int64_t /* max_k */, double /* dropout_p */, bool causal, const Tensor& /* philox_seed */,
-    const Tensor& /* philox_offset */, Scale sm_scale) {
-  auto [dq, dk, dv] = attn_bwd(q, k, v, out, dout, logsumexp, sm_scale, causal, std::nullopt, "");
-  return {dq, dk, dv, Tensor()};
-}
-
-void implement_recorded(torch::stable::detail::StableLibrary& m) {
-  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_BOX(recorded_fwd));
-  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_BOX(recorded_bwd));
-}
 
 constexpr const char* kSchemas[] = {
     "attn_fwd(Tensor q, Tensor k, Tensor v, *, float? sm_scale=None, bool causal=False, str hints=\"\") "
@@ -96,10 +49,6 @@ STABLE_TORCH_LIBRARY(aotriton, m) {
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CUDA, m) { implement(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CPU, m) { implement(m); }
-
-STABLE_TORCH_LIBRARY_IMPL(aten, CUDA, m) { implement_recorded(m); }
-
-STABLE_TORCH_LIBRARY_IMPL(aten, CPU, m) { implement_recorded(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(aotriton, CompositeExplicitAutograd, m) {
   m.impl("_activate", TORCH_BOX(activate));
