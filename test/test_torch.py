@@ -4,8 +4,10 @@ autocast and vmap. What torch makes of it on a GPU is in test/gpu/test_torch.py.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the preset 
 pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
 
 import aotriton  # noqa: E402
 from aotriton.torch import attention, gemm  # noqa: E402
@@ -174,16 +179,165 @@ def test_attention_has_gradients() -> None:
         assert not OPS.attn_fwd(q, k, v)[0].requires_grad
 
 
+@pytest.mark.parametrize("asking", ["q", "k", "v", "qk", "kv", "qkv"])
+@pytest.mark.parametrize("hints", ["", "schedule=dfs"])
+def test_some_inputs_ask_for_a_gradient(asking: str, hints: str) -> None:
+    """Whichever inputs ask for a gradient get attn_bwd's, and the others none."""
+    given = {name: tensor(1, 2, 9, 16, seed=i).requires_grad_(name in asking) for i, name in enumerate("qkv")}
+    dout = tensor(1, 2, 9, 16, seed=3)
+    out, logsumexp = OPS.attn_fwd(*given.values(), sm_scale=0.3, causal=True, hints=hints)
+    out.backward(dout)
+    with torch.no_grad():
+        expected = OPS.attn_bwd(*given.values(), out, dout, logsumexp, sm_scale=0.3, causal=True)
+    for (name, one), gradient in zip(given.items(), expected, strict=True):
+        assert torch.equal(one.grad, gradient) if name in asking else one.grad is None
+
+
+@pytest.fixture
+def ran() -> Iterator[set[str]]:
+    """Names of this package's Python functions that run."""
+    names: set[str] = set()
+    folder = str(Path(aotriton.torch.__file__).parent)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            names.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    yield names
+    sys.setprofile(None)
+
+
+@pytest.mark.parametrize("hints", ["", "schedule=dfs"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_autograd_is_not_python(hints: str, recorded: bool, ran: set[str]) -> None:
+    """A call in eager mode comes through autograd, forward and backward, without a Python function of ours, be a
+    gradient recorded or not, with hints and without; for tensors of a GPU the kernel is the same.
+    """
+    q = Q.clone().requires_grad_(recorded)
+    for context in (contextlib.nullcontext, torch.no_grad, torch.inference_mode):
+        with context():
+            out, _ = OPS.attn_fwd(q, K, K, hints=hints)
+    out, _ = OPS.attn_fwd(q, K, K, hints=hints)
+    if recorded:
+        out.sum().backward()
+    sys.setprofile(None)
+    assert not ran
+    table = torch._C._dispatch_dump_table("aotriton::attn_fwd").splitlines()
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        (line,) = (line for line in table if line.startswith(f"{key}:"))
+        assert "autograd.cc" in line
+
+
+TRACED = ["aotriton._attn_fwd.default", "aotriton._attn_bwd.default"]
+
+
+class Seen(TorchDispatchMode):
+    """Names of the operators that are called, of which one may be told to fail."""
+
+    def __init__(self, failing: str = "") -> None:
+        super().__init__()
+        self.failing, self.names = failing, []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(operator))
+        if str(operator) == self.failing:
+            raise KeyError(self.failing)
+        return operator(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_this_librarys_operators() -> None:
+    """A mode of torch's, as a tracer is one, sees attention as operators of this library, forward and backward, as autocast and vmap leave them; results are those without a mode."""
+    x = torch.stack([Q, 2 * Q]).float()
+    expected, given = x.clone().requires_grad_(), x.clone().requires_grad_()
+    call = torch.vmap(lambda q: attention(q, q, q, causal=True))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call(expected).float().square().sum().backward()
+        with Seen() as seen:
+            call(given).float().square().sum().backward()
+    assert torch.equal(given.grad, expected.grad)
+    assert [name for name in seen.names if "att" in name] == [
+        "aotriton._attn_fwd.default",
+        "aotriton._attn_bwd.default",
+    ]
+    with torch.inference_mode(), Seen() as seen:
+        assert torch.equal(attention(Q, K, K), attention(Q, K, K))
+
+
+def test_a_subclass_sees_this_librarys_operators() -> None:
+    """So does a class of tensors that has its own way with operators."""
+    seen = []
+
+    class Wrapped(torch.Tensor):
+        inner: Any
+
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            one = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            one.inner = inner
+            return one
+
+        @classmethod
+        def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(operator))
+            inner = partial(tree_map_only, cls, lambda one: one.inner)
+            return tree_map_only(torch.Tensor, cls, operator(*inner(args), **inner(kwargs or {})))
+
+    q = Wrapped(Q).requires_grad_()
+    attention(q, q, q, causal=True).sum().backward()
+    expected = Q.clone().requires_grad_()
+    attention(expected, expected, expected, causal=True).sum().backward()
+    assert torch.equal(q.grad.inner, expected.grad)
+    assert [name for name in seen if "att" in name] == TRACED
+
+
+def test_exceptions_of_others_come_through() -> None:
+    """What a mode, or a hook of tensors that are saved, raises in a call is what the caller catches; after a refused
+    hint the next call is told none.
+    """
+    q = Q.clone().requires_grad_()
+
+    def refuse(_: Any) -> Any:
+        raise KeyError("a hook")
+
+    with pytest.raises(KeyError, match="a hook"), torch.autograd.graph.saved_tensors_hooks(refuse, refuse):
+        attention(q, q, q)
+    with pytest.raises(KeyError, match="attn_fwd"), Seen("aotriton._attn_fwd.default"):
+        attention(q, q, q)
+    with pytest.raises(RuntimeError, match="sideways"):
+        OPS.attn_fwd(q, q, q, hints="schedule=sideways")
+    OPS.attn_fwd(q, q, q)
+
+
+def test_torchs_checks_hold() -> None:
+    """What was saved and changed since, and a derivative in the other direction, are refused."""
+    leaf = Q.clone().requires_grad_()
+    q = leaf * 1
+    out = attention(q, q, q)
+    q.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        torch.func.jvp(lambda x: attention(x, x, x), (Q,), (Q,))
+
+
+def test_tensors_without_memory() -> None:
+    """On the device meta, autograd's kernel is the one in Python: gradients have shapes."""
+    q, k = Q.to("meta").requires_grad_(), K.to("meta").requires_grad_()
+    attention(q, k, k, causal=True).sum().backward()
+    assert q.grad.shape == Q.shape
+    assert k.grad.shape == K.shape
+
+
 def test_a_gradient_has_no_gradient() -> None:
     """Who asks for a second derivative is told that there is none."""
     q = tensor(1, 2, 9, 16).requires_grad_()
     (gradient,) = torch.autograd.grad(attention(q, q, q).sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="_backward is not implemented"):
         torch.autograd.grad(gradient.sum(), q)
-    with aotriton.hints(schedule="dfs"):
-        out = attention(q, q, q)
+    out, logsumexp = OPS.attn_fwd(q, q, q)
     with pytest.raises(NotImplementedError, match="attn_bwd: a gradient of the gradient"):
-        torch.autograd.grad(out.sum(), q, create_graph=True)
+        OPS.attn_bwd(q, q, q, out, out, logsumexp)
 
 
 def test_a_recorded_call_takes_no_more_than_it_says() -> None:
@@ -302,7 +456,8 @@ def test_the_library_is_found_by_folder(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_by_name_is_there() -> None:
     """What the library takes from torch where it exists, outside of the headers of the stable ABI, this torch has; of
-    CUDA, if it has CUDA. Nothing would fail without: calls would be deterministic, or SDPA's backend have no fallback.
+    CUDA, if it has CUDA. Nothing would fail without: calls would be deterministic, SDPA's backend have no fallback, or
+    autograd be Python.
     """
     import ctypes
     import subprocess
@@ -313,7 +468,7 @@ def test_what_is_asked_for_by_name_is_there() -> None:
     ).stdout
     names = [line.split()[1] for line in listed.splitlines() if line.split()[0] == "w"]
     names = [name for name in names if name.startswith(("aoti_torch_", "_ZN2at", "_ZNK2at"))]
-    assert len(names) == 5
+    assert len(names) == 6
     libtorch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch.so"))
     missing = [name for name in names if not hasattr(libtorch, name)]
     assert missing == ([] if torch.version.cuda else [name for name in names if "cuda" in name])

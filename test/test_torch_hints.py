@@ -206,6 +206,42 @@ def test_checkpoint(compiled: bool, told: Callable[[], Any]) -> None:
     assert seen["attn_bwd", "schedule=dfs"] == 1
 
 
+def test_checkpoint_that_forgets(told: Callable[[], Any]) -> None:
+    """Without the context function, what a checkpoint computes again after the region is told nothing; the backward is
+    that of the first time.
+    """
+    q = Q.clone().requires_grad_()
+    with aotriton.hints(schedule="dfs"):
+        out = checkpoint(lambda x: attention(x, x, x).sin(), q, use_reentrant=False)
+    out.float().sum().backward()
+    assert told() == both("schedule=dfs")
+
+
+def test_a_backward_of_another_thread(told: Callable[[], Any]) -> None:
+    """A backward has its forward's hints wherever it runs, each of several its own; and nobody else's."""
+    outs = []
+    for wish in ("dfs", "bfs", "dfs"):
+        with aotriton.hints(schedule=wish):
+            outs.append(OPS.attn_fwd(*[Q.clone().requires_grad_()] * 3, hints="deterministic=1")[0])
+    outs.append(OPS.attn_fwd(*[Q.clone().requires_grad_()] * 3, hints="schedule=dfs")[0])
+    outs.append(attention(*[Q.clone().requires_grad_()] * 3))
+    for out in outs:
+        thread = threading.Thread(target=out.float().sum().backward)
+        thread.start()
+        thread.join()
+    expected = both("schedule=dfs deterministic=1", 2) + both("schedule=bfs deterministic=1") + both("schedule=dfs")
+    assert told() == expected
+
+
+def test_hints_that_nobody_gave() -> None:
+    """A backward by itself that names hints by a number of none is refused."""
+    backward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
+    none, rows = torch.empty(0), Q[..., 0].float()
+    rest = [Q, rows, none, none, -1000, 5, 0.0, False, none, none]
+    with pytest.raises(RuntimeError, match="attn_bwd: hints that no forward was told"):
+        backward(Q, Q, Q, Q, none, [True, True, True, False], *rest)
+
+
 def test_passes_over_a_graph(told: Callable[[], Any]) -> None:
     """Hints survive copies of a graph and of its nodes; a call that is dropped takes its own along; calls that differ
     in hints alone are not made one.

@@ -9,7 +9,6 @@ import torch
 from aotriton.torch import library  # noqa: F401 (defines the operators)
 from aotriton.torch.hints import within
 from aotriton.torch.transforms import (
-    PLAIN,
     autograd_of,
     fold,
     register_autocast,
@@ -20,6 +19,7 @@ from aotriton.torch.transforms import (
 )
 
 OPS = torch.ops.aotriton
+FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a microsecond
 
 
 def attention(
@@ -34,7 +34,7 @@ def attention(
 
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
-    out, _ = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal, hints=within())
+    out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, hints=within())
     return out
 
 
@@ -84,8 +84,11 @@ class _Gradients(torch.autograd.Function):
         raise NotImplementedError("attn_bwd: a gradient of the gradient is asked for, which does not exist")
 
 
-RECORDING = autograd_of("attn_fwd", _Attention)
-register_autograd("attn_fwd", RECORDING)
+# autograd.cc has the kernel for tensors of a CPU and of a GPU. This one is for what tracers see, and other devices; and
+# for all tensors in a release of torch that the library was not built with.
+AUTOGRAD = autograd_of("attn_fwd", _Attention)
+register_autograd("attn_fwd", AUTOGRAD)
+register_traced("attn_fwd", AUTOGRAD)
 register_autograd("attn_bwd", autograd_of("attn_bwd", _Gradients))
 register_autocast("attn_fwd")
 
@@ -99,7 +102,6 @@ def _folding(operator: Any) -> Any:
     return vmap
 
 
-torch.library.register_vmap("aotriton::attn_fwd", _folding(OPS.attn_fwd))
-register_traced("attn_fwd", RECORDING)
-torch.library.register_vmap("aotriton::_traced_attn_fwd", _folding(OPS.attn_fwd))
+for name in ("attn_fwd", "_traced_attn_fwd"):
+    torch.library.register_vmap(f"aotriton::{name}", _folding(OPS.attn_fwd))
 torch.library.register_vmap("aotriton::attn_bwd", _folding(OPS.attn_bwd))

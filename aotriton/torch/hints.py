@@ -43,7 +43,8 @@ def text_of(wishes: Mapping[str, Any]) -> str:
 
 def within(own: str = "") -> str:
     """What a call here is told: the hints of all regions around it, then its own, which count where both speak."""
-    return own if own.startswith(_HERE.text) else f"{_HERE.text} {own}".strip()
+    here = _HERE.text
+    return own if own.startswith(here) else f"{here} {own}".strip()
 
 
 @contextmanager

@@ -55,6 +55,12 @@ def autograd_of(name: str, function: Any) -> Any:
 
 
 def register_traced(name: str, kernel: Any) -> None:
+    """For an operator whose autograd is C++: where a mode or a subclass with ``__torch_dispatch__`` sees calls, as a
+    compiler's tracer does, ``kernel`` is autograd's, as in `register_autograd`.
+
+    There torch dispatches to PythonTLSSnapshot first, before vmap, autocast and autograd. So the call becomes one of an
+    operator of its own, which needs all three, and of which nothing remains but what ``kernel`` calls.
+    """
     operator = getattr(torch.ops.aotriton, name).default
     traced = f"_traced_{name}"
     LIBRARY.define(str(operator._schema).replace(f"aotriton::{name}(", f"{traced}("))

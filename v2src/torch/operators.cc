@@ -20,7 +20,7 @@ constexpr const char* kSchemas[] = {
     "-> Tensor",
 };
 
-// Each operator has a twin: autograd's kernel of the first, which is Python, calls the second, which has none. To call
+// Each operator has a twin: autograd's kernel in Python of the first one calls the second, which has none. To call
 // the first one past autograd would cost the host as much again.
 std::string twin_of(const char* name_or_schema) { return std::string(1, '_').append(name_or_schema); }
 
