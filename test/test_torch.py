@@ -247,7 +247,9 @@ class Seen(TorchDispatchMode):
 
 
 def test_a_mode_sees_this_librarys_operators() -> None:
-    """A mode of torch's, as a tracer is one, sees attention as operators of this library, forward and backward, as autocast and vmap leave them; results are those without a mode."""
+    """A mode of torch's, as a tracer is one, sees attention as operators of this library, forward and backward, behind
+    autocast and vmap; results are those without a mode.
+    """
     x = torch.stack([Q, 2 * Q]).float()
     expected, given = x.clone().requires_grad_(), x.clone().requires_grad_()
     call = torch.vmap(lambda q: attention(q, q, q, causal=True))

@@ -142,6 +142,33 @@ def test_tensors_of_different_devices_are_refused() -> None:
         attention(q, k, v.cpu())
 
 
+def test_autograd_is_not_python() -> None:
+    """A recorded call comes through autograd without a Python function of ours; its gradients are attn_bwd's, and its
+    backward, in a thread of autograd's, is told the forward's hints.
+    """
+    q, k, v, dout = problem(True)
+    q.requires_grad_(), v.requires_grad_()
+    names, folder = [], str(Path(aotriton.torch.__file__).parent)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            names.append(frame.f_code.co_name)
+
+    before = stats()["hints"].get("attn_bwd", {}).get("schedule=bfs deterministic=1", 0)
+    sys.setprofile(note)
+    out, logsumexp = OPS.attn_fwd(q, k, v, causal=True, hints="schedule=bfs deterministic=1")
+    out.backward(dout)
+    sys.setprofile(None)
+    assert not names
+    after = stats()["hints"]["attn_bwd"]["schedule=bfs deterministic=1"]
+    assert after - before == 1
+    assert not logsumexp.requires_grad
+    with torch.no_grad():
+        expected = OPS.attn_bwd(q, k, v, out, dout, logsumexp, causal=True, hints="schedule=bfs deterministic=1")
+    assert torch.equal(q.grad, expected[0])
+    assert torch.equal(v.grad, expected[2])
+
+
 def test_errors_name_the_argument() -> None:
     """What the library refuses, it refuses in its own words."""
     q, k, v, _ = problem(False)
