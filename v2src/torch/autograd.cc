@@ -30,12 +30,13 @@ class TorchTensor {
 
 using Results = std::tuple<TorchTensor, TorchTensor, TorchTensor, TorchTensor, int64_t, int64_t, TorchTensor,
                            TorchTensor, TorchTensor>;
-using NoBias = std::optional<void*>;
+using NoBias = std::optional<void*>;  // where torch has std::optional<at::Tensor>
 
-extern "C" __attribute__((weak)) Results
-torch_fused_attention(const AtenTensorOpaque& q, const AtenTensorOpaque& k, const AtenTensorOpaque& v, const NoBias& bias, double dropout_p, bool causal, bool return_debug_mask, Scale scale) asm(
-    "_ZN2at4_ops48_scaled_dot_product_fused_attention_overrideable4callERKNS_6TensorES4_S4_"
-    "RKSt8optionalIS2_EdbbS5_IdE");
+using FusedAttention = Results(const AtenTensorOpaque& q, const AtenTensorOpaque& k, const AtenTensorOpaque& v,
+                               const NoBias& bias, double dropout_p, bool causal, bool return_debug_mask, Scale scale);
+extern "C" __attribute__((weak)) FusedAttention torch_fused_attention asm(
+    "_ZN2at4_ops48_scaled_dot_product_fused_attention_overrideable4callERKNS_6TensorES4_S4_RKSt8optionalIS2_EdbbS5_"
+    "IdE");
 
 // Another release of torch may have other classes. There autograd's kernel is the one in Python.
 bool is_release_of_build() { return aoti_torch_abi_version() >> 48 == TORCH_ABI_VERSION >> 48; }
