@@ -15,7 +15,7 @@ from typing import Any
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.borrow import siblings
-from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
+from aotriton.rules.database import Measurement, Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune import station
@@ -31,7 +31,7 @@ from aotriton.tune.progress import Progress
 from aotriton.tune.search.mind import Step
 from aotriton.tune.search.space import Trial
 from aotriton.tune.under_way import Gpu, Search, Waiting
-from aotriton.tune.usage import Usage
+from aotriton.tune.usage import Usage, Why
 from aotriton.tune.worker import UNTOLD, Conditions, Device, Race, Request, Result
 from aotriton.tune.writer import Image, Writer
 
@@ -70,6 +70,7 @@ class Engine:
         self._images = Images(self.cluster, self.store, self.checksums, self.progress)
         self._writer = Writer(self.database.path, self.cluster.wake)
         self._canaries: list[Canary] = []
+        self._tensors: dict[object, set[str]] = {}  # by what tells a problem's tensors from others: GPUs that made them
         self._last_best: dict[str, str] = {}  # functional: the config that won its last bin
         self._trial_s = 0.05
         self._lost: list[str] = []
@@ -102,6 +103,9 @@ class Engine:
         self._assign()
         if not self._waiting and not self._open:
             return False
+        why = self._missing()
+        for gpu in self._gpus.values():
+            self.usage.waits(gpu.address, None if gpu.flying else why)
         if self._lost and not self._gpus and self.cluster.address is None:
             raise TuningError(self._lost[-1])
         if self.progress.due:
@@ -141,7 +145,10 @@ class Engine:
             if not search.thinking.done():
                 return
             step, search.thinking = _thought(search.thinking), None
-            search.through, search.vain, search.winner = step.finished, not step.asked, step.winner
+            search.through, search.vain = step.finished, not step.asked
+            if step.winner and step.winner != search.winner:
+                self._compile_borrowed(search.spec(step.winner))
+            search.winner = step.winner
             for config in step.asked:
                 spec = search.spec(config)
                 search.specs[spec.name] = spec
@@ -149,6 +156,8 @@ class Engine:
                     self._tell(search, spec.name, known.status, known.median_us)
                 else:
                     self._want(search, spec)
+            for config in step.likely:
+                self._images.want_perhaps(search.spec(config))
 
     def _want(self, search: Search, spec: ImageSpec) -> None:
         if image := self._images.want(search, spec):
@@ -204,6 +213,16 @@ class Engine:
                 if search := self._next(gpu, ready):
                     self._measure(gpu, search)
 
+    def _missing(self) -> Why:
+        """What a GPU waits for that has no job now."""
+        if any(one.compiling for one in self._open):
+            return Why.IMAGES
+        if any(one.thinking for one in self._open):
+            return Why.STRATEGIES
+        if self._waiting:
+            return Why.BEGIN
+        return Why.GPUS if any(one.measuring and not one.through for one in self._open) else Why.END
+
     def _next(self, gpu: Gpu, ready: Sequence[Search]) -> Search | None:
         """The problem that this GPU is to go on with, of those that are ``ready``: its own, the next that is compiled,
         or one of another GPU.
@@ -216,11 +235,16 @@ class Engine:
         whole = [one for one in free if not one.compiling]
         for searches in (whole, free if not gpu.flying else []):
             if searches:
-                return searches[0]
+                return min(searches, key=lambda one: self._strange(gpu, one))
         shared = [one for one in ready if len(one.ready) > AHEAD * self._batch()]
         if gpu.flying or not shared:
             return None
         return max(shared, key=lambda one: len(one.ready))
+
+    def _strange(self, gpu: Gpu, search: Search) -> int:
+        """0: the GPU made the problem's tensors, which kernels of one shape share; 1: nobody did; 2: others did."""
+        made = self._tensors.get(search.data)
+        return 1 if not made else 0 if gpu.address in made else 2
 
     def _batch(self) -> int:
         """Candidates in a job: so many that all GPUs together end JOBS_A_SECOND."""
@@ -229,6 +253,7 @@ class Engine:
     def _measure(self, gpu: Gpu, search: Search) -> None:
         search.visits += gpu.search is not search
         gpu.turn(search)
+        self._tensors.setdefault(search.data, set()).add(gpu.address)
         self._take(gpu, search)
         likely = self._last_best.get(str(search.problem.functional))
         names = sorted(search.ready, key=lambda name: search.ready[name].config != likely)[: self._batch()]
@@ -292,7 +317,7 @@ class Engine:
         gpu.failures = 0
         for note in made.notes:
             self.progress.note(note)
-        self.usage.measured(gpu.address, made.seconds)
+        self.usage.measured(gpu.address, made.seconds, made.preparing)
         gpu.has -= set(made.missing)
         if job.race:
             search.racing = False
@@ -372,6 +397,8 @@ class Engine:
         if gpu := self._gpus.pop(address, None):
             self.usage.left(address)
             gpu.turn(None)
+            for having in self._tensors.values():
+                having.discard(address)
             for key, (search, job) in gpu.flying.items():
                 del self._jobs[key]
                 self.cluster.forget(key)
@@ -459,15 +486,15 @@ class Engine:
             return
         self._writer.change(lambda database: database.put_winners(winners))
         (winner,) = winners
-        self._compile_borrowed(functional, winner)
+        self._compile_borrowed(ImageSpec.of(functional, winner.psels, winner.copts))
         config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
         self._last_best[str(functional)] = config
         self.progress.solved(problem, config, winner.median_us)
 
-    def _compile_borrowed(self, functional: Functional, winner: Winner) -> None:
+    def _compile_borrowed(self, winner: ImageSpec) -> None:
         """What siblings borrow is to be known to fit: it is compiled while GPUs measure, and there when it is asked."""
-        for other in siblings(functional):
-            self._images.want_later(ImageSpec.of(other, winner.psels, winner.copts))
+        for other in siblings(winner.functional):
+            self._images.want_later(ImageSpec.of(other, dict(winner.psels), dict(winner.copts)))
 
     def _close(self, search: Search) -> None:
         if search in self._open:
@@ -512,7 +539,7 @@ class Engine:
 
     def _settle(self) -> None:
         """Records what is under way still, if it comes soon; leaves nothing behind."""
-        self.usage.ended = time.monotonic()
+        self.usage.end()
         self.cluster.stop()
         until = time.monotonic() + 5
         while any(gpu.flying for gpu in self._gpus.values()) and time.monotonic() < until:

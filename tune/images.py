@@ -26,6 +26,7 @@ class Images:
         self._made: dict[str, Made] = {}
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now: who waits for it
         self._jobs: dict[str, tuple[str, int]] = {}  # image and how often it was tried, by the job's key
+        self._later: set[str] = set()  # images whose job waits until there is nothing else to do
         self.compilers: dict[str, int] = {}  # by address: how many images at a time
 
     def __getitem__(self, name: str) -> Made:
@@ -62,7 +63,9 @@ class Images:
             if image := self.stored(name):
                 return image
             self._users[name] = []
-        if not self._users[name]:  # nobody compiles it, or only when there is nothing else to do
+            self._compile(spec, 1)
+        elif name in self._later:
+            self._later.discard(name)
             self._compile(spec, 1)
         search.compiling.add(name)
         self._users[name].append(search)
@@ -72,7 +75,15 @@ class Images:
         """Has it compiled when there is nothing else to do."""
         if spec.name not in self._users and not self.stored(spec.name):
             self._users[spec.name] = []
+            self._later.add(spec.name)
             self._compile(spec, 1, later=True)
+
+    def want_perhaps(self, spec: ImageSpec) -> None:
+        """Has it compiled if that takes none of the half of the compilers that is kept for what is wanted."""
+        free = len(self._jobs) - len(self._later) < sum(self.compilers.values()) // 2
+        if free and spec.name not in self._users and not self.stored(spec.name):
+            self._users[spec.name] = []
+            self._compile(spec, 1)
 
     def leave(self, search: Search) -> None:
         """The search waits for nothing any more."""
@@ -87,6 +98,7 @@ class Images:
     def ended(self, event: Ended) -> tuple[str, Made, list[Search]] | None:
         """The image that a job made, and who waited for it; None where there is none, or nobody waits."""
         name, tried = self._jobs.pop(event.key)
+        self._later.discard(name)
         if name not in self._users:
             return None  # it was compiled twice
         users = self._users[name]

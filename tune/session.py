@@ -71,9 +71,17 @@ class Plan:
         return self.device.name
 
 
-def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress) -> int:
+def minds_of(strategy: str) -> Minds:
+    """Processes for the run's strategies, which start at once; none for one that does not learn."""
+    learns = strategy not in (EXHAUSTIVE, FINALISTS)
+    return Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
+
+
+def tune(
+    plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds | None = None
+) -> int:
     """Tunes the problems, all of one arch, in order; returns at the deadline or when done, and says how many problems
-    are left.
+    are left. ``minds``: those that were started before.
 
     TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the candidates
     under way were recorded.
@@ -88,8 +96,7 @@ def tune(plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Pr
             checksums=database.checksums(),
             began=plan.began,
         )  # fmt: skip
-        learns = plan.strategy not in (EXHAUSTIVE, FINALISTS)
-        minds = Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
+        minds = minds or minds_of(plan.strategy)
         try:
             if tasks:
                 engine.run(_searches(plan, tasks, database, minds))

@@ -16,6 +16,7 @@ import importlib.metadata
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,7 +43,7 @@ from aotriton.tune.problems import Problem, Wish, problems
 from aotriton.tune.progress import Progress
 from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
 from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
-from aotriton.tune.session import EXHAUSTIVE, FINALISTS, Plan, tune
+from aotriton.tune.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
 from aotriton.tune.settle import settle
 from aotriton.tune.space import space
 from aotriton.tune.summary import Before, summary
@@ -497,8 +498,11 @@ def _tune(run: Run, started: float) -> int:
     setting = new_setting(
         options.launcher, COMPILER, store_token(store), PAUSES, () if run.family.in_tree else (run.family.place,)
     )
-    cluster = Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)
-    try:
+    # The processes of strategies start while the cluster does.
+    with (
+        closing(minds_of(FINALISTS if options.finalists else run.strategy)) as minds,
+        closing(Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)) as cluster,
+    ):
         if cluster.dashboard:
             progress.note(f"Dask shows its work at {cluster.dashboard}")
         device = cluster.first_gpu()
@@ -520,7 +524,7 @@ def _tune(run: Run, started: float) -> int:
             before = Before.of(database, device.arch, device.name)
         left = None
         try:
-            left = tune(plan, found, cluster, progress)
+            left = tune(plan, found, cluster, progress, minds)
         finally:
             with TuningDatabase(options.database) as database:
                 if left is not None and not only:
@@ -530,8 +534,6 @@ def _tune(run: Run, started: float) -> int:
                     path = options.database.with_suffix(".finalists.zip")
                     count = write_finalists(path, database, found, device.name, store, options.top)
                     print(f"finalists: {count} with their images in {path}; --finalists races them on another machine")
-    finally:
-        cluster.close()
     return 0
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from aotriton.rules.database import Measurement, Outcome
 from aotriton.rules.image import ImageSpec
+from aotriton.tune.family import tuning
 from aotriton.tune.incident import Canary
 from aotriton.tune.jobs import Facts, MeasureJob
 from aotriton.tune.problems import Problem
@@ -62,6 +63,8 @@ class Search:
     def __post_init__(self) -> None:
         self._by_config = {spec.psels + spec.copts: spec for spec in self.candidates.values()}
         self.specs = {name: self.candidates[name] for name in self.known}
+        family = self.problem.kernel.family
+        self.data = family, tuning(family).data_key(self.problem)  # equal for problems that share tensors
 
     def spec(self, config: Config) -> ImageSpec:
         return self._by_config[config]

@@ -1,9 +1,23 @@
-"""How well a run uses its GPUs: which of their time they measured, and how long it had them."""
+"""How well a run uses its GPUs: how long it had them, when they measured, and what those waited for that did not."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from enum import Enum
+
+EARLY = 10.0  # seconds of a run that begins: how busy it is later is told apart
+
+
+class Why(Enum):
+    """What a GPU without a job waits for."""
+
+    START = "the start"
+    IMAGES = "images"
+    STRATEGIES = "strategies"
+    GPUS = "other GPUs"  # all that is to be measured is under way there
+    BEGIN = "problems to begin"
+    END = "the end"  # no problem is left for it
 
 
 @dataclass
@@ -13,22 +27,45 @@ class Usage:
     began: float
     trials: int = 0
     ended: float = 0.0
-    _busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by GPU: begin and end of each job
+    _busy: dict[str, tuple[float, float]] = field(default_factory=dict)  # by GPU: in all, and when EARLY was over
     _since: dict[str, float] = field(default_factory=dict)  # by GPU that the run has
+    _idle: dict[str, tuple[float, Why]] = field(default_factory=dict)  # by GPU without a job: since when, and why
+    _waited: dict[Why, float] = field(default_factory=dict)
+    _preparing: float = 0.0  # of the time that GPUs were busy, what went into tensors
     _before: float = 0.0  # how long it had those that are gone
 
     def came(self, gpu: str) -> None:
         """A GPU is the run's: from its beginning on, where nothing was measured before it came."""
         self._since[gpu] = time.monotonic() if self.trials else self.began
-        self._busy.setdefault(gpu, [])
+        self._idle[gpu] = self._since[gpu], Why.START
+        self._busy.setdefault(gpu, (0.0, 0.0))
 
     def left(self, gpu: str) -> None:
+        self.waits(gpu, None)
         self._before += time.monotonic() - self._since.pop(gpu)
 
-    def measured(self, gpu: str, seconds: float) -> None:
-        """It was busy for so long until now."""
-        now = time.monotonic()
-        self._busy[gpu].append((now - seconds, now))
+    def waits(self, gpu: str, why: Why | None) -> None:
+        """Why it has no job; None: it has one."""
+        now, (since, before) = time.monotonic(), self._idle.get(gpu, (0.0, None))
+        if why is before:
+            return
+        if before:
+            self._waited[before] = self._waited.get(before, 0.0) + now - since
+            del self._idle[gpu]
+        if why:
+            self._idle[gpu] = now, why
+
+    def measured(self, gpu: str, seconds: float, preparing: float) -> None:
+        """It was busy for so long until now, so much of it with a problem's tensors."""
+        self._preparing += preparing
+        spent, late = self._busy[gpu]
+        after = time.monotonic() - (self.began + EARLY)
+        self._busy[gpu] = spent + seconds, late + min(seconds, max(0.0, after))
+
+    def end(self) -> None:
+        self.ended = time.monotonic()
+        for gpu in list(self._since):
+            self.waits(gpu, None)
 
     @property
     def gpu_seconds(self) -> float:
@@ -36,18 +73,27 @@ class Usage:
         now = time.monotonic()
         return self._before + sum(now - since for since in self._since.values())
 
-    def busy(self, after: float = 10.0) -> float | None:
-        """The share of their time, after the first seconds of the run, in which the GPUs measured; None before."""
-        begin, end = self.began + after, self.ended or time.monotonic()
+    def busy(self, late: bool = True) -> float | None:
+        """The share of their time in which the GPUs measured; ``late``: without the first seconds, None before."""
+        begin, end = self.began + EARLY * late, self.ended or time.monotonic()
         if end <= begin or not self._busy:
             return None
-        spent = sum(max(0.0, till - max(since, begin)) for jobs in self._busy.values() for since, till in jobs)
-        return spent / ((end - begin) * len(self._busy))
+        return sum(spent[late] for spent in self._busy.values()) / ((end - begin) * len(self._busy))
 
     def told(self) -> str:
-        """How many trials there were, and how well the GPUs were used."""
+        """How many trials there were, and how well the GPUs were used; of their other time, what it went to."""
         seconds, gpus = (self.ended or time.monotonic()) - self.began, max(len(self._busy), 1)
-        busy, every = self.busy(), self.busy(0.0)
-        share = f"{busy:.0%} of the time after the first 10 s" if busy is not None else f"{every or 0:.0%} of the time"
+        busy, every = self.busy(), self.busy(late=False) or 0.0
+        share = f"{busy:.0%} of the time after the first 10 s" if busy is not None else f"{every:.0%} of the time"
         hourly = 3600 * self.trials / (seconds * gpus)
-        return f"{self.trials} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour: {gpus} GPUs measured {share}"
+        waited = {why.value: self._waited.get(why, 0.0) / (seconds * gpus) for why in Why}
+        waited["jobs under way"] = max(0.0, 1 - every - sum(waited.values()))
+        lines = (
+            f"{self.trials} trials in {seconds:.1f} s, {hourly:.0f} for a GPU and hour: {gpus} GPUs measured {share}"
+        )
+        spent = ", ".join(f"{part:.1%} {what}" for what, part in waited.items() if part >= 0.0005)
+        made = self._preparing / (seconds * gpus)
+        return (
+            f"{lines}\nall of their time: {every - made:.1%} measuring, {made:.1%} making tensors; waiting for:"
+            f" {spent or 'nothing'}"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aotriton.tune.search import strategy
-from aotriton.tune.search.simplify import Simplify
+from aotriton.tune.search.simplify import Simplify, plainer
 from aotriton.tune.search.space import Config, SearchSpace, Trial
 from aotriton.tune.search.strategy import Strategy
 
@@ -50,6 +50,15 @@ class Finish:
     @property
     def finished(self) -> bool:
         return not self._under_way and self._now().finished
+
+    @property
+    def likely(self) -> list[Config]:
+        timed = [trial for trial in self._trials.values() if trial.median_us]
+        if self._simplify or not timed:
+            return []
+        best = min(timed, key=lambda trial: trial.median_us or 0.0)
+        found = [*self._strategy.likely, *plainer(self._space, best.config)]
+        return [config for config in found if config not in self._trials and config not in self._under_way]
 
     def _now(self) -> Strategy:
         timed = any(trial.median_us for trial in self._trials.values())

@@ -17,17 +17,20 @@ from aotriton.tune.search.strategy import Strategy
 
 @dataclass(frozen=True)
 class Step:
-    """What a strategy asks for now, whether that was all, and which config it would rather have than one as fast."""
+    """What a strategy asks for now, whether that was all, which config it would rather have than one as fast, and what
+    it is likely to ask for next.
+    """
 
     asked: list[Config]
     finished: bool
     winner: Config | None = None
+    likely: Sequence[Config] = ()
 
 
 def step(strategy: Strategy, trials: Sequence[Trial], count: int) -> Step:
     strategy.tell(trials)
     asked = strategy.ask(count) if count else []
-    return Step(asked, strategy.finished, getattr(strategy, "winner", None))
+    return Step(asked, strategy.finished, getattr(strategy, "winner", None), strategy.likely)
 
 
 class Mind:
@@ -49,6 +52,8 @@ class Minds:
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # this process has threads
         self._processes = [ProcessPoolExecutor(1, context, initializer=_prepare) for _ in range(count)]
+        for process in self._processes:
+            process.submit(_wake)  # it starts now, not when there is a strategy
         self._numbers = itertools.count()
 
     def add(self, make: Callable[..., Strategy], *arguments: object) -> Mind:
@@ -72,6 +77,10 @@ class _Elsewhere(Mind):
 
 
 _strategies: dict[int, Strategy] = {}
+
+
+def _wake() -> None:
+    """Nothing."""
 
 
 def _prepare() -> None:

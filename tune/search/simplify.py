@@ -25,7 +25,7 @@ class Simplify(Stepwise):
 
     def batches(self) -> Iterator[Iterable[Config]]:
         while True:
-            simpler = self._simpler(self.winner)
+            simpler = plainer(self.space, self.winner)
             yield simpler
             as_fast = [config for config in simpler if self.time(config) <= self._limit]
             if not as_fast:
@@ -39,11 +39,12 @@ class Simplify(Stepwise):
                 yield [joint] if joint in self.space.known else []
                 self.winner = joint if self.time(joint) <= self._limit else self.winner
 
-    def _simpler(self, config: Config) -> list[Config]:
-        """The configs with one more parameter at its default."""
-        found = []
-        for place, (name, value) in enumerate(config):
-            step = (*config[:place], (name, self.space.defaults.get(name, value)), *config[place + 1 :])
-            if step != config and step in self.space.known:
-                found.append(step)
-        return found
+
+def plainer(space: SearchSpace, config: Config) -> list[Config]:
+    """The configs with one more parameter at its default."""
+    found = []
+    for place, (name, value) in enumerate(config):
+        step = (*config[:place], (name, space.defaults.get(name, value)), *config[place + 1 :])
+        if step != config and step in space.known:
+            found.append(step)
+    return found

@@ -31,6 +31,10 @@ class Strategy(Protocol):
     def finished(self) -> bool:
         """Whether nothing more will be asked, whatever is told. Some of what was asked may still be under way."""
 
+    @property
+    def likely(self) -> list[Config]:
+        """What may be asked next, the likeliest first: images of these are worth a compiler that has nothing to do."""
+
 
 class StrategyBase(ABC):
     """What all strategies keep: the trials, what is under way, how much of the budget is left, and a seeded draw."""
@@ -68,6 +72,10 @@ class StrategyBase(ABC):
     @property
     def finished(self) -> bool:
         return self.left <= 0 or self.done
+
+    @property
+    def likely(self) -> list[Config]:
+        return []
 
     def new(self, config: Config) -> bool:
         return config not in self.trials and config not in self.under_way

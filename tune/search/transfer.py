@@ -26,6 +26,7 @@ AHEAD = 2  # trials that the next round does not wait for
 GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
+LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -35,13 +36,14 @@ class Transfer(StrategyBase):
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
         size = WARM if known else COLD
         blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
-        likely = self._likely(size // 2)
+        likely = self._least(size // 2)
         self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
         self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
+        self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
 
-    def _likely(self, count: int) -> list[Config]:
+    def _least(self, count: int) -> list[Config]:
         """Up to ``count`` random configs of the least costs: one of each cost, then a second one, and so on."""
         by_cost: dict[float, list[Config]] = {}
         for config in self.space.configs:
@@ -68,11 +70,20 @@ class Transfer(StrategyBase):
     def done(self) -> bool:
         return not self.under_way and not self._plan()
 
+    @property
+    def likely(self) -> list[Config]:
+        """What the next round or the polish may ask for, by what the last round knew."""
+        fresh = [config for config in self._ranked if self.new(config)]
+        near = {config for best in self._families() for config in self._around(best)}
+        around = [config for config in fresh if config in near]
+        return list(dict.fromkeys([*fresh[:LIKELY], *around[:LIKELY]]))
+
     def _plan(self) -> list[Config]:
         """What is to be measured next; nothing where that depends on what is under way."""
         self._planned = [config for config in self._planned if self.new(config)]
         if not self._planned and self._since < PATIENCE and len(self.under_way) <= AHEAD:
-            self._planned = self._promising(self._fresh(), BATCH)
+            self._ranked = self._promising(self._fresh())
+            self._planned = self._ranked[:BATCH]
         if not self._planned and not self.under_way:
             self._planned = self._polish()
         return self._planned
@@ -82,8 +93,8 @@ class Transfer(StrategyBase):
         for best in self._families():
             if best not in self._polished:
                 self._polished.add(best)
-                if found := self._promising(filter(self.new, self._around(best)), POLISH):
-                    return found
+                if found := self._promising(filter(self.new, self._around(best))):
+                    return found[:POLISH]
         return []
 
     def _families(self) -> list[Config]:
@@ -99,12 +110,12 @@ class Transfer(StrategyBase):
     def _around(self, config: Config) -> list[Config]:
         return [*self.space.lines(config), *self.space.diagonal(config)]
 
-    def _promising(self, configs: Iterable[Config], count: int) -> list[Config]:
-        """Those of which the model expects most, the best first."""
+    def _promising(self, configs: Iterable[Config]) -> list[Config]:
+        """Those of which the model expects most come first."""
         if not (fresh := list(configs)):
             return []
         scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31))
-        return [fresh[place] for place in scores.argsort(kind="stable")[:count]]
+        return [fresh[place] for place in scores.argsort(kind="stable")]
 
     def _fresh(self) -> list[Config]:
         """All configs that were not tried; of a large space a random choice, and the surroundings of the best."""

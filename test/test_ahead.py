@@ -1,0 +1,94 @@
+"""What is done ahead of its need: images that a search is likely to ask for, and tensors that are made once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import landscape
+from test_session import small
+
+from aotriton.codegen.compile import ImageStore
+from aotriton.tune.engine import Engine
+from aotriton.tune.images import Images
+from aotriton.tune.search.finish import Finish
+from aotriton.tune.search.space import SearchSpace, Trial
+from aotriton.tune.space import space
+
+PARAMETERS = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "num_stages": (2, 3, 4)}
+
+
+def test_a_search_tells_what_it_is_likely_to_ask() -> None:
+    """New configs of the space, and of what it asks after its start the better half was among them before."""
+    sizes = landscape.problem(random.Random(0))
+    times = {config: landscape.time_us(config, sizes, "toy") for config in landscape.configs(PARAMETERS)}
+    search = Finish(SearchSpace(tuple(times), PARAMETERS, landscape.DEFAULTS, sizes), "transfer", 0, 64)
+    told: set[Any] = set()
+    asked: list[Any] = []
+    foreseen = after = 0
+    while not search.finished:
+        batch = search.ask(4)
+        after += len(batch) if told else 0
+        foreseen += sum(config in told for config in batch)
+        asked += batch
+        likely = search.likely
+        assert set(likely) <= set(times)
+        assert not set(likely) & set(asked)
+        told |= set(likely)
+        search.tell([Trial(config, "ok" if times[config] else "pruned", times[config]) for config in batch])
+    assert after > 16
+    assert foreseen >= after / 2
+
+
+class Silent:
+    """A cluster that counts what it is to compile: at once, or later."""
+
+    setting = None
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, bool]] = []
+
+    def submit(self, run: Any, job: Any, needs: str, address: str | None = None, later: bool = False) -> str:
+        self.jobs.append((job.request["name"], later))
+        return str(len(self.jobs))
+
+
+def test_what_may_be_wanted_takes_half_of_the_compilers(tmp_path: Path) -> None:
+    """No more, and none beyond what is wanted; what is compiled so is not compiled again when it is wanted, but what
+    waits for compilers that have nothing else to do is.
+    """
+    cluster: Any = Silent()
+    images = Images(cluster, ImageStore(tmp_path), {}, SimpleNamespace())  # type: ignore[arg-type]
+    images.compilers["a"] = 6
+    specs = space(small()[0]).candidates
+    for spec in specs[:5]:
+        images.want_perhaps(spec)
+    assert cluster.jobs == [(spec.name, False) for spec in specs[:3]]
+    search: Any = SimpleNamespace(compiling=set())
+    assert images.want(search, specs[0]) is None
+    assert len(cluster.jobs) == 3
+    images.want_later(specs[6])
+    images.want(search, specs[6])
+    images.want(search, specs[6])
+    assert cluster.jobs[3:] == [(specs[6].name, True), (specs[6].name, False)]
+
+
+def test_a_gpu_goes_on_where_its_tensors_are() -> None:
+    """Of problems that are ready those whose tensors it made come first, then those that nobody has any of."""
+    engine = Engine.__new__(Engine)
+    searches: Any = [
+        SimpleNamespace(data=data, ready=[0], gpus=set(), compiling=compiling)
+        for data, compiling in ((1, []), (2, []), (3, []), (1, []), (4, ["image"]))
+    ]
+    engine._open = {}
+    engine._tensors = {1: {"b"}, 3: {"a", "b"}}
+    gpu: Any = SimpleNamespace(address="a", search=None, flying={})
+    order = []
+    while searches:
+        order.append(engine._next(gpu, searches))
+        searches.remove(order[-1])
+    assert [(one.data, bool(one.compiling)) for one in order if one] == [
+        (3, False), (2, False), (1, False), (1, False), (4, True),
+    ]  # fmt: skip
