@@ -32,6 +32,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -62,6 +63,7 @@ RATE = RFC["dollars"] / (RFC["machines"] * RFC["seconds"])  # dollars for a mach
 SLOTS = 16  # images that a machine compiles at a time: an H200 node has so many cores a GPU
 IMAGE = 32 << 10  # bytes
 SAMPLES = 16  # timings of a candidate
+PREPARE_S = 0.05  # for a problem's tensors, the first time that a GPU has it
 TOGETHER = 250  # machines that one process simulates, at most
 BUDGET = 64  # trials of the default strategy
 
@@ -114,20 +116,31 @@ class Recordings:
         self.by_image = {name: (one, place) for one in reversed(self.all) for name, place in one.places.items()}
 
     def of(self, problem: Problem) -> Recorded:
-        return self._by_problem[problem.kernel.name, str(problem.functional), problem.bin]
+        """The problem's own; of one that nobody recorded, one of its functional's with the most configs."""
+        kernel, functional = problem.kernel.name, str(problem.functional)
+        if found := self._by_problem.get((kernel, functional, problem.bin)):
+            return found
+        like = [one for key, one in self._by_problem.items() if key[:2] == (kernel, functional)]
+        most = max(len(one.recording.configs) for one in like)
+        whole = [one for one in like if len(one.recording.configs) == most]
+        return whole[crc32(str(problem).encode()) % len(whole)]
 
 
 class SimulatedGpu:
     """In the place of a ``GpuWorker``: sleeps, and says what was recorded."""
 
-    def __init__(self, recordings: Recordings, number: int) -> None:
-        self._recordings, self._number = recordings, number
+    def __init__(self, recordings: Recordings, number: int, slower: float = 1.0) -> None:
+        self._recordings, self._number, self._slower = recordings, number, slower
+        self._prepared: set[Problem] = set()
 
     def device(self) -> Device:
         one = self._recordings.all[0].recording
         return Device(one.arch, one.product, one.driver, one.torch, 132, f"simulated-{self._number}")
 
     def prepare(self, problem: Problem) -> None:
+        if problem not in self._prepared:
+            time.sleep(self._slower * PREPARE_S)
+        self._prepared.add(problem)
         self._recorded = self._recordings.of(problem)
 
     def sweep(self, request: Request, best: float | None) -> Result:
@@ -139,7 +152,7 @@ class SimulatedGpu:
     def _taken(self, request: Request) -> float:
         """Microseconds."""
         one, place = self._recorded.recording, self._recorded.places[request.name]
-        time.sleep(one.measure_s[0][place])
+        time.sleep(self._slower * one.measure_s[0][place])
         found = one.passes[0][place]
         assert found is not None
         return found
@@ -176,9 +189,9 @@ class SimulatedGpuStation(GpuStation):
 class SimulatedCompileStation(CompileStation):
     """Compilers that sleep."""
 
-    def __init__(self, recordings: Recordings) -> None:
+    def __init__(self, recordings: Recordings, slower: float = 1.0) -> None:
         super().__init__(set)
-        self._recordings = recordings
+        self._recordings, self._slower = recordings, slower
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, code_digest(), "of its own")
@@ -189,7 +202,7 @@ class SimulatedCompileStation(CompileStation):
             return Compiled(message="nobody recorded it")  # a borrowed image, which nobody waits for
         recorded, place = self._recordings.by_image[name]
         one = recorded.recording
-        time.sleep(one.compile_s[place])
+        time.sleep(self._slower * one.compile_s[place])
         if one.statuses[place] == "compile_failed":
             return Compiled(message="failed", seconds=one.compile_s[place])
         facts = one.facts[place]
@@ -199,8 +212,10 @@ class SimulatedCompileStation(CompileStation):
         return Compiled(metadata, binary=binary, seconds=one.compile_s[place])
 
 
-async def serve(address: str, first: int, last: int, slots: int) -> None:
-    """Runs the Dask workers of machines ``first`` to ``last`` (exclusive) until the scheduler ends."""
+async def serve(address: str, first: int, last: int, slots: int, slower: float = 1.0) -> None:
+    """Runs the Dask workers of machines ``first`` to ``last`` (exclusive) until the scheduler ends; whatever they do
+    takes ``slower`` times as long as recorded.
+    """
     from distributed import Worker
 
     recordings, workers = Recordings(), []
@@ -209,8 +224,8 @@ async def serve(address: str, first: int, last: int, slots: int) -> None:
             options: dict[str, Any] = {"memory_limit": 0, "dashboard": False, "dashboard_address": ":0"}
             name = f"machine-{number}-{resource}"
             worker = await Worker(address, nthreads=count, name=name, resources={resource: count}, **options)
-            gpu = SimulatedGpuStation(SimulatedGpu(recordings, number))
-            station.seat(worker, gpu if resource == GPU else SimulatedCompileStation(recordings))
+            gpu = SimulatedGpuStation(SimulatedGpu(recordings, number, slower))
+            station.seat(worker, gpu if resource == GPU else SimulatedCompileStation(recordings, slower))
             workers.append(worker)
     await asyncio.gather(*(worker.finished() for worker in workers))
 

@@ -2,8 +2,9 @@
 
 1. From nothing, no image, no row, no process: one product of 4096 x 4096 x 4096, fp16, with at most 64 trials. Then the
    winner and cuBLAS's best algorithm are timed side by side.
-2. Sixteen products, with workers that are up: on all GPUs without an image, then with the images of that run, on one
-   GPU and on all of them; each time with an empty database.
+2. Sixteen products, with workers that are up and an empty database: on all GPUs without an image, on one GPU and on
+   all of them with the images of that run, and on one GPU without an image. Beside the seconds: what the GPUs' time
+   went to.
 3. Every problem of attention's default coverage with one of its head dims, from nothing, without a scheduler: on one
    GPU and on all of them, with as many compilers for each.
 
@@ -36,6 +37,7 @@ SIXTEEN = (*LAYERS, "--kernel", "gemm_hopper", "--m", "1024", "2048", "4096", "8
 SIXTEEN = (*SIXTEEN, "--k", "4096", "8192")
 COVERAGE = ("--head-dim", "128")
 TRIALS = 64
+COMPILERS = 60  # of a simulated node
 ROUNDS = 60
 PARTS = ("cold", "sixteen", "coverage")
 
@@ -43,14 +45,19 @@ PARTS = ("cold", "sixteen", "coverage")
 class Node:
     """Scheduler and workers as processes, with an image store of their own."""
 
-    def __init__(self, folder: Path, gpus: Sequence[str]) -> None:
+    def __init__(self, folder: Path, gpus: Sequence[str], slower: float | None = None) -> None:
+        """``slower``: all of it is simulated, and takes so many times as long as was recorded."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.folder, self.address = folder, f"tcp://127.0.0.1:{port}"
         folder.mkdir(parents=True, exist_ok=True)
         command = ("-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
-        self._running = [self._start(*command), self._start("tune/serve.py", self.address, "--gpus", *gpus)]
+        serve = ["tune/serve.py", self.address, "--gpus", *gpus]
+        if slower:
+            about = [self.address, 0, len(gpus), COMPILERS // len(gpus), slower]
+            serve = ["bench/scale.py", "--serve", json.dumps(about)]
+        self._running = [self._start(*command), self._start(*serve)]
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "AOTRITON_IMAGE_STORE": str(self.folder / "worker-store")}
@@ -136,30 +143,38 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def cold(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+def cold(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, Any]:
     began = time.monotonic()
-    node = Node(folder, gpus[:1])
+    node = Node(folder, gpus[:1], slower)
     tuned, said = node.tune(ONE, "one")
     found = {"seconds": round(time.monotonic() - began, 1), "client_seconds": round(tuned, 1)}
     found |= {"trials": trials(node.folder, "one"), "busy": usage(said)["busy"]}
     node.close()
-    return found | against_cublas(node.folder, "one")
+    return found if slower else found | against_cublas(node.folder, "one")
 
 
-def sixteen(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
+def sixteen(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, Any]:
+    """``ratio``: seconds on all GPUs over those on one, images at hand; ``spent``: shares of the GPUs' time in a run;
+    ``around``: seconds of the client before and after it.
+    """
     found: dict[str, Any] = {}
-    for name, count in ("cold", len(gpus)), ("one", 1), ("all", len(gpus)):
-        node = Node(folder, gpus[:count])
+    runs = (("cold", len(gpus), folder), ("one", 1, folder), ("all", len(gpus), folder), ("cold_one", 1, folder / "1"))
+    for name, count, own in runs:
+        node = Node(own, gpus[:count], slower)
         node.tune((*LAYERS, "--kernel", "gemm", "--m", "16", "--columns", "1024", "--k", "1024"), f"warm-{name}")
         seconds, said = node.tune(SIXTEEN, name)
-        found[name] = {"gpus": count, "seconds": round(seconds, 1), "trials": trials(node.folder, name)}
-        found[name] |= {"busy": usage(said)["busy"]}
         node.close()
+        used = usage(said)
+        found[name] = {"gpus": count, "seconds": round(seconds, 1), "trials": trials(own, name)}
+        found[name] |= {"busy": used["busy"], "around": round(seconds - used["seconds"], 1), "spent": used["spent"]}
+        print(name, found[name], file=sys.stderr, flush=True)
     return found | {"ratio": round(found["all"]["seconds"] / found["one"]["seconds"], 3)}
 
 
-def coverage(folder: Path, gpus: Sequence[str]) -> dict[str, Any]:
-    """``ratio``: rows for a GPU and hour, on all of them over on one."""
+def coverage(folder: Path, gpus: Sequence[str], slower: float | None) -> dict[str, Any]:
+    """``ratio``: rows for a GPU and hour, on all of them over on one, of the same problems."""
+    if slower:
+        sys.exit("nobody recorded the problems of attention's coverage: --parts cold sixteen are simulated")
     compilers = len(os.sched_getaffinity(0)) // len(gpus) - 1  # a GPU's; the one that is left launches on it
     found: dict[str, Any] = {}
     for name, count in ("all", len(gpus)), ("one", 1):
@@ -181,21 +196,31 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, help="write the result here; parts that are not run keep what it has")
     made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    made.add_argument("--gpus", type=int, metavar="COUNT", help="how many are used (default: all)")
+    made.add_argument(
+        "--simulated", type=float, metavar="TIMES",
+        help="GPUs and compilers sleep, so many times as long as recorded: the more, the less this host matters",
+    )  # fmt: skip
     options = made.parse_args()
-    from attention import machine
-
     from aotriton.tune.launcher import visible_gpus
 
-    gpus = visible_gpus()
+    gpus = [*map(str, range(options.gpus or 1))] if options.simulated else visible_gpus()[: options.gpus]
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         for name, part in zip(PARTS, (cold, sixteen, coverage), strict=True):
             if name in options.parts:
                 about = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-                kept[name] = about | part(Path(scratch) / name, gpus)
+                kept[name] = about | part(Path(scratch) / name, gpus, options.simulated)
                 print(json.dumps({name: kept[name]}, indent=1), flush=True)
     if options.json:
-        about = {"machine": machine(), "gpus": len(gpus), "cores": len(os.sched_getaffinity(0))}
+        from attention import machine
+        from scale import machine as host
+
+        about = {
+            "machine": host() if options.simulated else machine(),
+            "gpus": len(gpus),
+            "cores": len(os.sched_getaffinity(0)),
+        }
         options.json.write_text(json.dumps({**kept, **about}, indent=1) + "\n")
     return 0
 
@@ -206,7 +231,10 @@ def usage(said: str) -> dict[str, Any]:
     if not found:
         sys.exit(f"the run does not tell of its GPUs:\n{said[-3000:]}")
     rows, seconds, hourly, busy = found.groups()
-    return {"rows": int(rows), "seconds": float(seconds), "rows_for_a_gpu_and_hour": int(hourly), "busy": busy}
+    told = {"rows": int(rows), "seconds": float(seconds), "rows_for_a_gpu_and_hour": int(hourly), "busy": busy}
+    _, _, spent = said.partition("all of their time: ")
+    parts = re.findall(r"([\d.]+)% ([A-Za-z ]+)", spent.partition("\n")[0])
+    return {**told, "spent": {what: round(float(part) / 100, 3) for part, what in parts}}
 
 
 if __name__ == "__main__":
