@@ -10,10 +10,12 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import TuningDatabase
@@ -27,6 +29,7 @@ from aotriton.tune.decide import spec_of
 from aotriton.tune.family import tuning
 from aotriton.tune.fit import fit
 from aotriton.tune.incident import TuningError
+from aotriton.tune.interrupt import Interrupt
 from aotriton.tune.problems import Shape
 from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
@@ -126,7 +129,10 @@ def sample(
     progress: Progress,
     wished: Collection[str] = (),
 ) -> int:
-    """Times shapes on all workers; returns how many. TuningError where nothing is measured that could be timed."""
+    """Times shapes on all workers; returns how many. TuningError where nothing is measured that could be timed.
+
+    At the first Ctrl-C each worker ends its chunk.
+    """
     with TuningDatabase(plan.database) as database:
         tasks = _tasks(plan, operators, device, database, wished)
         session = begin_session(database, device, plan.options, "random", plan.seed) if tasks else 0
@@ -135,14 +141,22 @@ def sample(
         waiting.put(task)
     done: list[int] = []
     threads = [
-        threading.Thread(target=_work, args=(plan, session, worker, waiting, progress, done)) for worker in workers
+        threading.Thread(target=_work, args=(plan, session, worker, waiting, progress, done), daemon=True)
+        for worker in workers
     ]
     progress.note(f"{sum(map(len, tasks))} shapes to be timed")
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with Interrupt(lambda: _drain(waiting)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     return len(done)
+
+
+def _drain(waiting: queue.SimpleQueue[Any]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            waiting.get_nowait()
 
 
 def _tasks(
