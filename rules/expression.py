@@ -17,8 +17,10 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "equal": lambda a, b: int(a == b),
     "both": lambda a, b: int(bool(a) and bool(b)),
     "negate": lambda a: int(not a),
+    "lowest_bit": lambda a: a & -a,
     "choose": lambda condition, a, b: a if condition else b,
 }
+UNARY = ("negate", "lowest_bit")
 # What a call, a candidate and a GPU give. The first five name what they take.
 LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
 
@@ -126,6 +128,11 @@ def maximum(a: Expression | int, b: Expression | int) -> Expression:
 
 def equal(a: Expression | int, b: Expression | int) -> Expression:
     return _operation("equal", a, b)
+
+
+def lowest_bit(a: Expression) -> Expression:
+    """The largest power of two that divides a; 0 for 0."""
+    return _operation("lowest_bit", a)
 
 
 def choose(condition: Expression, a: Expression | int, b: Expression | int) -> Expression:

@@ -55,6 +55,9 @@ class Tensor:
 
     ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them. In
     shared memory a Gluon kernel has it ``swizzled``, or its rows one behind the other.
+    ``packed``: so many neighbours along the second dimension count as one, with the rows of all of them side by side:
+    the descriptor is of [.., .. / packed, rows, packed, columns], and what its ``block`` has along the rows is shared
+    out among them.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it; the caller's operands
     are read or written.
     """
@@ -64,8 +67,11 @@ class Tensor:
     block: tuple[Side, ...] | None = None
     does: str = ""
     swizzled: bool = True
+    packed: Expression | None = None
 
     def __post_init__(self) -> None:
+        if self.packed and (self.rank != 4 or not self.block):
+            raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
         if self.does not in ("", "read", "write", "add"):
             raise ValueError(f"{self.name}: does must be read, write or add, not {self.does!r}")
 
@@ -330,8 +336,8 @@ class KernelDescription:
                         raise ValueError(
                             f"{self.name}: {name} in {argument.name}'s block is neither a choice nor a psel"
                         )
-                if len(argument.block) != argument.rank:
-                    raise ValueError(f"{self.name}: {argument.name}'s block has not {argument.rank} sides")
+                if len(argument.block) != (sides := argument.rank + bool(argument.packed)):
+                    raise ValueError(f"{self.name}: {argument.name}'s block has not {sides} sides")
         values = {choice.name: choice.values for choice in self.choices}
         for row in self.impossible:
             if not all(value in values.get(name, ()) for name, value in row.items()):

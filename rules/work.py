@@ -57,12 +57,14 @@ class Work:
     ``repeat`` times; or ``parts`` programs share its steps. The sides of a tile are expressions of psels, all else of
     the call.
 
-    ``form`` is a place among FORMS. ``traffic`` in bytes, of two kinds that are cached differently. ``slow`` is 1 where
-    the tensors lie so that access is slower. ``programs``: how many the grid counts on for each multiprocessor.
+    ``form`` is a place among FORMS. ``packed`` rows next to each other see as much of the depth. ``traffic`` in bytes,
+    of two kinds that are cached differently. ``slow`` is 1 where the tensors lie so that access is slower.
+    ``programs``: how many the grid counts on for each multiprocessor.
     """
 
     rows: Expression
     row_tile: Expression
+    packed: Expression = ONE
     outer: Expression = ONE
     columns: Expression = ONE
     column_tile: Expression = ONE
@@ -79,7 +81,7 @@ class Work:
     def of_call(self) -> tuple[Expression, ...]:
         """What depends on the call, in the order of the C++ code."""
         of_walk = self.depth, self.repeat, self.parts, self.form
-        return (self.outer, self.rows, self.columns, *of_walk, *self.traffic, self.slow)
+        return (self.outer, self.rows, self.packed, self.columns, *of_walk, *self.traffic, self.slow)
 
     @property
     def of_tile(self) -> tuple[Expression, ...]:
@@ -98,7 +100,7 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     multiprocessors. ``occupancy`` programs of the image fit on one; with 1 there is nothing to pack.
     """
     found = (evaluate(one, environment) for one in work.of_call)
-    outer, rows, columns, depth, repeat, parts, form, near, far, slow = found
+    outer, rows, packed_rows, columns, depth, repeat, parts, form, near, far, slow = found
     row_tile, column_tile, depth_tile, programs = (evaluate(one, environment) for one in work.of_tile)
     multiprocessors = environment.multiprocessors
     row_tiles = ceil(rows / row_tile)
@@ -106,10 +108,11 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     tiles = float(across * row_tiles * parts)  # programs, but of split ones
     steps = float(ceil(depth / depth_tile))
     if form == GROWING:
-        below = min(row_tiles, floor(depth / row_tile))  # tiles that end above the last step
-        walked = row_tile / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps
-        walked += 0.5 * below if row_tile < depth_tile else 0.0  # a step that is begun
-        longest = float(ceil(min(row_tiles * row_tile, depth) / depth_tile))
+        grown = row_tile / packed_rows  # from one tile to the next
+        below = min(row_tiles, floor(depth / grown))  # tiles that end above the last step
+        walked = grown / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps
+        walked += 0.5 * below if grown < depth_tile else 0.0  # a step that is begun
+        longest = float(ceil(min(row_tiles * grown, depth) / depth_tile))
     elif form == SHRINKING:
         reaching = min(row_tiles, ceil(depth / row_tile))
         walked = (reaching * depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching

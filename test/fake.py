@@ -29,7 +29,7 @@ from aotriton.codegen.store import CompiledImage  # noqa: E402
 from aotriton.rules import family  # noqa: E402
 from aotriton.rules.binning import bin_text  # noqa: E402
 from aotriton.rules.database import Model, Product, Winner  # noqa: E402
-from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, constant, evaluate  # noqa: E402
+from aotriton.rules.expression import LEAVES, OPERATIONS, UNARY, Environment, Expression, constant, evaluate  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
@@ -276,7 +276,7 @@ def random_expression(chance: random.Random, depth: int) -> Expression:
         small = chance.choice([0, 1, 2, 7, 64, 1000, 2**31 - 1])
         return Expression(code) if code == "multiprocessors" else constant(chance.choice([1, -1]) * small)
     code = chance.choice(list(OPERATIONS))
-    arity = {"negate": 1, "choose": 3}.get(code, 2)
+    arity = 1 if code in UNARY else 3 if code == "choose" else 2
     return Expression(code, tuple(random_expression(chance, depth - 1) for _ in range(arity)))
 
 
@@ -401,6 +401,7 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
         column_tile=constant(8 * chance.randrange(1, 33)),
         depth=number(1 << 20),
         depth_tile=constant(chance.choice([1, 16, 32, 48, 64, 128])),
+        packed=constant(chance.choice([1, 1, 2, 16])),
         repeat=constant(chance.choice([1, 1, 2, 8])),
         parts=constant(chance.choice([1, 1, 1, 2, 5, 132])),
         form=constant(form),
@@ -418,9 +419,9 @@ def write_works(out: Path) -> None:
         one, multiprocessors, occupancy = random_work(chance, i % len(FORMS))
         environment = Environment(multiprocessors=multiprocessors)
         number = {name: evaluate(getattr(one, name), environment) for name in
-                  ("outer", "rows", "columns", "depth", "repeat", "parts", "slow", "form")}  # fmt: skip
+                  ("outer", "rows", "packed", "columns", "depth", "repeat", "parts", "slow", "form")}  # fmt: skip
         near, far = (evaluate(traffic, environment) for traffic in one.traffic)
-        of_call = [*list(number.values())[:6], near, far, number["slow"], number["form"], multiprocessors]
+        of_call = [*list(number.values())[:7], near, far, number["slow"], number["form"], multiprocessors]
         of_tile = [
             evaluate(side, environment) for side in (one.row_tile, one.column_tile, one.depth_tile, one.programs)
         ]

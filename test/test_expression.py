@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotriton.rules import expression as e
-from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, evaluate
+from aotriton.rules.expression import LEAVES, OPERATIONS, UNARY, Environment, Expression, evaluate
 
 ENVIRONMENT = Environment(
     sizes={"rows": 1000, "batch": 3, "none": 0},
@@ -97,7 +97,7 @@ def leaves() -> st.SearchStrategy[Expression]:
 
 
 def larger(operands: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    arities = {code: {"negate": 1, "choose": 3}.get(code, 2) for code in OPERATIONS}
+    arities = {code: 1 if code in UNARY else 3 if code == "choose" else 2 for code in OPERATIONS}
     made = [
         st.tuples(*[operands] * arity).map(lambda given, code=code: Expression(code, given))
         for code, arity in arities.items()
@@ -112,7 +112,7 @@ def run(program: list[tuple[str, str | int]]) -> int:
     stack: list[int] = []
     for code, argument in program:
         if code in OPERATIONS:
-            arity = {"negate": 1, "choose": 3}.get(code, 2)
+            arity = 1 if code in UNARY else 3 if code == "choose" else 2
             operands, stack[-arity:] = stack[-arity:], []
             stack.append(int(OPERATIONS[code](*operands)))
         elif code == "constant":

@@ -208,7 +208,7 @@ def test_the_layout_is_gluons_own() -> None:
     for functional in ATTN_FWD_HOPPER.functionals("sm_90"):
         signature = smallest(functional).compiler_request()["signature"]
         dtype = {"fp16": gl.float16, "bf16": gl.bfloat16}[str(functional["T"])]
-        layout = gl.NVMMASharedLayout.get_default_for([1, 1, 64, functional["BLOCK_DMODEL"]], dtype)
+        layout = gl.NVMMASharedLayout.get_default_for([1, 1, 64, 1, functional["BLOCK_DMODEL"]], dtype)
         assert signature["Q"].partition("],")[2] == f"{layout!r}>"
 
 
@@ -402,11 +402,16 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
 def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     """A kernel refuses more rows than it counts, of each sequence that it takes, by name; one row less is fine."""
     taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
+    packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
     for side in "qk":
         large = {"batch": 1, "heads_q": 1, "heads_k": 1, "seqlen_q": 1, "seqlen_k": 1} | {f"seqlen_{side}": MOST_ROWS}
         assert refused(kernel, large) == []
         why = refused(kernel, large | {f"seqlen_{side}": MOST_ROWS + 1})
-        assert why == ([f"seqlen_{side} is more than {MOST_ROWS}"] if f"max_seqlen_{side}" in taken else [])
+        name = "seqlen_q, times the heads that are packed," if side == "q" and packed else f"seqlen_{side}"
+        assert why == ([f"{name} is more than {MOST_ROWS}"] if f"max_seqlen_{side}" in taken else [])
+    grouped = {"batch": 1, "heads_q": 12, "heads_k": 1, "seqlen_q": MOST_ROWS // 4, "seqlen_k": 1}
+    assert refused(kernel, grouped) == []
+    assert len(refused(kernel, grouped | {"seqlen_q": MOST_ROWS // 4 + 1})) == packed
     assert MOST_ROWS + 1024 == 2**31
 
 

@@ -152,7 +152,9 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const En
     case Pass::tensor:
       if (argument.block && image.descriptor_count) {
         note_place(call, argument.slot, true);
-        return add_map(call.info->slot(argument.slot), view, image);
+        int64_t packed = 0;  // of the second dimension, where the description has so many side by side
+        if (!argument.value.code.empty() && !evaluate(argument.value, environment, &packed)) packed = 0;
+        return add_map(call.info->slot(argument.slot), view, packed, image);
       }
       note_place(call, argument.slot, false);
       put(view.data);
@@ -185,16 +187,29 @@ Error Builder::add_number(const Call& call, const Argument& argument, const Envi
 }
 
 // Triton passes a host descriptor as the tensor map, then every size as i32, then every stride as i64, in elements and
-// with the innermost one. The contiguous dimension comes last.
-Error Builder::add_map(const OperandInfo& operand, const View& view, const Image& image) noexcept {
+// with the innermost one. The contiguous dimension comes last. Of `packed` neighbours along the second one a box
+// has as many rows each.
+Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept {
   const Driver& driver = *made_.driver;
-  const size_t rank = operand.dims.size();
-  size_t order[kMaxRank] = {0, 1, 2, 3};
-  if (transposed(operand, view)) std::swap(order[rank - 1], order[rank - 2]);
+  int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
+  size_t rank = operand.dims.size();
+  std::copy_n(view.sizes, rank, sizes);
+  std::copy_n(view.strides, rank, strides);
+  if (transposed(operand, view)) {
+    std::swap(sizes[rank - 1], sizes[rank - 2]);
+    std::swap(strides[rank - 1], strides[rank - 2]);
+  }
+  if (packed) {
+    // [a, b, rows, columns] as [a, b / packed, rows, packed, columns]
+    sizes[4] = sizes[3], strides[4] = strides[3];
+    sizes[3] = packed, strides[3] = strides[1];
+    sizes[1] /= packed, strides[1] *= packed;
+    ++rank;
+  }
   const int index = descriptors_++;
   void* const map = reserve(sizeof(TensorMap), alignof(TensorMap));
-  for (size_t i = 0; i < rank; ++i) put(static_cast<int32_t>(view.sizes[order[i]]));
-  for (size_t i = 0; i < rank; ++i) put(view.strides[order[i]]);
+  for (size_t i = 0; i < rank; ++i) put(static_cast<int32_t>(sizes[i]));
+  for (size_t i = 0; i < rank; ++i) put(strides[i]);
   if (!map) return Error::success;  // `overflow_` is told at the end
   if (index >= image.descriptor_count || image.descriptors[index].rank != rank)
     return fail(Error::damaged_image, "%s: descriptor %d is not as its description has it", image.name, index);
@@ -209,14 +224,17 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, const Image
                               .box = {},
                               .swizzle = layout.swizzle};
   for (size_t i = 0; i < rank; ++i) {
-    const size_t from = order[rank - 1 - i];
-    request.sizes[i] = static_cast<uint64_t>(view.sizes[from]);
-    request.box[i] = layout.block[rank - 1 - i];
+    const size_t from = rank - 1 - i;
+    request.sizes[i] = static_cast<uint64_t>(sizes[from]);
+    request.box[i] = layout.block[from];
     // No access follows the stride of a dimension of size 1, but the driver wants it to be a multiple of 16 all the
     // same.
     if (i > 0)
-      request.strides[i - 1] =
-          view.sizes[from] == 1 ? 16 : static_cast<uint64_t>(view.strides[from] * bytes_of(view.dtype));
+      request.strides[i - 1] = sizes[from] == 1 ? 16 : static_cast<uint64_t>(strides[from] * bytes_of(view.dtype));
+  }
+  if (packed) {
+    request.box[1] *= static_cast<uint32_t>(packed);
+    request.box[2] /= static_cast<uint32_t>(packed);
   }
   const int status = driver.encode_tensor_map(static_cast<TensorMap*>(map), request);
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;

@@ -31,10 +31,11 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
   const double tiles = across * row_tiles * work.parts, steps = up(work.depth / depth_tile);
   double walked = row_tiles * steps, longest = steps;
   if (work.form == growing) {
-    const double below = std::min(row_tiles, down(work.depth / row_tile));
-    walked = row_tile / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps;
-    if (row_tile < depth_tile) walked += 0.5 * below;
-    longest = up(std::min(row_tiles * row_tile, work.depth) / depth_tile);
+    const double grown = row_tile / work.packed;
+    const double below = std::min(row_tiles, down(work.depth / grown));
+    walked = grown / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps;
+    if (grown < depth_tile) walked += 0.5 * below;
+    longest = up(std::min(row_tiles * grown, work.depth) / depth_tile);
   } else if (work.form == shrinking) {
     const double reaching = std::min(row_tiles, up(work.depth / row_tile));
     walked = (reaching * work.depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching;

@@ -11,7 +11,10 @@ namespace {
 constexpr size_t kDepth = 16;  // of the stack; the generator asserts that no expression needs more
 
 constexpr size_t arity_of(Code code) {
-  return code <= Code::multiprocessors ? 0 : code == Code::negate ? 1 : code == Code::choose ? 3 : 2;
+  return code <= Code::multiprocessors                      ? 0
+         : code == Code::negate || code == Code::lowest_bit ? 1
+         : code == Code::choose                             ? 3
+                                                            : 2;
 }
 
 // What an instruction makes of operand(0), operand(1) and operand(2); false where it does not fit.
@@ -77,6 +80,9 @@ template <class Operand>
     case Code::negate:
       *value = !operand(0);
       return true;
+    case Code::lowest_bit:
+      *value = operand(0) == INT64_MIN ? INT64_MIN : operand(0) & -operand(0);
+      return *value >= 0;
     case Code::choose:
       *value = operand(0) ? operand(1) : operand(2);
       return true;

@@ -34,6 +34,7 @@ enum class Code : uint8_t {
   equal,
   both,
   negate,
+  lowest_bit,  // the largest power of two that divides it
   choose,
 };
 

@@ -15,7 +15,7 @@ inline constexpr int kMaxDescriptors = 16;
 struct DescriptorLayout {
   uint8_t rank;
   uint8_t swizzle;    // CUtensorMapSwizzle
-  uint16_t block[4];  // box sizes
+  uint16_t block[5];  // box sizes
 };
 
 // Where the image is loaded. `id` is written last and read first, so a reader sees whole handles only.

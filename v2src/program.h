@@ -21,7 +21,8 @@ inline constexpr int kMaxRank = 4;
 
 // How a kernel takes an argument.
 enum class Pass : uint8_t {
-  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors
+  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`: so many
+           // of its second dimension are packed, if it has code
   stride,  // of dimension `dim` of `slot`, but where that is passed as a descriptor
   i32,     // `value`
   i64,     // `value`

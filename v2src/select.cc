@@ -139,6 +139,7 @@ class Survey {
   // Whether the fast way can follow the tensor's strides.
   bool strides_suit(size_t slot) const noexcept {
     constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
+    constexpr int64_t kMostPacked = 16;                 // along the second of four dimensions
     constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
     constexpr int64_t kAlignment = 16;                  // bytes, of both
     if (!given(slot)) return true;
@@ -156,7 +157,8 @@ class Survey {
       const int64_t size = view.sizes[i], stride = view.strides[i];
       if (outside(size, kSizeLimit)) return false;
       if (size == 1) continue;
-      if (i == contiguous ? stride != 1 : outside(stride, limit - 1) || (stride & partial)) return false;
+      const int64_t most = (rank == 4 && i == 1 ? limit / kMostPacked : limit) - 1;
+      if (i == contiguous ? stride != 1 : outside(stride, most) || (stride & partial)) return false;
     }
     // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
     return !(operand.written && fast_ == Addressing::descriptor && (view.sizes[contiguous] & partial));

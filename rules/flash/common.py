@@ -14,6 +14,8 @@ from aotriton.rules.expression import (
     constant,
     dtype,
     equal,
+    lowest_bit,
+    minimum,
     multiprocessors,
     psel,
     scalar,
@@ -74,20 +76,27 @@ PARTIAL_SECTORS = ~equal(ceil_divide(size("head_dim"), SECTOR) * SECTOR, size("h
 
 
 def work(
-    of: str, rows: str | Expression | int, depth: str | int, *, tensors: tuple[int, int], parts: Expression = ONE
+    of: str,
+    rows: str | Expression | int,
+    depth: str | int,
+    *,
+    tensors: tuple[int, int],
+    parts: Expression = ONE,
+    packed: Expression = ONE,
 ) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
     of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
-    size of q and of k are read or written, those of k for each part.
+    size of q and of k are read or written, those of k for each part. ``packed`` heads count as one.
     """
     queries = of == "q"
     other = "k" if queries else "q"
     heads = size(f"heads_{of}")
     of_k = _bytes("k") * tensors[1]
     return Work(
-        rows=size(f"seqlen_{of}"),
+        rows=_times(size(f"seqlen_{of}"), packed),
         row_tile=_side(rows),
-        outer=size("batch") * heads,
+        packed=packed,
+        outer=size("batch") * heads if packed == ONE else size("batch") * ceil_divide(heads, packed),
         depth=size(f"seqlen_{other}"),
         depth_tile=_side(depth),
         repeat=ONE if queries else GROUP,
@@ -116,12 +125,19 @@ def _side(rows: str | Expression | int) -> Expression:
     return psel(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
 
 
+def _times(value: Expression, factor: Expression) -> Expression:
+    return value if factor == ONE else value * factor
+
+
 def _bytes(of: str) -> Expression:
     return size("batch") * size(f"heads_{of}") * size(f"seqlen_{of}") * size("head_dim") * 2
 
 
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
 K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
+# Query heads that count as one, with rows of all of them side by side: as many of a group as a tile has room for.
+PACKED = minimum(lowest_bit(GROUP), 16)
+PACKED_ROWS = (1, 1, 64, 1, "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
 
 # Columns of the two parts of HEAD_DIM_SLIM.
@@ -156,6 +172,9 @@ def tiled_side(kernel: KernelDescription) -> str:
 
 
 MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of the last tile
+GUARD_PACKED_Q = Guard(
+    size("seqlen_q") * PACKED <= MOST_ROWS, f"seqlen_q, times the heads that are packed, is more than {MOST_ROWS}"
+)
 GUARD_Q, GUARD_K = (
     Guard(size(f"seqlen_{side}") <= MOST_ROWS, f"seqlen_{side} is more than {MOST_ROWS}") for side in "qk"
 )

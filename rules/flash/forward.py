@@ -63,23 +63,27 @@ ATTN_FWD = KernelDescription(
 
 
 def _tiles(rows: Expression | int) -> Expression:
-    """All tiles of so many query rows."""
-    return ceil_divide(size("seqlen_q"), rows) * size("heads_q") * size("batch")
+    """All tiles of so many rows of packed heads."""
+    return ceil_divide(size("seqlen_q") * c.PACKED, rows) * ceil_divide(size("heads_q"), c.PACKED) * size("batch")
+
+
+LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
 ATTN_FWD_HOPPER = KernelDescription(
     name="attn_fwd_hopper",
     family=c.FAMILY,
     arguments=(
-        Tensor("Q", c.Q, c.Q_ROWS),
+        Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, c.Q_ROWS),
+        Tensor("Out", OUT, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,
         *c.SIZES,
         Number("batch", "i32", size("batch")),
+        Number("log2_packed", "i32", LOG2_PACKED),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
         *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT"),
     ),
@@ -102,9 +106,9 @@ ATTN_FWD_HOPPER = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
     grid=(minimum(_tiles(psel("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
-    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2)),
+    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
     guards=(
-        c.GUARD_Q,
+        c.GUARD_PACKED_Q,
         c.GUARD_K,
         # The smallest tiles are the most, and a round of programs lies beyond the last.
         Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),

@@ -117,6 +117,20 @@ class Reader {
     for (const int64_t stride : tensor.strides) value(stride);
   }
 
+  // The same of as many heads side by side, which share out the box's rows.
+  void packed(const aotriton_tensor4& tensor, uint32_t box_rows, uint32_t heads) {
+    struct {
+      aotriton_dtype dtype;
+      void* data;
+      int64_t sizes[5], strides[5];
+    } const made = {
+        tensor.dtype,
+        tensor.data,
+        {tensor.sizes[0], tensor.sizes[1] / heads, tensor.sizes[2], heads, tensor.sizes[3]},
+        {tensor.strides[0], tensor.strides[1] * heads, tensor.strides[2], tensor.strides[1], tensor.strides[3]}};
+    descriptor(made, {1, 1, box_rows / heads, heads, 64});
+  }
+
   // Of rows as wide as a swizzled box can be.
   void descriptor(const aotriton_tensor4& tensor, uint32_t box_rows) {
     descriptor(tensor, {1, 1, box_rows, tensor.dtype == AOTRITON_FLOAT32 ? 32u : 64u});

@@ -1,4 +1,6 @@
 // Which backend a call gets, what the Hopper ones are given, and what is left to the portable one.
+#include <algorithm>
+
 #include "calls.h"
 #include "explain.h"
 
@@ -12,15 +14,17 @@ constexpr Sizes kLarge = {.batch = 8, .heads = 16, .heads_k = 4, .seqlen_q = 100
 
 void hopper(const RecordedLaunch& launch, const attn_fwd_params& p, const Sizes& s, uint32_t key_rows) {
   CHECK_EQ(launch.entry, "attn_fwd_hopper");
+  const int64_t group = s.heads / s.heads_k;
+  const uint32_t packed = static_cast<uint32_t>(std::min(group & -group, int64_t{16}));
   Reader reader(launch);
-  reader.descriptor(p.q, 64);
+  reader.packed(p.q, 64, packed);
   reader.descriptor(p.k, key_rows);
   reader.descriptor(p.v, key_rows);
-  reader.descriptor(p.out, 64);
+  reader.packed(p.out, 64, packed);
   reader.value(p.logsumexp.data);
   reader.value(int32_t{p.logsumexp.data != nullptr});
   reader.value(p.sm_scale);
-  reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, s.batch});
+  reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, s.batch, __builtin_ctz(packed)});
   reader.end();
 }
 
@@ -51,7 +55,7 @@ TEST("the hopper backend takes tiles of 64 rows for each consumer") {
   const attn_fwd_params p = fwd_call(kSmall);
   CHECK_EQ(attn_fwd(p, {}), Error::success);
   CHECK_EQ(recording.launches.size(), 1u);
-  check_shape(recording.launches.at(0), 2 * 4 * 2, 128, 40000);  // 100 rows in tiles of 64, of 4 heads in 2 batches
+  check_shape(recording.launches.at(0), 4 * 2 * 2, 128, 40000);  // 200 rows in tiles of 64, of 2 pairs in 2 batches
   hopper(recording.launches.at(0), p, kSmall, 64);
 }
 
@@ -63,8 +67,23 @@ TEST("its programs are as many as multiprocessors, but not more than tiles") {
     p.logsumexp = {};
     CHECK_EQ(attn_fwd(p, {}), Error::success);
     const RecordedLaunch& launch = recording.launches.at(0);
-    check_shape(launch, multiprocessors == 132 ? 132 : 6 * 16 * 8, 128, 60000);  // tiles of 192 rows
+    check_shape(launch, multiprocessors == 132 ? 132 : 21 * 4 * 8, 128, 60000);  // tiles of 192 rows, of 4 heads
     hopper(launch, p, kLarge, 128);
+  }
+}
+
+TEST("heads of a group that are a power of two, sixteen at most, share the rows of a tile") {
+  for (const int64_t heads : {6, 24, 96}) {  // groups of 3, 12 and 48: 1, 4 and 16 heads
+    Recording& recording = start("cuda");
+    Sizes s = kLarge;
+    s.heads = heads, s.heads_k = 2;
+    attn_fwd_params p = fwd_call(s);
+    for (aotriton_tensor4* t : {&p.q, &p.out}) {  // rows of all heads behind each other
+      t->strides[1] = s.head_dim;
+      t->strides[2] = s.heads * s.head_dim;
+    }
+    CHECK_EQ(attn_fwd(p, {}), Error::success);
+    hopper(recording.launches.at(0), p, s, 128);
   }
 }
 
@@ -83,10 +102,10 @@ TEST("what the hopper backend does not serve, or is slower at, falls to the port
 
 TEST("more tiles than 32 bits count fall to the portable backend") {
   // Tiles are of 64 rows at least, and a round of programs lies beyond the last: 30 bits of tiles are counted.
-  attn_fwd_params p = fwd_call({.batch = 1, .heads = 63, .heads_k = 1, .seqlen_q = 1 << 30, .head_dim = 256});
+  attn_fwd_params p = fwd_call({.batch = 1023, .heads = 1, .heads_k = 1, .seqlen_q = 1 << 26, .head_dim = 256});
   p.logsumexp = {};
   CHECK_EQ(entry_of(p), "attn_fwd_hopper");
-  p.q.sizes[1] = p.out.sizes[1] = 64;
+  for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) t->sizes[0] = 1024;
   CHECK_EQ(entry_of(p), "attn_fwd");
 }
 

@@ -85,6 +85,13 @@ struct Small : Candidate {
     image.descriptor_count = count;
     image.descriptors = kTiles;
   }
+  // Of the Hopper forward, whose first and last tensors have packed heads.
+  void take_packed_descriptors() {
+    static constexpr DescriptorLayout kRows = {5, 3, {1, 1, 64, 1, 64}}, kTile = {4, 3, {1, 1, 16, 64}};
+    static constexpr DescriptorLayout kTiles[] = {kRows, kTile, kTile, kRows};
+    image.descriptor_count = 4;
+    image.descriptors = kTiles;
+  }
 };
 
 Call call_of(const attn_fwd_params& p) {
@@ -206,11 +213,11 @@ TEST("a candidate of another backend is launched, whatever the tables say") {
   Recording& recording = start("cuda");
   Small candidate(attn_fwd_operator, "attn_fwd_hopper");
   candidate.psels[0] = 16, candidate.psels[1] = 2;  // BLOCK_N and CONSUMERS
-  candidate.take_descriptors(4);
+  candidate.take_packed_descriptors();
   attn_fwd_params p = fwd_call();
   CHECK_EQ(run_fwd(candidate, p), Error::success);
-  check_shape(recording.launches.at(0), 1 * 4 * 2, 64, 0);  // 100 rows in tiles of 128
-  CHECK_EQ(recording.launches.at(0).arguments.size(), 4u * (1 + 4 + 4) + 1 + 2 + 6 + 2);
+  check_shape(recording.launches.at(0), 2 * 2 * 2, 64, 0);  // 200 rows of 2 heads in tiles of 128
+  CHECK_EQ(recording.launches.at(0).arguments.size(), 2u * (1 + 5 + 5) + 2u * (1 + 4 + 4) + 1 + 2 + 7 + 2);
 
   p.k.strides[0] = 0;  // a broadcast, which no descriptor reaches
   CHECK_EQ(run_fwd(candidate, p), Error::invalid_argument);

@@ -82,13 +82,16 @@ TEST("columns in two parts have two descriptors for each tensor, and both follow
     const RecordedLaunch& launch = recording.launches.at(static_cast<size_t>(call));
     CHECK_EQ(launch.entry, "attn_fwd_hopper_slim");
     Reader reader(launch);
-    for (int part = 0; part < 2; ++part)
-      for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) reader.descriptor(*t, 64);
+    for (int part = 0; part < 2; ++part) {
+      reader.packed(p.q, 64, 2);
+      for (const aotriton_tensor4* t : {&p.k, &p.v}) reader.descriptor(*t, 64);
+      reader.packed(p.out, 64, 2);
+    }
     reader.value(p.logsumexp.data);
     reader.value(int32_t{1});
     reader.value(p.sm_scale);
     sizes(reader, s);
-    reader.numbers({s.batch});
+    reader.numbers({s.batch, 1});
     reader.end();
     for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out}) t->data = static_cast<char*>(t->data) + 4096;
   }

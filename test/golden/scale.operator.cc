@@ -132,7 +132,7 @@ constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
-constexpr WorkInfo work{e12, e2, e13, e1, e13, e13, e14, e15, e16, e14};
+constexpr WorkInfo work{e12, e2, e13, e13, e1, e13, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
 constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
 
@@ -181,7 +181,7 @@ constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
-constexpr WorkInfo work{e12, e2, e13, e1, e13, e13, e14, e15, e16, e14};
+constexpr WorkInfo work{e12, e2, e13, e13, e1, e13, e13, e14, e15, e16, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
 constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
 
@@ -209,7 +209,7 @@ constexpr ChoiceInfo choices[] = {
 constexpr KeyInfo keys[] = {
     {"waves", e11},
 };
-constexpr WorkInfo work{e13, e1, e13, e13, e13, e13, e14, e14, e14, e14};
+constexpr WorkInfo work{e13, e1, e13, e13, e13, e13, e13, e14, e14, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
 constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e20, e13, e13}, {}, choices, keys, {}, &work, {}, tables};
 
@@ -257,7 +257,7 @@ constexpr KeyInfo keys[] = {
     {"rows", e2},
 };
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
-constexpr WorkInfo work{e13, e21, e13, e13, e13, e13, e14, e23, e14, e14};
+constexpr WorkInfo work{e13, e21, e13, e13, e13, e13, e13, e14, e23, e14, e14};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
 constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e22, e13, e13}, guards, choices, keys, psels, &work, {}, tables};
 

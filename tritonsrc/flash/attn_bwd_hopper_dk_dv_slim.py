@@ -36,7 +36,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots
 from aotriton.tritonsrc.flash.hopper_backward import (
     LOG2_E,
     STAGES,
@@ -46,6 +45,7 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     row_slots,
     slot_of_scores,
 )
+from aotriton.tritonsrc.flash.two_parts import load, scores, slots
 
 
 @gluon.jit

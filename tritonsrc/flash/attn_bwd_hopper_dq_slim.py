@@ -15,8 +15,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
 from aotriton.tritonsrc.flash.attn_bwd_hopper_dq import CONSUMERS, all_barriers, mask, row_numbers, task
-from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
 from aotriton.tritonsrc.flash.hopper_backward import LOG2_E
+from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
 
 STAGES = gl.constexpr(4)
 

@@ -34,7 +34,6 @@ from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     meet,
     slots_of_ds,
 )
-from aotriton.tritonsrc.flash.attn_fwd_hopper_slim import load, scores, slots, weighted
 from aotriton.tritonsrc.flash.hopper_backward import (
     LOG2_E,
     STAGES,
@@ -45,6 +44,7 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     place_together,
     row_slots,
 )
+from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
 
 
 @gluon.jit

@@ -1,6 +1,10 @@
 """Attention forward for Hopper: a producer warp and one to three consumer warpgroups turn Q, K and V into Out and L.
 
-A tile is BLOCK_M = 64 * CONSUMERS query rows of one head, 64 for each consumer, against all the keys that they see,
+Heads that share keys and values are packed: 2 ** log2_packed of them, next to each other, count as one, whose row r is
+that of its head r % 2 ** log2_packed at position r >> log2_packed. In shared memory, rows of Q and Out lie in this
+order, as the tensor map brings them.
+
+A tile is BLOCK_M = 64 * CONSUMERS rows of one packed head, 64 for each consumer, against all the keys that they see,
 taken BLOCK_N at a time from the last to the first. Step i of a tile with n key tiles multiplies Q by key tile i,
 counted from the last, and the P of step i - 1 by the values of its key tile; so step 0 has keys only and step n values
 only. What a step needs lies in one of STAGES slots. A consumer:
@@ -10,9 +14,9 @@ only. What a step needs lies in one of STAGES slots. A consumer:
     ...
     step n                  Out += P(n-1) V(n-1)           wait for Out   Out / row sum → shared → global memory
 
-Only step 0 needs a mask: it holds the end of the keys, and, as 64 rows that start at a multiple of 64 cross the
-diagonal in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that only later
-consumers need; the first one it needs is its step 0.
+Only step 0 needs a mask: it holds the end of the keys, and, as the positions of 64 rows that start at a multiple of 64
+cross the diagonal in one key tile of 64 keys or more, all of the diagonal. Causal, a consumer lets the steps pass that
+only later consumers need; the first one it needs is its step 0.
 
 Who waits for whom. Each arrow is an mbarrier, from who arrives, with the count or the bytes of a phase, to who waits:
 
@@ -46,12 +50,12 @@ LN_2 = gl.constexpr(0.6931471805599453)
 
 
 @gluon.jit
-def mask(s, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
+def mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
     """Hide the scores of keys that a query row must not see. `row`, `key`: what s[0, 0] belongs to."""
     columns = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
     if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
         rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-        s = gl.where(columns <= rows, s, float("-inf"))
+        s = gl.where(columns <= rows >> log2_packed, s, float("-inf"))
     else:
         s = gl.where(columns < max_seqlen_k, s, float("-inf"))
     return s
@@ -81,19 +85,19 @@ def tiles_for_program(tiles):
 
 
 @gluon.jit
-def tile_count(heads, max_seqlen_q, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
+def tile_count(heads, rows, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
     """Number of tiles that this program works on: see `tile_at`."""
-    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    blocks = gl.cdiv(rows, BLOCK_M)
     group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
     return full * tiles_for_program(group * blocks) + tiles_for_program((heads - full * group) * blocks)
 
 
 @gluon.jit
 def tile_at(
-    i, heads, max_seqlen_q, max_seqlen_k,
+    i, heads, rows, max_seqlen_k, log2_packed,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
 ):  # fmt: skip
-    """First row, head (of all heads of the batch) and number of key tiles of this program's tile i.
+    """First row, head (of all packed heads of the batch) and number of key tiles of this program's tile i.
 
     Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, every second round goes through the
     programs backwards, so that all programs have about the same to do. With a GROUP_ROUNDS that is not 0 causal tiles
@@ -103,7 +107,7 @@ def tile_at(
     tiles.
     """
     programs = gl.num_programs(0)
-    blocks = gl.cdiv(max_seqlen_q, BLOCK_M)
+    blocks = gl.cdiv(rows, BLOCK_M)
     if CAUSAL and GROUP_ROUNDS > 0:
         group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
         rounds = gl.maximum(tiles_for_program(group * blocks), 1)
@@ -124,7 +128,7 @@ def tile_at(
         block = tile % blocks
     if CAUSAL:
         block = blocks - 1 - block
-        keys = gl.minimum((block + 1) * BLOCK_M, max_seqlen_k)
+        keys = gl.minimum((block + 1) * BLOCK_M >> log2_packed, max_seqlen_k)
     else:
         keys = max_seqlen_k
     return block * BLOCK_M, head, gl.cdiv(keys, BLOCK_N)
@@ -133,19 +137,20 @@ def tile_at(
 @gluon.jit
 def producer(
     Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    heads, heads_k, rows, max_seqlen_k, batch, log2_packed,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = K.block_shape[2]
     KV_BYTES: gl.constexpr = K.block_type.nbytes
-    heads = num_heads_q * batch
     step = 0
-    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
-        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
-        b = head // num_heads_q
-        head -= b * num_heads_q
-        head_k = head // (num_heads_q // num_heads_k)
+    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(
+            i, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+        )
+        b = head // heads
+        head -= b * heads
+        head_k = head // (heads // heads_k)
 
         # Step 0. The keys come first: their slot is free before Q's place is.
         last = (tiles - 1) * BLOCK_N
@@ -156,7 +161,8 @@ def producer(
         for c in gl.static_range(CONSUMERS):
             mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(c), Q.block_type.nbytes)
-            tma.async_copy_global_to_shared(Q, [b, head, row + c * 64, 0], q_full.index(c), q_slots.index(c))
+            place = [b, head, (row + c * 64) >> log2_packed, 0, 0]
+            tma.async_copy_global_to_shared(Q, place, q_full.index(c), q_slots.index(c))
         step += 1
 
         for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
@@ -172,6 +178,15 @@ def producer(
 
 
 @gluon.jit
+def store_rows(L, value, row, head, rows, log2_packed, LAYOUT: gl.constexpr):
+    """A number for each of 64 rows from `row` on of a packed head, of so many, to L, which has head after head."""
+    row += gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
+    packed = row - (row >> log2_packed << log2_packed)
+    first = head.to(gl.int64) * rows  # of the packed head
+    gl.store(L + first + packed * (rows >> log2_packed) + (row >> log2_packed), value, mask=row < rows)
+
+
+@gluon.jit
 def softmax(s, row_max, row_sum, scale):
     """P, the new row maximum (unscaled) and sum, and the factor for what was summed before."""
     new_max = gl.maximum(row_max, gl.max(s, 1))
@@ -184,7 +199,7 @@ def softmax(s, row_max, row_sum, scale):
 @gluon.jit
 def consumer(
     Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
     C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
     OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
 ):  # fmt: skip
@@ -199,14 +214,15 @@ def consumer(
 
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
-    heads = num_heads_q * batch
-    row, head, tiles = tile_at(0, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
-    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+    row, head, tiles = tile_at(
+        0, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    )
+    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
         row += C * 64
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
         if CAUSAL and BLOCK_M > BLOCK_N:
-            visible = gl.minimum((row + 63) // BLOCK_N + 1, tiles)
+            visible = gl.minimum(((row + 63) >> log2_packed) // BLOCK_N + 1, tiles)
             for _ in range(visible, tiles):
                 slot = step % STAGES
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -232,7 +248,7 @@ def consumer(
         if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
             key = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1)
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
-            s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+            s = mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL, S_LAYOUT)
         row_max = gl.max(s, 1)
         p = gl.exp2(s * scale - gl.expand_dims(row_max * scale, 1))
         row_sum = gl.sum(p, 1)
@@ -273,23 +289,20 @@ def consumer(
         out = warpgroup_mma(p, v, out, is_async=True)
         # Where the next tile is takes a few divisions: they hide here.
         next_row, next_head, next_tiles = tile_at(
-            i + 1, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+            i + 1, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
         )
-        b = head // num_heads_q
+        b = head // heads
         out = warpgroup_mma_wait(0, deps=[out])
         mbarrier.arrive(empty.index(slot))
         step += 1
 
         if store_lse != 0:
-            rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-            head_row = head.to(gl.int64) * max_seqlen_q
-            lse = (row_max * scale + gl.log2(row_sum)) * LN_2
-            gl.store(L + head_row + rows, lse, mask=rows < max_seqlen_q)
+            store_rows(L, (row_max * scale + gl.log2(row_sum)) * LN_2, row, head, rows, log2_packed, S_LAYOUT)
         out = out * gl.expand_dims(gl.convert_layout(1.0 / row_sum, gl.SliceLayout(1, OUT_LAYOUT)), 1)
         tma.store_wait(0)
         out_slots.index(C).reshape([64, BLOCK_DMODEL]).store(out.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(Out, [b, head - b * num_heads_q, row, 0], out_slots.index(C))
+        tma.async_copy_shared_to_global(Out, [b, head - b * heads, row >> log2_packed, 0, 0], out_slots.index(C))
         if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
@@ -312,6 +325,7 @@ def attn_fwd_hopper(
     max_seqlen_k,
     head_dim,
     batch,
+    log2_packed,
     BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -322,22 +336,24 @@ def attn_fwd_hopper(
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
 ):
-    """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q, 64 * CONSUMERS) *
-    num_heads_q * batch. `sm_scale` must not be negative.
+    """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q * packed, 64 *
+    CONSUMERS) * num_heads_q / packed * batch, with packed = 2 ** log2_packed heads, at most 64, which divide a group of
+    num_heads_q / num_heads_k. `sm_scale` must not be negative.
 
-    Q, K, V, Out: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, 64, BLOCK_DMODEL] (Q, Out) and
-    [1, 1, BLOCK_N, BLOCK_DMODEL] (K, V). CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch,
-    num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
+    K, V: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_N, BLOCK_DMODEL]; Q, Out: of
+    [batch, heads / packed, seqlen, packed, head_dim], with boxes [1, 1, 64 / packed, packed, BLOCK_DMODEL], which the
+    compiler takes for [1, 1, 64, 1, BLOCK_DMODEL]: the same bytes in the same place. CAUSAL needs max_seqlen_q ==
+    max_seqlen_k. L, contiguous fp32 [batch, num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
     """
     REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 240
     PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 24
-    q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Q.layout)
+    q_slots = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, 64, 1, BLOCK_DMODEL], Q.layout)
     k_slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
     v_slots = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], V.layout)
     if OUT_IN_Q:
         out_slots = q_slots
     else:
-        out_slots = gl.allocate_shared_memory(Out.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], Out.layout)
+        out_slots = gl.allocate_shared_memory(Out.dtype, [CONSUMERS, 1, 1, 64, 1, BLOCK_DMODEL], Out.layout)
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -349,42 +365,44 @@ def attn_fwd_hopper(
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=CONSUMERS)
 
+    heads = num_heads_q >> log2_packed
+    rows = max_seqlen_q << log2_packed  # of a packed head
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = gl.maximum(sm_scale * LOG2_E, 1e-30)
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
     if CONSUMERS == 1:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     elif CONSUMERS == 2:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
-                        num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        heads, rows, max_seqlen_k, batch, log2_packed,
                         2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

@@ -18,38 +18,32 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_fwd_hopper import LN_2, LOG2_E, mask, softmax, tile_at, tile_count
-
-
-@gluon.jit
-def load(tensors, batch, head, row, ready, places, pred=True):
-    """Begin to copy rows from `row` on of both parts of a tensor to their `places`."""
-    FIRST: gl.constexpr = tensors[0].block_shape[3]
-    tma.async_copy_global_to_shared(tensors[0], [batch, head, row, 0], ready, places[0], pred=pred)
-    tma.async_copy_global_to_shared(tensors[1], [batch, head, row, FIRST], ready, places[1], pred=pred)
+from aotriton.tritonsrc.flash.attn_fwd_hopper import LN_2, LOG2_E, mask, softmax, store_rows, tile_at, tile_count
+from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
 
 
 @gluon.jit
 def producer(
     q_tensors, k_tensors, v_tensors, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-    num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+    heads, heads_k, rows, max_seqlen_k, batch, log2_packed,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr, RING: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = k_tensors[0].block_shape[2]
+    FIRST: gl.constexpr = q_tensors[0].block_shape[4]
     Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
     KV_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    heads = num_heads_q * batch
     step = 0
-    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
-        row, head, tiles = tile_at(i, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
-        b = head // num_heads_q
-        head -= b * num_heads_q
-        head_k = head // (num_heads_q // num_heads_k)
+    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+        row, head, tiles = tile_at(
+            i, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+        )
+        b = head // heads
+        head -= b * heads
+        head_k = head // (heads // heads_k)
 
         # Step 0. The keys come first: their slot is free before Q's place is.
         last = (tiles - 1) * BLOCK_N
@@ -60,7 +54,11 @@ def producer(
         for c in gl.static_range(CONSUMERS):
             mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(c), Q_BYTES)
-            load(q_tensors, b, head, row + c * 64, q_full.index(c), (q_slots[0].index(c), q_slots[1].index(c)))
+            place = (row + c * 64) >> log2_packed
+            for part in gl.static_range(2):
+                tma.async_copy_global_to_shared(
+                    q_tensors[part], [b, head, place, 0, part * FIRST], q_full.index(c), q_slots[part].index(c)
+                )
         step += 1
 
         for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
@@ -87,30 +85,6 @@ def producer(
 
 
 @gluon.jit
-def scores(q, k_slots, slot, zeros):
-    """Begin S = Q Kᵀ of both parts: two products."""
-    ROWS: gl.constexpr = k_slots[0].shape[3]
-    FIRST: gl.constexpr = k_slots[0].shape[4]
-    REST: gl.constexpr = k_slots[1].shape[4]
-    k = k_slots[0].index(slot).reshape([ROWS, FIRST]).permute((1, 0))
-    s = warpgroup_mma(q[0], k, zeros, use_acc=False, is_async=True)
-    k = k_slots[1].index(slot).reshape([ROWS, REST]).permute((1, 0))
-    return warpgroup_mma(q[1], k, s, is_async=True)
-
-
-@gluon.jit
-def weighted(p, v_slots, slot, out, out_rest, P_REST_LAYOUT: gl.constexpr):
-    """Begin Out += P V of both parts: two products."""
-    ROWS: gl.constexpr = v_slots[0].shape[3]
-    FIRST: gl.constexpr = v_slots[0].shape[4]
-    REST: gl.constexpr = v_slots[1].shape[4]
-    v = v_slots[0].index(slot).reshape([ROWS, FIRST])
-    out = warpgroup_mma(p, v, out, is_async=True)
-    v = v_slots[1].index(slot).reshape([ROWS, REST])
-    return out, warpgroup_mma(gl.convert_layout(p, P_REST_LAYOUT), v, out_rest, is_async=True)
-
-
-@gluon.jit
 def scaled(x, factor):
     """x with each row multiplied by its factor."""
     return x * gl.expand_dims(gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout)), 1)
@@ -119,7 +93,7 @@ def scaled(x, factor):
 @gluon.jit
 def consumer(
     out_tensors, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-    store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+    store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
     C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
     OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr, RING: gl.constexpr,
 ):  # fmt: skip
@@ -139,14 +113,15 @@ def consumer(
 
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
-    heads = num_heads_q * batch
-    row, head, tiles = tile_at(0, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS)
-    for i in range(tile_count(heads, max_seqlen_q, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+    row, head, tiles = tile_at(
+        0, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    )
+    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
         row += C * 64
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
         if CAUSAL and BLOCK_M > BLOCK_N:
-            visible = gl.minimum((row + 63) // BLOCK_N + 1, tiles)
+            visible = gl.minimum(((row + 63) >> log2_packed) // BLOCK_N + 1, tiles)
             for _ in range(visible, tiles):
                 slot = step % STAGES
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -170,7 +145,7 @@ def consumer(
         if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
             key = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1)
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
-            s = mask(s, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+            s = mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL, S_LAYOUT)
         row_max = gl.max(s, 1)
         p = gl.exp2(s * scale - gl.expand_dims(row_max * scale, 1))
         row_sum = gl.sum(p, 1)
@@ -218,42 +193,29 @@ def consumer(
         out, out_rest = weighted(p, v_slots, slot, out, out_rest, P_REST_LAYOUT)
         # Where the next tile is takes a few divisions: they hide here.
         next_row, next_head, next_tiles = tile_at(
-            i + 1, heads, max_seqlen_q, max_seqlen_k, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+            i + 1, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
         )
-        b = head // num_heads_q
+        b = head // heads
         out, out_rest = warpgroup_mma_wait(0, deps=[out, out_rest])
         mbarrier.arrive(empty.index(slot))
         step += 1
 
         if store_lse != 0:
-            rows = row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-            head_row = head.to(gl.int64) * max_seqlen_q
-            lse = (row_max * scale + gl.log2(row_sum)) * LN_2
-            gl.store(L + head_row + rows, lse, mask=rows < max_seqlen_q)
+            store_rows(L, (row_max * scale + gl.log2(row_sum)) * LN_2, row, head, rows, log2_packed, S_LAYOUT)
         factor = 1.0 / row_sum
         tma.store_wait(0)
         out_slots[0].index(C).reshape([64, FIRST]).store(scaled(out, factor).to(dtype))
         out_slots[1].index(C).reshape([64, REST]).store(scaled(out_rest, factor).to(dtype))
         fence_async_shared()
-        head -= b * num_heads_q
-        tma.async_copy_shared_to_global(out_tensors[0], [b, head, row, 0], out_slots[0].index(C))
-        tma.async_copy_shared_to_global(out_tensors[1], [b, head, row, FIRST], out_slots[1].index(C))
+        head -= b * heads
+        for part in gl.static_range(2):
+            place = [b, head, row >> log2_packed, 0, part * FIRST]
+            tma.async_copy_shared_to_global(out_tensors[part], place, out_slots[part].index(C))
         if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
         row, head, tiles = next_row, next_head, next_tiles
     tma.store_wait(0)
-
-
-@gluon.jit
-def slots(tensors, COUNT: gl.constexpr):
-    """Shared memory for so many boxes of both parts of a tensor."""
-    ROWS: gl.constexpr = tensors[0].block_shape[2]
-    FIRST: gl.constexpr = tensors[0].block_shape[3]
-    REST: gl.constexpr = tensors[1].block_shape[3]
-    first = gl.allocate_shared_memory(tensors[0].dtype, [COUNT, 1, 1, ROWS, FIRST], tensors[0].layout)
-    rest = gl.allocate_shared_memory(tensors[1].dtype, [COUNT, 1, 1, ROWS, REST], tensors[1].layout)
-    return first, rest
 
 
 @gluon.jit
@@ -275,6 +237,7 @@ def attn_fwd_hopper_slim(
     max_seqlen_k,
     head_dim,
     batch,
+    log2_packed,
     BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -309,42 +272,44 @@ def attn_fwd_hopper_slim(
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=CONSUMERS)
 
+    heads = num_heads_q >> log2_packed
+    rows = max_seqlen_q << log2_packed  # of a packed head
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = gl.maximum(sm_scale * LOG2_E, 1e-30)
     # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
     if CONSUMERS == 1:
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     elif CONSUMERS == 2:
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
-                        store_lse, scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch,
+                        store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
                         2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                        heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

@@ -115,7 +115,7 @@ int is_capturing(void* stream, bool* capturing) {
 
 int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
   const int type = request.dtype == DType::float16 ? kFloat16 : request.dtype == DType::bfloat16 ? kBfloat16 : kFloat32;
-  constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
+  constexpr uint32_t element_strides[5] = {1, 1, 1, 1, 1};
   return cuda.encode_tiled(map, type, static_cast<uint32_t>(request.rank), request.address, request.sizes,
                            request.strides, request.box, element_strides, kInterleaveNone, request.swizzle,
                            kL2Promotion128B, kFillZero);

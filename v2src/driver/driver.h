@@ -18,9 +18,9 @@ struct TensorMapRequest {
   DType dtype;
   int rank;
   void* address;
-  uint64_t sizes[4];
-  uint64_t strides[3];  // bytes, without the innermost
-  uint32_t box[4];
+  uint64_t sizes[5];
+  uint64_t strides[4];  // bytes, without the innermost
+  uint32_t box[5];
   int swizzle;
 };
 

@@ -18,7 +18,8 @@ const std::map<std::string, Code> kCodes = {
     {"minimum", Code::minimum},   {"ceil_divide", Code::ceil_divide},
     {"maximum", Code::maximum},   {"at_most", Code::at_most},
     {"equal", Code::equal},       {"both", Code::both},
-    {"negate", Code::negate},     {"choose", Code::choose},
+    {"negate", Code::negate},     {"lowest_bit", Code::lowest_bit},
+    {"choose", Code::choose},
 };
 const std::map<std::string, Pass> kPasses = {
     {"tensor", Pass::tensor}, {"stride", Pass::stride}, {"i32", Pass::i32}, {"i64", Pass::i64}, {"fp32", Pass::fp32}};

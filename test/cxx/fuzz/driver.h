@@ -128,7 +128,7 @@ inline void store(TensorMap* map, const TensorMapRequest& r) {
 inline int encode_tensor_map(TensorMap* map, const TensorMapRequest& r) {
   const uint64_t element = static_cast<uint64_t>(r.dtype == DType::float32 ? 4 : 2);
   if (reinterpret_cast<uintptr_t>(r.address) % 16) object("tensor map: its address is not aligned");
-  if (r.rank < 1 || r.rank > 4) object("tensor map: its rank");
+  if (r.rank < 1 || r.rank > 5) object("tensor map: its rank");
   for (int i = 0; i < r.rank; ++i) {
     if (!r.sizes[i] || r.sizes[i] > uint64_t{1} << 32) object("tensor map: a size");
     if (!r.box[i] || r.box[i] > 256) object("tensor map: a side of the box");
