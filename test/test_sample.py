@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from aotriton.tune.family import tuning
 from aotriton.tune.incident import TuningError
 from aotriton.tune.progress import Progress
 from aotriton.tune.sample import (
+    CHUNK,
     FAILURES,
     MOST_IMAGES,
     WITHIN,
@@ -258,6 +261,21 @@ def test_shapes_are_timed_and_recorded(bench: Bench) -> None:
         rows = database._db.execute("SELECT strategy, seed, options FROM session WHERE strategy <> 'exhaustive'")
         assert rows.fetchall() == [("random", 5, "some")]
         assert {tuple(row) for row in database._db.execute("SELECT sm_clock, temperature FROM sample")} == {(1980, 41)}
+
+
+def test_ctrl_c_ends_it_after_the_shapes_that_were_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one empties the queue: each GPU ends its chunk, and what is timed stays."""
+    bench.measure(*CONFIGS[:1])
+
+    def note(self: Progress, text: str) -> None:
+        if "shapes timed" in text:
+            monkeypatch.undo()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "note", note)
+    timed = bench.sample(40 * CHUNK)
+    assert CHUNK <= timed <= 40 * CHUNK / 2
+    assert len(bench.samples) == timed
 
 
 def test_draws_follow_from_the_seed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
