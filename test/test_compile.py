@@ -206,7 +206,8 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
     assert isinstance(image, CompiledImage), image
     assert (image.metadata["threads"], image.metadata["spills"]) == (12 * 32, 0)
-    assert [row["block"][2:] for row in image.metadata["descriptors"]] == [[64, 64]] * 8
+    queries, keys = [64, 1, 64], [64, 64]  # those of queries and the result are of packed heads
+    assert [row["block"][2:] for row in image.metadata["descriptors"]] == [queries, keys, keys, queries] * 2
 
 
 @pytest.mark.parametrize(
