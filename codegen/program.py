@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aotriton.rules.expression import LEAVES, OPERATIONS, UNARY, Expression
+from aotriton.rules.expression import LEAVES, OPERATIONS, Expression, arity
 from aotriton.rules.kernel import KernelDescription, Number, Operand, Stride, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import DTYPES
@@ -179,17 +179,12 @@ def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[
     for code in codes:
         stack: list[int] = []
         for name, value in code:
-            first = len(stack) - (_arity(name))
+            first = len(stack) - arity(name)
             operands = stack[first:]
             del stack[first:]
             stack.append(numbers.setdefault(Step(name, tuple(operands), value), len(numbers)))
         roots[code] = stack[0]
     return tuple(numbers), roots
-
-
-def _arity(code: str) -> int:
-    """How many numbers the code takes from the stack."""
-    return 0 if code not in OPERATIONS else 1 if code in UNARY else 3 if code == "choose" else 2
 
 
 def operator_program(operator: Operator) -> OperatorProgram:
@@ -355,7 +350,7 @@ class _Numbering:
             if not -(2**31) <= number < 2**31:
                 raise ValueError(f"{where}: {number} does not fit in 32 bits")
             steps.append((code, number))
-            depth += 1 - _arity(code)
+            depth += 1 - arity(code)
             deepest = max(deepest, depth)
         if deepest > DEPTH:
             raise ValueError(f"{where}: an expression needs a stack of {deepest}, and there is room for {DEPTH}")

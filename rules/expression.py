@@ -20,9 +20,14 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "lowest_bit": lambda a: a & -a,
     "choose": lambda condition, a, b: a if condition else b,
 }
-UNARY = ("negate", "lowest_bit")
+ARITY = {"negate": 1, "lowest_bit": 1, "choose": 3}  # operands of an operation, where they are not two
 # What a call, a candidate and a GPU give. The first five name what they take.
 LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
+
+
+def arity(code: str) -> int:
+    """How many numbers before it a code works on; none is what a leaf takes."""
+    return ARITY.get(code, 2) if code in OPERATIONS else 0
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from aotriton.codegen.store import CompiledImage  # noqa: E402
 from aotriton.rules import family  # noqa: E402
 from aotriton.rules.binning import bin_text  # noqa: E402
 from aotriton.rules.database import Model, Product, Winner  # noqa: E402
-from aotriton.rules.expression import LEAVES, OPERATIONS, UNARY, Environment, Expression, constant, evaluate  # noqa: E402
+from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, arity, constant, evaluate  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
@@ -276,8 +276,7 @@ def random_expression(chance: random.Random, depth: int) -> Expression:
         small = chance.choice([0, 1, 2, 7, 64, 1000, 2**31 - 1])
         return Expression(code) if code == "multiprocessors" else constant(chance.choice([1, -1]) * small)
     code = chance.choice(list(OPERATIONS))
-    arity = 1 if code in UNARY else 3 if code == "choose" else 2
-    return Expression(code, tuple(random_expression(chance, depth - 1) for _ in range(arity)))
+    return Expression(code, tuple(random_expression(chance, depth - 1) for _ in range(arity(code))))
 
 
 def value_in_64_bits(expression: Expression, environment: Environment) -> int | None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotriton.rules import expression as e
-from aotriton.rules.expression import LEAVES, OPERATIONS, UNARY, Environment, Expression, evaluate
+from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, arity, evaluate
 
 ENVIRONMENT = Environment(
     sizes={"rows": 1000, "batch": 3, "none": 0},
@@ -97,10 +97,9 @@ def leaves() -> st.SearchStrategy[Expression]:
 
 
 def larger(operands: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    arities = {code: 1 if code in UNARY else 3 if code == "choose" else 2 for code in OPERATIONS}
     made = [
-        st.tuples(*[operands] * arity).map(lambda given, code=code: Expression(code, given))
-        for code, arity in arities.items()
+        st.tuples(*[operands] * arity(code)).map(lambda given, code=code: Expression(code, given))
+        for code in OPERATIONS
         if code != "ceil_divide"
     ]
     divided = st.tuples(operands, st.integers(1, 2**20)).map(lambda given: e.ceil_divide(*given))
@@ -112,8 +111,8 @@ def run(program: list[tuple[str, str | int]]) -> int:
     stack: list[int] = []
     for code, argument in program:
         if code in OPERATIONS:
-            arity = 1 if code in UNARY else 3 if code == "choose" else 2
-            operands, stack[-arity:] = stack[-arity:], []
+            first = len(stack) - arity(code)
+            operands, stack[first:] = stack[first:], []
             stack.append(int(OPERATIONS[code](*operands)))
         elif code == "constant":
             stack.append(int(argument))

@@ -14,6 +14,7 @@ from aotriton.codegen import program
 from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, launch_program, operator_program, steps_of
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.flash.common import MOST_PACKED
 from aotriton.rules.kernel import Number, Stride, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import ADDRESSING, DTYPES
@@ -201,6 +202,7 @@ def test_limits_are_those_of_cxx() -> None:
     assert constant("v2src/program.h", "kMaxSizes") == program.MAX_SIZES
     assert constant("v2src/program.h", "kMaxScalars") == program.MAX_SCALARS
     assert constant("v2src/program.h", "kMaxRank") == program.MAX_RANK
+    assert constant("v2src/select.cc", "kMostPacked") == MOST_PACKED
     assert constant("v2src/backend.h", "kMaxBackends") == program.MAX_BACKENDS
     assert constant("v2src/include/aotriton/explain.h", "kMaxKernels") == program.MAX_KERNELS
     assert constant("v2src/lut.h", "kMaxPsels") == program.MAX_PSELS

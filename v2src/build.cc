@@ -153,7 +153,7 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const En
       if (argument.block && image.descriptor_count) {
         note_place(call, argument.slot, true);
         int64_t packed = 0;  // of the second dimension, where the description has so many side by side
-        if (!argument.value.code.empty() && !evaluate(argument.value, environment, &packed)) packed = 0;
+        if (!argument.value.code.empty()) AOTRITON_TRY(number(call, argument, environment, &packed));
         return add_map(call.info->slot(argument.slot), view, packed, image);
       }
       note_place(call, argument.slot, false);
@@ -173,12 +173,18 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const En
   }
 }
 
-Error Builder::add_number(const Call& call, const Argument& argument, const Environment& environment) noexcept {
-  int64_t value;
-  const bool fits = evaluate(argument.value, environment, &value);
-  if (!fits || (argument.pass == Pass::i32 && (value < INT32_MIN || value > INT32_MAX)))
+Error Builder::number(const Call& call, const Argument& argument, const Environment& environment,
+                      int64_t* value) noexcept {
+  const bool fits = evaluate(argument.value, environment, value);
+  if (!fits || (argument.pass == Pass::i32 && (*value < INT32_MIN || *value > INT32_MAX)))
     return fail(Error::not_supported, "%s: a size is beyond what kernels count in %d bits", call.info->name,
                 argument.pass == Pass::i32 ? 32 : 63);
+  return Error::success;
+}
+
+Error Builder::add_number(const Call& call, const Argument& argument, const Environment& environment) noexcept {
+  int64_t value;
+  AOTRITON_TRY(number(call, argument, environment, &value));
   if (argument.pass == Pass::i32)
     put(static_cast<int32_t>(value));
   else

@@ -53,6 +53,7 @@ class Builder {
   Error add_argument(const Call& call, const Argument& argument, const Environment& environment,
                      const Image& image) noexcept;
   Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
+  Error number(const Call& call, const Argument& argument, const Environment& environment, int64_t* value) noexcept;
   Error add_number(const Call& call, const Argument& argument, const Environment& environment) noexcept;
   void note_place(const Call& call, size_t slot, bool map) noexcept;
   void* reserve(size_t size, size_t alignment) noexcept;

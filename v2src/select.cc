@@ -139,7 +139,7 @@ class Survey {
   // Whether the fast way can follow the tensor's strides.
   bool strides_suit(size_t slot) const noexcept {
     constexpr int64_t kStrideLimit = int64_t{1} << 40;  // bytes, of a tensor map
-    constexpr int64_t kMostPacked = 16;                 // along the second of four dimensions
+    constexpr int64_t kMostPacked = 16;                 // along the second of four dimensions, by any description
     constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
     constexpr int64_t kAlignment = 16;                  // bytes, of both
     if (!given(slot)) return true;

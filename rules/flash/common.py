@@ -90,13 +90,15 @@ def work(
     """
     queries = of == "q"
     other = "k" if queries else "q"
-    heads = size(f"heads_{of}")
+    rows_of, heads = size(f"seqlen_{of}"), size(f"heads_{of}")
+    if packed != ONE:
+        rows_of, heads = rows_of * packed, ceil_divide(heads, packed)
     of_k = _bytes("k") * tensors[1]
     return Work(
-        rows=_times(size(f"seqlen_{of}"), packed),
+        rows=rows_of,
         row_tile=_side(rows),
         packed=packed,
-        outer=size("batch") * heads if packed == ONE else size("batch") * ceil_divide(heads, packed),
+        outer=size("batch") * heads,
         depth=size(f"seqlen_{other}"),
         depth_tile=_side(depth),
         repeat=ONE if queries else GROUP,
@@ -125,18 +127,15 @@ def _side(rows: str | Expression | int) -> Expression:
     return psel(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
 
 
-def _times(value: Expression, factor: Expression) -> Expression:
-    return value if factor == ONE else value * factor
-
-
 def _bytes(of: str) -> Expression:
     return size("batch") * size(f"heads_{of}") * size(f"seqlen_{of}") * size("head_dim") * 2
 
 
 Q_TILE = (1, 1, "BLOCK_M", "BLOCK_DMODEL")
 K_TILE = (1, 1, "BLOCK_N", "BLOCK_DMODEL")
-# Query heads that count as one, with rows of all of them side by side: as many of a group as a tile has room for.
-PACKED = minimum(lowest_bit(GROUP), 16)
+MOST_PACKED = 16
+# Query heads that count as one, with their rows side by side: the largest power of two that divides a group.
+PACKED = minimum(lowest_bit(GROUP), MOST_PACKED)
 PACKED_ROWS = (1, 1, 64, 1, "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
 
