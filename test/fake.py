@@ -46,7 +46,6 @@ UNMEASURED: dict[str, dict[str, Value]] = {
     "attn_bwd_hopper_pair": {"BLOCK_DMODEL": 64, "CAUSAL": False},
     "attn_bwd_hopper_parts": {"CAUSAL": False},
     "attn_bwd_hopper_dk_dv_parts": {"CAUSAL": False},
-    "attn_bwd_hopper_dk_dv_slim_parts": {"CAUSAL": False},
     "gemm_hopper": {"TRANS_A": True},
 }
 # Those in which it lies between the first one and another one.

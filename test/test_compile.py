@@ -23,8 +23,6 @@ from aotriton.codegen.pool import request_of, spec_of
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DK_DV,
     ATTN_BWD_HOPPER_DK_DV_PARTS,
-    ATTN_BWD_HOPPER_DK_DV_SLIM,
-    ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS,
     ATTN_BWD_HOPPER_DQ,
     ATTN_BWD_HOPPER_DQ_SLIM,
     ATTN_BWD_HOPPER_PAIR,
@@ -187,7 +185,7 @@ def test_a_gluon_kernel_compiles(tmp_path: Path) -> None:
     kernel = ATTN_FWD_HOPPER
     functional = kernel.functional("sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
     smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
-    psels = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2}
+    psels = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2, "GROUP_ROUNDS": 1}
     ((_, image),) = compile_images(
         [ImageSpec.of(functional, psels, {"num_warps": 4, "maxnreg": 168})], ImageStore(tmp_path), 1
     )
@@ -201,7 +199,7 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     kernel = ATTN_FWD_HOPPER_SLIM
     functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=192, CAUSAL=True, ADDRESSING="descriptor")
     smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
-    given = ImageSpec.of(functional, {**smallest, "CONSUMERS": 2}, {"num_warps": 4, "maxnreg": 168})
+    given = ImageSpec.of(functional, {**smallest, "CONSUMERS": 2, "GROUP_ROUNDS": 1}, {"num_warps": 4, "maxnreg": 168})
     assert given.compiler_request()["signature"]["KRest"].startswith("tensordesc<bf16[1,1,64,64],")
     ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
     assert isinstance(image, CompiledImage), image
@@ -214,11 +212,13 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     ("kernel", "head_dim", "psels", "columns"),
     [
         (ATTN_BWD_HOPPER_PAIR_SLIM, 96, {"BLOCK_M": 64, "K_IN_REGISTERS": 1, "V_IN_REGISTERS": 1}, [64, 32]),
-        (ATTN_BWD_HOPPER_DK_DV_SLIM, 192, {"BLOCK_M": 128, "K_IN_REGISTERS": 0}, [128, 64]),
-        (ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS, 192, {"BLOCK_M": 128, "K_IN_REGISTERS": 0}, [128, 64]),
+        (ATTN_BWD_HOPPER_DK_DV, 192, {"BLOCK_M": 64}, [128, 64]),
+        (ATTN_BWD_HOPPER_DK_DV, 256, {"BLOCK_M": 64}, [128, 128]),
+        (ATTN_BWD_HOPPER_DK_DV_PARTS, 192, {"BLOCK_M": 64}, [128, 64]),
+        (ATTN_BWD_HOPPER_DK_DV_PARTS, 256, {"BLOCK_M": 64}, [128, 128]),
         (ATTN_BWD_HOPPER_DQ_SLIM, 192, {"BLOCK_N": 64}, [128, 64]),
     ],
-    ids=["pair", "dk_dv", "dk_dv in parts", "dq"],
+    ids=["pair", "dk_dv", "dk_dv at 256", "dk_dv in parts", "dk_dv in parts at 256", "dq"],
 )
 def test_backwards_of_columns_in_two_parts_do_not_spill(
     tmp_path: Path, kernel: KernelDescription, head_dim: int, psels: dict[str, int], columns: list[int]

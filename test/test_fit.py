@@ -214,13 +214,17 @@ def test_backends_share_what_a_kernel_takes() -> None:
     )
     shared = set(portable.kernels) & set(split.kernels)
     assert [kernel.name for kernel in shared] == ["attn_bwd_preprocess"]
-    sequences = star(machine, portable, 2) + star(machine, split, 2)
-    models = fit(ATTN_BWD, "sm_90", machine.samples(sequences, 100), machine.facts(), GPU)
+    of_portable, of_split = star(machine, portable, 2), star(machine, split, 2)
+    sequences = of_portable + of_split
+    samples = machine.samples(sequences, 100)
+    models = fit(ATTN_BWD, "sm_90", samples, machine.facts(), GPU)
     (first,) = [model for model in models if model.image == machine.image(portable.kernels[0]).name]
-    assert first.samples == 100 * sum(first.image in [one.name for one in images] for _, images in sequences)
-    assert first.samples > 100 * sum(
-        first.image in [i.name for i in images] for _, images in star(machine, portable, 2)
-    )
+    wide = sum(int(str(one.shape["head_dim"])) > 192 for one in samples)  # others have images of another width in split
+    assert 0 < wide < 100
+    with_first = [
+        sum(first.image in [one.name for one in images] for _, images in of) for of in (of_portable, of_split)
+    ]
+    assert first.samples == 100 * with_first[0] + wide * with_first[1]
     assert max(errors(machine, models, machine.samples(sequences, 50, seed=1), images_of(sequences))) < 0.03
 
 
@@ -326,6 +330,19 @@ def test_what_an_image_saves_is_of_its_predicted_times() -> None:
     found = {m.image: m.saves for m in fit(ATTN_FWD, "sm_90", machine.samples(sequences, 80), machine.facts(), GPU)}
     assert found[worst] == pytest.approx(0, abs=1e-3)
     assert sorted(found.values())[-1] == CERTAIN
+
+
+def test_what_an_image_saves_does_not_fade_with_calls_that_only_others_were_timed_on() -> None:
+    """Of a backend that is always twice as fast: as much with ten times as many such calls as without."""
+    machine = forward()
+    (first,), later = star(machine, ATTN_FWD.backends[0], 1), machine.image(ATTN_FWD.backends[1].kernels[0])
+    for made, time in ((first[1][0], 40.0), (later, 20.0)):
+        machine.drawn[made.name] = tuple(time if term == "one" else 0.0 for term in TERMS)
+    facts = machine.facts() | {later.name: (later.config, *FACTS)}
+    both = machine.samples([first, (ATTN_FWD.backends[1].name, [later])], 40, seed=3)
+    for before in (0, 400):
+        models = fit(ATTN_FWD, "sm_90", machine.samples([first], before) + both, facts, GPU)
+        assert {m.image: m.saves for m in models}[later.name] == pytest.approx(1.0, abs=0.01)
 
 
 def test_an_image_serves_calls_that_it_was_not_timed_on() -> None:

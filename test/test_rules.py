@@ -321,10 +321,8 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
-    "attn_bwd_hopper_dk_dv_slim": ("k", 64),
     "attn_bwd_hopper_split_prepare": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv_parts": ("k", 64),
-    "attn_bwd_hopper_dk_dv_slim_parts": ("k", 64),
     "attn_bwd_hopper_split_finish": ("k", "BLOCK_M"),
     "attn_bwd_hopper_dq": ("q", 128),
     "attn_bwd_hopper_dq_slim": ("q", 128),
@@ -332,7 +330,6 @@ TILES: dict[str, tuple[str, str | int]] = {
 IN_PARTS = {
     "attn_bwd_hopper_parts": PARTS,
     "attn_bwd_hopper_dk_dv_parts": SPLIT_PARTS,
-    "attn_bwd_hopper_dk_dv_slim_parts": SPLIT_PARTS,
 }
 
 

@@ -37,6 +37,7 @@ from aotriton.tune.sample import (
     WITHIN,
     WORTH_TIMING,
     Sampling,
+    compile_shipped,
     fit_models,
     sample,
     sampled,
@@ -407,6 +408,37 @@ def test_models_of_each_product_are_fitted_from_its_own_samples(bench: Bench) ->
         assert {model.samples for model in models} == {40}
         fit_models(database, [ATTN_FWD], "sm_90")
         assert database.models("sm_90") == models
+
+
+def test_what_is_serialised_does_not_ship(bench: Bench) -> None:
+    """Of another type it stays unknown to the database; measured before that was looked at, it is told of, and without
+    it the models are those of the others.
+    """
+    other = ATTN_FWD.lead.functional("sm_90", **{**FUNCTIONAL.as_dict(), "T": "fp16"})
+    bench.measure(*CONFIGS)
+    bench.sample(40)
+
+    def compiled(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Iterator[tuple[ImageSpec, object]]:
+        for one, made in standin_images(specs, store, jobs):
+            assert isinstance(made, CompiledImage)
+            made.metadata["serialised"] = ["C7512"] if one.name in found else []
+            yield one, made
+
+    with TuningDatabase(bench.database) as database:
+        fit_models(database, [ATTN_FWD], "sm_90")
+        found = {model.image for model in database.models("sm_90") if model.saves == 1.0}
+        (measured,) = found
+        config = database.facts()[measured][0]
+        twin = image(config, other).name
+        given = [ATTN_FWD], "sm_90", compiled, ImageStore(bench.folder / "store"), None
+        found.add(twin)
+        _, refused = compile_shipped(database, *given)
+        assert (refused, twin in database.facts()) == ({measured}, False)
+        found.remove(twin)
+        assert compile_shipped(database, *given) == (1, {measured})
+        assert twin in database.facts()
+        fit_models(database, [ATTN_FWD], "sm_90", refused)
+        assert {model.image for model in database.models("sm_90")} == {image(one).name for one in CONFIGS} - {measured}
 
 
 DRAWING = TUNING.replace(

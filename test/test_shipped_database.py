@@ -231,8 +231,8 @@ def test_every_first_backend_is_predicted_or_not_at_all(content: Content) -> Non
 
 
 def test_samples_name_known_images_that_spill_nothing(content: Content) -> None:
-    """Each sequence of a backend that is there has an image for each of its kernels, all of them compiled and without
-    spills; each shape has the sizes of its operator.
+    """Each sequence of a backend has an image for each of its kernels, all of them compiled and without spills, or one
+    of a kernel that is gone; each shape has the sizes of its operator.
     """
     assert content.samples
     for arch, one in content.samples:
@@ -243,6 +243,8 @@ def test_samples_name_known_images_that_spill_nothing(content: Content) -> None:
         assert one.timings
         for timing in (timing for timing in one.timings if timing.backend in backends):
             kernels = backends[timing.backend].kernels
+            if any(image.rpartition(f"_{arch}_")[0] not in KERNELS for image in timing.images):
+                continue
             assert len(timing.images) == len(kernels), timing
             for kernel, image in zip(kernels, timing.images, strict=True):
                 assert image.startswith(f"{kernel.name}_{arch}_"), timing

@@ -8,8 +8,9 @@ the problem is convex, and no bound is of two blocks (P. Tseng, "Convergence of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -155,28 +156,32 @@ def _fitted(group: _Group, operator: Operator, arch: str, product: str) -> list[
     found = []
     for component in _components(group):
         found += _models(component, group, operator, arch, product)
-    worth = _worth(group, operator, found)
+    worth = _worth(group, operator, arch, found)
     found = [replace(one, saves=worth.get((one.functional, one.image), 0.0)) for one in found]
     return sorted(found, key=lambda model: (model.kernel, model.functional, model.image))
 
 
-def _worth(group: _Group, operator: Operator, models: Sequence[Model]) -> dict[Place, float]:
+def _worth(group: _Group, operator: Operator, arch: str, models: Sequence[Model]) -> dict[Place, float]:
     """What each image saves, in the functional of the lead where that is most.
 
-    It serves the calls on which any image of its kernel was timed: what was compared later is not worth less for it.
+    It counts on all calls that its kernel serves, be it timed there or another one: images come and go, and calls that
+    only others were timed on do not make one worth less.
     """
     import numpy as np
 
     coefficients = {(model.functional, model.image): np.array(model.coefficients) for model in models}
-    timed = {(functional, call) for (functional, _), call in group.seen}
+    timed = {call for _, call in group.seen}
     worth: dict[Place, float] = {}
     for functional, served in group.served.items():
-        calls = group.calls[functional]
+        calls = [call for call in group.calls[functional] if call in timed]
+        lead = parse_functional(operator.lead, arch, functional)
+        own = cache(lambda kernel, call, lead=lead: str(kernel.like(lead, group.environments[call][0])))
 
-        def times(place: Place, calls: Sequence[str] = calls) -> np.ndarray:
+        def times(place: Place, calls: Sequence[str] = calls, own: Callable[..., str] = own) -> np.ndarray:
+            kernel = group.specs[place][0].functional.kernel
             found = np.full(len(calls), np.inf)
             for i, call in enumerate(calls):
-                if (place[0], call) in timed:
+                if own(kernel, call) == place[0]:
                     row = group.row(place, call)
                     found[i] = np.dot(group.rows[place][row], coefficients[place])
             return found

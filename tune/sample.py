@@ -270,10 +270,12 @@ def compile_shipped(
     compile_images: Compile,
     store: ImageStore,
     jobs: int | None,
-) -> int:
-    """Compiles what ships by its model in functionals that are not measured themselves: it may spill there.
+) -> tuple[int, set[str]]:
+    """Compiles what ships by its model. In functionals that are not measured themselves it may spill, or be serialised:
+    the database is told of those that are not serialised, and what it does not know does not ship.
 
-    Returns how many images were new. One that does not compile is left to the build to report.
+    Returns how many images were new to it, and those of others that are serialised, which their measurement did not
+    see. One that does not compile is left to the build to report.
     """
     configs = {name: config for name, (config, _, _) in database.facts().items()}
     worth: dict[tuple[str, str], list[str]] = {}
@@ -284,20 +286,28 @@ def compile_shipped(
     for kernel in kernels_of(operators):
         for functional in kernel.functionals(arch):
             for config in worth.get((kernel.name, str(functional.measured)), ()):
-                spec = spec_of(functional, config)
-                if spec and spec.name not in configs:
+                if spec := spec_of(functional, config):
                     specs[spec.name] = spec
-    new = 0
+    new, refused = 0, set()
     for spec, image in compile_images(specs.values(), store, jobs):
-        if isinstance(image, CompiledImage):
+        if not isinstance(image, CompiledImage):
+            continue
+        if image.serialised:
+            refused |= {spec.name} & configs.keys()
+        elif spec.name not in configs:
             database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             new += 1
-    return new
+    return new, refused
 
 
-def fit_models(database: TuningDatabase, operators: Sequence[Operator], arch: str) -> dict[tuple[str, str], float]:
-    """Fits and stores the models of every product; the median error by (operator, product)."""
-    facts, found = database.facts(), {}
+def fit_models(
+    database: TuningDatabase, operators: Sequence[Operator], arch: str, unfit: Collection[str] = ()
+) -> dict[tuple[str, str], float]:
+    """Fits and stores the models of every product, without those of images that are ``unfit`` to ship; the median error
+    by (operator, product).
+    """
+    facts = {name: fact for name, fact in database.facts().items() if name not in unfit}
+    found = {}
     for operator in operators:
         samples = database.samples(arch, operator.name)
         for product in database.products(arch):

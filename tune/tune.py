@@ -455,12 +455,18 @@ def _fit(run: Run) -> int:
 
 def _fit_and_compile(run: Run, database: TuningDatabase, arch: str) -> None:
     operators = run.family.operators
-    errors = fit_models(database, operators, arch)
     compiler = partial(compile_images, checksums=database.checksums())
-    compiled = compile_shipped(database, operators, arch, compiler, ImageStore(), run.options.jobs)
+    compiled, unfit, refused = 0, set[str](), {""}
+    while refused:
+        errors = fit_models(database, operators, arch, unfit)
+        new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), run.options.jobs)
+        compiled += new
+        unfit |= refused
     for (operator, product), error in errors.items():
         print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
     print(f"{compiled} images that ship for other types or layouts were compiled")
+    for name in sorted(unfit):
+        print(f"{name} has no model: its products wait for each other, so it cannot ship")
 
 
 def _carry(run: Run) -> int:

@@ -19,7 +19,7 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS, SPLIT_SLIM_RESTRICTIONS
+from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 
@@ -261,7 +261,7 @@ ATTN_BWD_HOPPER_PAIR_SLIM = replace(
     ATTN_BWD_HOPPER_PAIR,
     name="attn_bwd_hopper_pair_slim",
     arguments=(
-        *c.in_two_parts(ATTN_BWD_HOPPER_PAIR),
+        *c.in_two_parts(ATTN_BWD_HOPPER_PAIR.arguments),
         *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
     ),
     choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
@@ -382,22 +382,28 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
 HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
 KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 
+_READ = (
+    Tensor("Q", c.Q, c.Q_TILE),
+    Tensor("K", c.K, KEY_ROWS_SPLIT),
+    Tensor("V", c.V, KEY_ROWS_SPLIT),
+    Tensor("DO", DOUT, c.Q_TILE),
+)
+
 ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     name="attn_bwd_hopper_dk_dv",
     family=c.FAMILY,
-    arguments=(
-        Tensor("Q", c.Q, c.Q_TILE),
-        Tensor("K", c.K, KEY_ROWS_SPLIT),
-        Tensor("V", c.V, KEY_ROWS_SPLIT),
-        Tensor("DO", DOUT, c.Q_TILE),
-        Tensor("DK", DK, KEY_ROWS_SPLIT),
-        Tensor("DV", DV, KEY_ROWS_SPLIT),
-        *BEHIND_TENSORS,
-        *WIDTHS,
+    arguments=c.in_two_parts(
+        (
+            *_READ,
+            Tensor("DK", DK, KEY_ROWS_SPLIT),
+            Tensor("DV", DV, KEY_ROWS_SPLIT),
+            *BEHIND_TENSORS,
+            *WIDTHS,
+        )
     ),
-    choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.T, c.HEAD_DIM.narrowed(192, 256), c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,)}),
-    copts=by_vendor(cuda={"num_warps": (8,), "maxnreg": (168,)}),
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 64, "heads_k"),
     work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
@@ -440,28 +446,11 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     schedule=DFS,
 )
 
-HEAD_DIM_SPLIT_SLIM = c.HEAD_DIM_SLIM.narrowed(192)
-
-
-def _slim(kernel: KernelDescription, name: str) -> KernelDescription:
-    """A kernel of DK and DV with its columns in two parts."""
-    return replace(
-        kernel,
-        name=name,
-        arguments=(*c.in_two_parts(kernel), *c.constexprs("K_IN_REGISTERS")),
-        choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
-        psels=by_vendor(cuda={"BLOCK_M": (64, 128), "K_IN_REGISTERS": (0, 1)}),
-        restrictions=SPLIT_SLIM_RESTRICTIONS,
-    )
-
-
-ATTN_BWD_HOPPER_DK_DV_SLIM = _slim(ATTN_BWD_HOPPER_DK_DV, "attn_bwd_hopper_dk_dv_slim")
-
 ATTN_BWD_HOPPER_DQ_SLIM = replace(
     ATTN_BWD_HOPPER_DQ,
     name="attn_bwd_hopper_dq_slim",
-    arguments=c.in_two_parts(ATTN_BWD_HOPPER_DQ),
-    choices=(c.T, HEAD_DIM_SPLIT_SLIM, c.CAUSAL, c.DESCRIPTOR),
+    arguments=c.in_two_parts(ATTN_BWD_HOPPER_DQ.arguments),
+    choices=(c.T, c.HEAD_DIM_SLIM.narrowed(192), c.CAUSAL, c.DESCRIPTOR),
 )
 
 # As PARTS, of tiles of 64 keys and steps of 64 rows: within 0.9 % of the best number in the same simulation.
@@ -481,21 +470,21 @@ ATTN_BWD_HOPPER_SPLIT_PREPARE = replace(
 ATTN_BWD_HOPPER_DK_DV_PARTS = replace(
     ATTN_BWD_HOPPER_DK_DV,
     name="attn_bwd_hopper_dk_dv_parts",
-    arguments=(
-        *ATTN_BWD_HOPPER_DK_DV.arguments[:4],
-        Tensor("DKSum", DK_SUM, KEY_ROWS_SPLIT, does="add"),
-        Tensor("DVSum", DV_SUM, KEY_ROWS_SPLIT, does="add"),
-        *BEHIND_TENSORS,
-        Number("parts", "i32", SPLIT_PARTS),
-        Number("together", "i32", SPLIT_TOGETHER),
-        *WIDTHS,
+    arguments=c.in_two_parts(
+        (
+            *_READ,
+            Tensor("DKSum", DK_SUM, KEY_ROWS_SPLIT, does="add"),
+            Tensor("DVSum", DV_SUM, KEY_ROWS_SPLIT, does="add"),
+            *BEHIND_TENSORS,
+            Number("parts", "i32", SPLIT_PARTS),
+            Number("together", "i32", SPLIT_TOGETHER),
+            *WIDTHS,
+        )
     ),
     grid=(_SPLIT_TILES * SPLIT_PARTS, constant(1), constant(1)),
     work=c.work("k", 64, "BLOCK_M", tensors=(2, 6), parts=SPLIT_PARTS),
     guards=ATTN_BWD_HOPPER_PARTS.guards,
 )
-
-ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS = _slim(ATTN_BWD_HOPPER_DK_DV_PARTS, "attn_bwd_hopper_dk_dv_slim_parts")
 
 ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
     ATTN_BWD_HOPPER_FINISH,
@@ -546,9 +535,7 @@ OPERATOR = Operator(
             OF_DQ_SUM_SLIM,
         ),
         Backend("hopper_split", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ), (DELTA,)),
-        Backend(
-            "hopper_split_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV_SLIM, ATTN_BWD_HOPPER_DQ_SLIM), (DELTA,)
-        ),
+        Backend("hopper_split_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_DK_DV, ATTN_BWD_HOPPER_DQ_SLIM), (DELTA,)),
         Backend(
             "hopper_split_parts",
             (
@@ -563,7 +550,7 @@ OPERATOR = Operator(
             "hopper_split_slim_parts",
             (
                 ATTN_BWD_HOPPER_SPLIT_PREPARE,
-                ATTN_BWD_HOPPER_DK_DV_SLIM_PARTS,
+                ATTN_BWD_HOPPER_DK_DV_PARTS,
                 ATTN_BWD_HOPPER_DQ_SLIM,
                 ATTN_BWD_HOPPER_SPLIT_FINISH,
             ),

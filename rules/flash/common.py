@@ -139,7 +139,7 @@ PACKED = minimum(lowest_bit(GROUP), MOST_PACKED)
 PACKED_ROWS = (1, 1, 64, 1, "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
 
-# Columns of the two parts of HEAD_DIM_SLIM.
+# Columns of two parts.
 FIRST = choose(psel("BLOCK_DMODEL") <= 128, constant(64), constant(128))
 REST = psel("BLOCK_DMODEL") - FIRST
 
@@ -179,11 +179,11 @@ GUARD_Q, GUARD_K = (
 )
 
 
-def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
-    """The kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
+def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """A kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
     side that names BLOCK_DMODEL has.
     """
-    whole = [one for one in kernel.arguments if isinstance(one, Tensor) and one.block]
+    whole = [one for one in arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
         def side(one: Side) -> Side:
@@ -192,4 +192,4 @@ def in_two_parts(kernel: KernelDescription) -> tuple[Argument, ...]:
 
         return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 
-    return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in kernel.arguments if one not in whole))
+    return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in arguments if one not in whole))

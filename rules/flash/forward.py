@@ -94,7 +94,7 @@ ATTN_FWD_HOPPER = KernelDescription(
             "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),
             "STAGES": (2, 3, 4, 5, 6),
-            "GROUP_ROUNDS": (0, 2, 4, 8),
+            "GROUP_ROUNDS": (0, 1, 2, 4, 8),
             "OUT_IN_Q": (0, 1),
             "Q_IN_REGISTERS": (0, 1),
             "EARLY_WAIT": (0, 1),
@@ -116,14 +116,14 @@ ATTN_FWD_HOPPER = KernelDescription(
     restrictions=FORWARD_RESTRICTIONS,
     archs=("sm_90",),
     gluon=True,
-    # Causal tiles go through the heads of a group side by side, the longest of each head first.
-    schedule=choose(scalar("causal") & (constant(1) <= psel("GROUP_ROUNDS")), BFS, DFS),
+    # Causal tiles go through the heads of a group side by side, the longest of each head first; it may be one head.
+    schedule=choose(scalar("causal") & (constant(2) <= psel("GROUP_ROUNDS")), BFS, DFS),
 )
 
 ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
-    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER), *c.constexprs("RING")),
+    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER.arguments), *c.constexprs("RING")),
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
     psels=(*ATTN_FWD_HOPPER.psels, *by_vendor({"RING": 0}, cuda={"RING": (0, 1)})),
     restrictions=FORWARD_SLIM_RESTRICTIONS,

@@ -50,7 +50,7 @@ def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) 
     if not functional["CAUSAL"]:
         return config["GROUP_ROUNDS"] != 0
     several = keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
-    return not several and config["GROUP_ROUNDS"] not in (0, 4)
+    return config["GROUP_ROUNDS"] == 0 or (not several and config["GROUP_ROUNDS"] != 1)
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -92,10 +92,6 @@ def _other_half(functional: Functional, keys: Mapping[str, int], config: Config)
     return config["BLOCK_M"] * _head_dim(functional) != 64 * 128
 
 
-def _keys_beside_scores(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return config["BLOCK_M"] > ROWS and bool(config["K_IN_REGISTERS"])
-
-
 PAIR_RESTRICTIONS = (
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("the tiles do not fit in shared memory", _backward_shared),
@@ -103,11 +99,6 @@ PAIR_RESTRICTIONS = (
 
 PARTS_RESTRICTIONS = (
     Restriction("each consumer has a tile of 64 x 64 of dq: 128 rows at head dim 64, 64 at 128", _other_half),
-)
-
-SPLIT_SLIM_RESTRICTIONS = (
-    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
-    Restriction("the registers have no room for keys beside 128 rows", _keys_beside_scores),
 )
 
 FORWARD_RESTRICTIONS = (
@@ -120,7 +111,7 @@ FORWARD_RESTRICTIONS = (
     Restriction("one more stage fits", _too_few_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("a program with one tile has Q's memory free for Out", _one_tile, certain=False),
-    Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 0 or 4 where there is one round of them", _one_order),
+    Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 1 where there is one round of them", _one_order),
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),

@@ -68,7 +68,11 @@ def _fill() -> list[Problem]:
 def _backends() -> list[Problem]:
     """Odd lengths and groups where the Hopper backends are faster: see the test that counts them."""
     sizes = ((2047, 2047, True), (2050, 1991, False), (70, 3001, False))
-    return [
+    few = [
+        Problem(batch=1, heads_q=8, heads_k=2, seqlen_q=s, seqlen_k=s, head_dim=d, dtype="bf16", causal=causal)
+        for s, d, causal in ((1601, 184, True), (711, 192, False), (1393, 256, True))
+    ]
+    return few + [
         Problem(batch=4, heads_q=16, heads_k=4, seqlen_q=q, seqlen_k=k, head_dim=d, dtype=dtype, causal=causal)
         for q, k, causal in sizes
         for d, dtype in (

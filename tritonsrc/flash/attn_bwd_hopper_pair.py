@@ -61,6 +61,7 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     barriers,
     hidden,
     hide,
+    meet,
     place_together,
     producer,
     row_slots,
@@ -75,13 +76,6 @@ def fragments(columns):
     of_thread, of_warp, of_warps = [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]]
     of_columns = [[0, c] for c in (8, 16, 32) if c < columns]
     return gl.SharedLinearLayout(of_thread + of_warp + of_warps + of_columns)
-
-
-@gluon.jit
-def meet(x):
-    """Both consumers wait for each other at named barrier 9; Triton counts its own from 0. Returns x."""
-    barrier: gl.constexpr = "bar.sync 9, 256; mov.b32 $0, $1;"
-    return gl.inline_asm_elementwise(barrier, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

@@ -31,7 +31,6 @@ from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     all_barriers,
     count_arrivals,
     fragments,
-    meet,
     slots_of_ds,
 )
 from aotriton.tritonsrc.flash.hopper_backward import (
@@ -41,6 +40,7 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     barrier,
     hide,
     load_rows,
+    meet,
     place_together,
     row_slots,
 )

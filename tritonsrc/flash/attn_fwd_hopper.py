@@ -62,76 +62,59 @@ def mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL: gl.constexpr, LAYOUT: g
 
 
 @gluon.jit
-def heads_in_group(heads, blocks, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
-    """How many heads, of `blocks` tiles each, the programs work on together, and how many full groups come before the
-    last, which has all heads that are left: see `tile_at`.
-    """
-    group = heads
-    if CAUSAL and GROUP_ROUNDS > 0:
-        group = gl.maximum((GROUP_ROUNDS * gl.num_programs(0) + blocks // 2) // blocks, 1)
-        group = gl.minimum(group, heads)
-    return group, gl.maximum(heads // group, 1) - 1
+def heads_of_group(group, groups, size, heads):
+    """`size`, but the last group has all heads that are left."""
+    return gl.where(group == groups - 1, heads - group * size, size)
 
 
 @gluon.jit
-def tiles_for_program(tiles):
-    """How many of so many tiles are this program's: one in every round, but the last round may be short."""
+def dealt(group, round, place):
+    """Which of a group's tiles the program at this place has in a round: see `tile_at`."""
     programs = gl.num_programs(0)
-    rounds = tiles // programs
-    place = gl.program_id(0)
-    if rounds % 2 == 1:
-        place = programs - 1 - place
-    return rounds + (place < tiles - rounds * programs).to(gl.int32)
-
-
-@gluon.jit
-def tile_count(heads, rows, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
-    """Number of tiles that this program works on: see `tile_at`."""
-    blocks = gl.cdiv(rows, BLOCK_M)
-    group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
-    return full * tiles_for_program(group * blocks) + tiles_for_program((heads - full * group) * blocks)
+    place = gl.where((group + round) % 2 == 1, programs - 1 - place, place)
+    return round * programs + place
 
 
 @gluon.jit
 def tile_at(
-    i, heads, rows, max_seqlen_k, log2_packed,
+    group, round, place, heads, rows, max_seqlen_k, log2_packed,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
 ):  # fmt: skip
-    """First row, head (of all packed heads of the batch) and number of key tiles of this program's tile i.
+    """This program's tile of a round of a group of heads, or its first one of the next group where that round has none
+    for it: group, round, the program's place, first row, head (of all packed heads of the batch) and number of key
+    tiles, which is 0 beyond the last tile.
 
-    Tiles are dealt out in rounds, one to each program. Causal, where tiles differ, every second round goes through the
-    programs backwards, so that all programs have about the same to do. With a GROUP_ROUNDS that is not 0 causal tiles
-    are sorted, the longest first, so that the last ones, which not every program gets, are the shortest: heads form
-    groups of about GROUP_ROUNDS rounds (an even number), dealt out one after the other, whose keys and values should
-    fit in the L2 cache. With 0 it is head after head: each is read once, and programs differ more where heads have many
-    tiles.
+    Tiles are dealt out in rounds, one to each place, and every second round goes through the places backwards. Full,
+    all heads are one group, one after the other, and all tiles are alike. Causal, a group has the least heads that fill
+    GROUP_ROUNDS rounds, whose keys and values should fit in the L2 cache, and the last group those that are left, too;
+    its tiles are sorted, the longest first. So places have about the same to do in a group; what differs evens out over
+    the groups: every second one is dealt out backwards, and behind it programs move on by three eighths of the places.
     """
     programs = gl.num_programs(0)
     blocks = gl.cdiv(rows, BLOCK_M)
-    if CAUSAL and GROUP_ROUNDS > 0:
-        group, full = heads_in_group(heads, blocks, CAUSAL, GROUP_ROUNDS)
-        rounds = gl.maximum(tiles_for_program(group * blocks), 1)
-        g = gl.minimum(i // rounds, full)
-        round = i - g * rounds
-    else:
-        round = i
-    place = gl.program_id(0)
-    if round % 2 == 1:
-        place = programs - 1 - place
-    tile = round * programs + place
-    if CAUSAL and GROUP_ROUNDS > 0:
-        group_now = gl.where(g == full, heads - full * group, group)
-        block = tile // group_now
-        head = g * group + tile % group_now
-    else:
-        head = tile // blocks
-        block = tile % blocks
+    tile = dealt(group, round, place)
     if CAUSAL:
+        gl.static_assert(GROUP_ROUNDS > 0, "causal tiles are dealt out by groups")
+        size = gl.minimum(gl.cdiv(GROUP_ROUNDS * programs, blocks), heads)
+        groups = heads // size
+        past = (tile >= heads_of_group(group, groups, size, heads) * blocks).to(gl.int32)
+        group += past
+        round *= 1 - past
+        place += past * (1 - group % 2) * (programs * 3 // 8)
+        place = gl.where(place >= programs, place - programs, place)
+        tile = dealt(group, round, place)
+        of_group = heads_of_group(group, groups, size, heads)
+        block = tile // of_group
+        head = group * size + tile - block * of_group
         block = blocks - 1 - block
         keys = gl.minimum((block + 1) * BLOCK_M >> log2_packed, max_seqlen_k)
+        beyond = group == groups
     else:
+        head = tile // blocks
+        block = tile - head * blocks
         keys = max_seqlen_k
-    return block * BLOCK_M, head, gl.cdiv(keys, BLOCK_N)
+        beyond = head >= heads
+    return group, round, place, block * BLOCK_M, head, gl.where(beyond, 0, gl.cdiv(keys, BLOCK_N))
 
 
 @gluon.jit
@@ -144,10 +127,11 @@ def producer(
     BLOCK_N: gl.constexpr = K.block_shape[2]
     KV_BYTES: gl.constexpr = K.block_type.nbytes
     step = 0
-    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
-        row, head, tiles = tile_at(
-            i, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
-        )
+    phase = 0
+    group, round, place, row, head, tiles = tile_at(
+        0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    )
+    while tiles > 0:
         b = head // heads
         head -= b * heads
         head_k = head // (heads // heads_k)
@@ -159,10 +143,10 @@ def producer(
         mbarrier.expect(full.index(slot), KV_BYTES)
         tma.async_copy_global_to_shared(K, [b, head_k, last, 0], full.index(slot), k_slots.index(slot))
         for c in gl.static_range(CONSUMERS):
-            mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
+            mbarrier.wait(q_empty.index(c), phase ^ 1)
             mbarrier.expect(q_full.index(c), Q.block_type.nbytes)
-            place = [b, head, (row + c * 64) >> log2_packed, 0, 0]
-            tma.async_copy_global_to_shared(Q, place, q_full.index(c), q_slots.index(c))
+            origin = [b, head, (row + c * 64) >> log2_packed, 0, 0]
+            tma.async_copy_global_to_shared(Q, origin, q_full.index(c), q_slots.index(c))
         step += 1
 
         for key in range(last, -BLOCK_N, -BLOCK_N):  # values from `key` on, and the keys before them
@@ -175,6 +159,12 @@ def producer(
             tma.async_copy_global_to_shared(K, [b, head_k, key - BLOCK_N, 0], ready, k_slots.index(slot), pred=has_k)
             tma.async_copy_global_to_shared(V, [b, head_k, key, 0], ready, v_slots.index(slot))
             step += 1
+
+        phase ^= 1
+        group, round, place, row, head, tiles = tile_at(
+            group, round + 1, place, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL,
+            GROUP_ROUNDS,
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -214,10 +204,11 @@ def consumer(
 
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
-    row, head, tiles = tile_at(
-        0, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    phase = 0
+    group, round, place, row, head, tiles = tile_at(
+        0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
     )
-    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+    while tiles > 0:
         row += C * 64
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
@@ -231,7 +222,7 @@ def consumer(
             tiles = visible
 
         # Step 0
-        mbarrier.wait(q_full.index(C), i & 1)
+        mbarrier.wait(q_full.index(C), phase)
         q = q_slots.index(C).reshape([64, BLOCK_DMODEL])
         if Q_IN_REGISTERS:
             q = q.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
@@ -288,9 +279,10 @@ def consumer(
         v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
         out = warpgroup_mma(p, v, out, is_async=True)
         # Where the next tile is takes a few divisions: they hide here.
-        next_row, next_head, next_tiles = tile_at(
-            i + 1, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
-        )
+        group, round, place, next_row, next_head, tiles = tile_at(
+            group, round + 1, place, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL,
+            GROUP_ROUNDS,
+        )  # fmt: skip
         b = head // heads
         out = warpgroup_mma_wait(0, deps=[out])
         mbarrier.arrive(empty.index(slot))
@@ -306,7 +298,8 @@ def consumer(
         if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
-        row, head, tiles = next_row, next_head, next_tiles
+        row, head = next_row, next_head
+        phase ^= 1
     tma.store_wait(0)
 
 

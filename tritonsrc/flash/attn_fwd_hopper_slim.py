@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_fwd_hopper import LN_2, LOG2_E, mask, softmax, store_rows, tile_at, tile_count
+from aotriton.tritonsrc.flash.attn_fwd_hopper import LN_2, LOG2_E, mask, softmax, store_rows, tile_at
 from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
 
 
@@ -37,10 +37,11 @@ def producer(
     Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
     KV_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
     step = 0
-    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
-        row, head, tiles = tile_at(
-            i, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
-        )
+    phase = 0
+    group, round, place, row, head, tiles = tile_at(
+        0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    )
+    while tiles > 0:
         b = head // heads
         head -= b * heads
         head_k = head // (heads // heads_k)
@@ -52,12 +53,12 @@ def producer(
         mbarrier.expect(full.index(slot), KV_BYTES)
         load(k_tensors, b, head_k, last, full.index(slot), (k_slots[0].index(slot), k_slots[1].index(slot)))
         for c in gl.static_range(CONSUMERS):
-            mbarrier.wait(q_empty.index(c), (i & 1) ^ 1)
+            mbarrier.wait(q_empty.index(c), phase ^ 1)
             mbarrier.expect(q_full.index(c), Q_BYTES)
-            place = (row + c * 64) >> log2_packed
+            position = (row + c * 64) >> log2_packed
             for part in gl.static_range(2):
                 tma.async_copy_global_to_shared(
-                    q_tensors[part], [b, head, place, 0, part * FIRST], q_full.index(c), q_slots[part].index(c)
+                    q_tensors[part], [b, head, position, 0, part * FIRST], q_full.index(c), q_slots[part].index(c)
                 )
         step += 1
 
@@ -82,6 +83,12 @@ def producer(
                 load(k_tensors, b, head_k, key - BLOCK_N, ready, k_places, pred=has_k)
             load(v_tensors, b, head_k, key, ready, (v_slots[0].index(slot), v_slots[1].index(slot)))
             step += 1
+
+        phase ^= 1
+        group, round, place, row, head, tiles = tile_at(
+            group, round + 1, place, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL,
+            GROUP_ROUNDS,
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -113,10 +120,11 @@ def consumer(
 
     zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     step = 0
-    row, head, tiles = tile_at(
-        0, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
+    phase = 0
+    group, round, place, row, head, tiles = tile_at(
+        0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
     )
-    for i in range(tile_count(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)):
+    while tiles > 0:
         row += C * 64
 
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
@@ -130,7 +138,7 @@ def consumer(
             tiles = visible
 
         # Step 0
-        mbarrier.wait(q_full.index(C), i & 1)
+        mbarrier.wait(q_full.index(C), phase)
         q = q_slots[0].index(C).reshape([64, FIRST]), q_slots[1].index(C).reshape([64, REST])
         if Q_IN_REGISTERS:
             q = q[0].load(Q_LAYOUT), q[1].load(Q_LAYOUT)
@@ -192,9 +200,10 @@ def consumer(
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
         out, out_rest = weighted(p, v_slots, slot, out, out_rest, P_REST_LAYOUT)
         # Where the next tile is takes a few divisions: they hide here.
-        next_row, next_head, next_tiles = tile_at(
-            i + 1, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
-        )
+        group, round, place, next_row, next_head, tiles = tile_at(
+            group, round + 1, place, heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL,
+            GROUP_ROUNDS,
+        )  # fmt: skip
         b = head // heads
         out, out_rest = warpgroup_mma_wait(0, deps=[out, out_rest])
         mbarrier.arrive(empty.index(slot))
@@ -209,12 +218,13 @@ def consumer(
         fence_async_shared()
         head -= b * heads
         for part in gl.static_range(2):
-            place = [b, head, row >> log2_packed, 0, part * FIRST]
-            tma.async_copy_shared_to_global(out_tensors[part], place, out_slots[part].index(C))
+            origin = [b, head, row >> log2_packed, 0, part * FIRST]
+            tma.async_copy_shared_to_global(out_tensors[part], origin, out_slots[part].index(C))
         if OUT_IN_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(C))
-        row, head, tiles = next_row, next_head, next_tiles
+        row, head = next_row, next_head
+        phase ^= 1
     tma.store_wait(0)
 
 

@@ -83,6 +83,13 @@ def hidden(x):
 
 
 @gluon.jit
+def meet(x):
+    """Both consumers wait for each other at named barrier 9; Triton counts its own from 0. Returns x."""
+    barrier: gl.constexpr = "bar.sync 9, 256; mov.b32 $0, $1;"
+    return gl.inline_asm_elementwise(barrier, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def barrier():
     """Shared memory for a barrier."""
     return gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -99,13 +106,6 @@ def row_slots(STAGES: gl.constexpr, BLOCK_M: gl.constexpr):
     """Shared memory for a number of each row of so many steps."""
     LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     return gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], LAYOUT)
-
-
-@gluon.jit
-def slot_of_scores(dtype: gl.constexpr, KEYS: gl.constexpr, BLOCK_M: gl.constexpr):
-    """Shared memory for P or dS, [keys, queries]."""
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    return gl.allocate_shared_memory(dtype, [KEYS, BLOCK_M], LAYOUT)
 
 
 @gluon.jit
