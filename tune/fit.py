@@ -8,9 +8,8 @@ the problem is convex, and no bound is of two blocks (P. Tseng, "Convergence of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -175,13 +174,19 @@ def _worth(group: _Group, operator: Operator, arch: str, models: Sequence[Model]
     for functional, served in group.served.items():
         calls = [call for call in group.calls[functional] if call in timed]
         lead = parse_functional(operator.lead, arch, functional)
-        own = cache(lambda kernel, call, lead=lead: str(kernel.like(lead, group.environments[call][0])))
+        images = {place for kernels in served.values() for of_kernel in kernels for place in of_kernel}
+        kernels = {kernel.name: kernel for kernel in (group.specs[place][0].functional.kernel for place in images)}
+        own = {
+            name: [str(kernel.like(lead, group.environments[call][0])) for call in calls]
+            for name, kernel in kernels.items()
+        }
 
-        def times(place: Place, calls: Sequence[str] = calls, own: Callable[..., str] = own) -> np.ndarray:
-            kernel = group.specs[place][0].functional.kernel
+        def times(place: Place, calls: Sequence[str] = calls, own: Mapping[str, Sequence[str]] = own) -> np.ndarray:
             found = np.full(len(calls), np.inf)
-            for i, call in enumerate(calls):
-                if own(kernel, call) == place[0]:
+            for i, (call, name) in enumerate(
+                zip(calls, own[group.specs[place][0].functional.kernel.name], strict=True)
+            ):
+                if name == place[0]:
                     row = group.row(place, call)
                     found[i] = np.dot(group.rows[place][row], coefficients[place])
             return found

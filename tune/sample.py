@@ -274,8 +274,8 @@ def compile_shipped(
     """Compiles what ships by its model. In functionals that are not measured themselves it may spill, or be serialised:
     the database is told of those that are not serialised, and what it does not know does not ship.
 
-    Returns how many images were new to it, and those of others that are serialised, which their measurement did not
-    see. One that does not compile is left to the build to report.
+    Returns how many images were new to it, and the measured ones that cannot ship, since they or what the database
+    knows beside them is serialised: nobody had looked. One that does not compile is left to the build to report.
     """
     configs = {name: config for name, (config, _, _) in database.facts().items()}
     worth: dict[tuple[str, str], list[str]] = {}
@@ -288,13 +288,13 @@ def compile_shipped(
             for config in worth.get((kernel.name, str(functional.measured)), ()):
                 if spec := spec_of(functional, config):
                     specs[spec.name] = spec
-    new, refused = 0, set()
+    new, refused = 0, set[str]()
     for spec, image in compile_images(specs.values(), store, jobs):
         if not isinstance(image, CompiledImage):
             continue
-        if image.serialised:
-            refused |= {spec.name} & configs.keys()
-        elif spec.name not in configs:
+        if image.serialised and spec.name in configs:
+            refused.add(ImageSpec.parse(spec.functional.measured, spec.config).name)
+        elif not image.serialised and spec.name not in configs:
             database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             new += 1
     return new, refused

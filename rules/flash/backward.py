@@ -378,7 +378,7 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
     work=c.row_work("BLOCK_M", tensors=3, of_k=6),
 )
 
-# At head dim 256 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
+# Above head dim 128 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
 HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
 KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 
