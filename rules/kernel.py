@@ -58,8 +58,8 @@ class Tensor:
     ``packed``: so many neighbours along the second dimension count as one, with the rows of all of them side by side:
     the descriptor is of [.., .. / packed, rows, packed, columns], and what its ``block`` has along the rows is shared
     out among them.
-    ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it; the caller's operands
-    are read or written.
+    ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
+    which begins with anything and means nothing behind it; the caller's operands are read or written.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.packed and (self.rank != 4 or not self.block):
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
-        if self.does not in ("", "read", "write", "add"):
-            raise ValueError(f"{self.name}: does must be read, write or add, not {self.does!r}")
+        if self.does not in ("", "read", "write", "add", "scratch"):
+            raise ValueError(f"{self.name}: does must be read, write, add or scratch, not {self.does!r}")
 
     @property
     def access(self) -> str:

@@ -133,7 +133,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
     ),
     "a tensor that is used in an unknown way": (
         lambda: Tensor("Partial", PARTIAL, does="sum"),
-        "Partial: does must be read, write or add, not 'sum'",
+        "Partial: does must be read, write, add or scratch, not 'sum'",
     ),
     "a psel of an unknown vendor": (
         lambda: Parameter("UNROLL", {"rocm": (1, 2)}),

@@ -357,6 +357,32 @@ def test_an_image_serves_calls_that_it_was_not_timed_on() -> None:
     assert found == {early: pytest.approx(0, abs=1e-3), late: CERTAIN}
 
 
+@pytest.mark.parametrize(("longest", "saves"), [(500, True), (4000, False)])
+def test_an_image_saves_nothing_on_calls_that_its_kernel_refuses(longest: int, saves: bool) -> None:
+    """Whole heads, timed as if always faster, save time where heads are short enough for them."""
+    machine = backward(64)
+    portable, heads = (
+        next(one for one in ATTN_BWD.backends if one.name == name) for name in ("portable", "hopper_heads")
+    )
+    sequences = star(machine, portable, 1) + star(machine, heads, 1)
+    own = machine.image(heads.kernels[-1])
+    machine.drawn[own.name] = tuple(value / 100 for value in machine.drawn[own.name])
+    made = []
+    for i in range(4 * FEWEST):
+        seqlen = longest - 3 * i
+        shape = {
+            "batch": 20 + i % 7,
+            "heads_q": 16,
+            "heads_k": 16,
+            "seqlen_q": seqlen,
+            "seqlen_k": seqlen,
+            "head_dim": 64,
+        }
+        made.append(sample(machine, shape, sequences))
+    found = {model.image: model.saves for model in fit(ATTN_BWD, "sm_90", made, machine.facts(), GPU)}
+    assert bool(found[own.name]) == saves
+
+
 class ToyTuning:
     """Shapes of the made-up family."""
 

@@ -14,6 +14,7 @@ from aotriton.rules.family import IN_TREE, family, source_module
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_HEADS,
     ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
     ATTN_BWD_HOPPER_PARTS,
@@ -261,6 +262,7 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
     [
         (ATTN_BWD_HOPPER_PAIR, 32, ["32,64"]),
         (ATTN_BWD_HOPPER_PAIR, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_HEADS, 128, ["64,64"]),
         (ATTN_BWD_HOPPER_PARTS, 64, ["64,64"]),
         (ATTN_BWD_HOPPER_PAIR_SLIM, 96, ["64,64", "32,64"]),
     ],
@@ -295,7 +297,7 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
             for argument in (one for one in kernel.arguments if isinstance(one, Tensor)):
                 name = argument.operand.name
                 if argument.operand in backend.workspace:
-                    assert (argument.access == "write") != (name in filled), f"{kernel.name}: {name}"
+                    assert (argument.access in ("write", "scratch")) != (name in filled), f"{kernel.name}: {name}"
                     filled |= {name}
                 else:
                     assert argument.does == ""
@@ -316,6 +318,7 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
     "attn_bwd_hopper_pair": ("k", 128),
     "attn_bwd_hopper_pair_slim": ("k", 128),
+    "attn_bwd_hopper_heads": ("k", SIZES["seqlen_k"]),
     "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_parts": ("k", 128),
     "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
@@ -335,8 +338,8 @@ IN_PARTS = {
 
 @KERNELS
 def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -> None:
-    """A program for each tile of each head of each batch, or for each part of its walk, all along x. The persistent
-    forward has no more than there are multiprocessors.
+    """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
+    Persistent kernels have no more than there are multiprocessors.
     """
     for row in (row for row in TARGETS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
@@ -348,6 +351,9 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             programs = SIZES["batch"] * tiles
             if kernel.name in IN_PARTS:
                 programs *= evaluate(IN_PARTS[kernel.name], environment)
+            if kernel is ATTN_BWD_HOPPER_HEADS:
+                many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
+                assert evaluate(kernel.grid[0], many) == 132
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
                 few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
@@ -391,7 +397,7 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call."""
-    environment = Environment(sizes=sizes, scalars={"deterministic": 0} | scalars, multiprocessors=132)
+    environment = Environment(sizes, {"deterministic": 0, "causal": 0} | scalars, multiprocessors=132)
     return [guard.why for guard in kernel.guards if not evaluate(guard.condition, environment)]
 
 
@@ -401,12 +407,13 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
     packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
     for side in "qk":
-        large = {"batch": 1, "heads_q": 1, "heads_k": 1, "seqlen_q": 1, "seqlen_k": 1} | {f"seqlen_{side}": MOST_ROWS}
+        one = dict.fromkeys(("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"), 1)
+        large = one | {f"seqlen_{side}": MOST_ROWS}
         assert refused(kernel, large) == []
         why = refused(kernel, large | {f"seqlen_{side}": MOST_ROWS + 1})
         name = "seqlen_q, times the heads that are packed," if side == "q" and packed else f"seqlen_{side}"
         assert why == ([f"{name} is more than {MOST_ROWS}"] if f"max_seqlen_{side}" in taken else [])
-    grouped = {"batch": 1, "heads_q": 12, "heads_k": 1, "seqlen_q": MOST_ROWS // 4, "seqlen_k": 1}
+    grouped = one | {"heads_q": 12, "seqlen_q": MOST_ROWS // 4}
     assert refused(kernel, grouped) == []
     assert len(refused(kernel, grouped | {"seqlen_q": MOST_ROWS // 4 + 1})) == packed
     assert MOST_ROWS + 1024 == 2**31
@@ -415,9 +422,21 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
 def test_guards_of_single_kernels() -> None:
     """The persistent forward counts tiles of 64 rows in 31 bits, twice; the adding backward is not deterministic."""
     most = 2**30 - 1
-    sizes = {"batch": most, "heads_q": 1, "heads_k": 1, "seqlen_q": 64, "seqlen_k": 64}
+    sizes = {"batch": most, "heads_q": 1, "heads_k": 1, "seqlen_q": 64, "seqlen_k": 64, "head_dim": 64}
     assert refused(ATTN_FWD_HOPPER, sizes) == []
     assert refused(ATTN_FWD_HOPPER, sizes | {"seqlen_q": 65}) == ["it has more tiles than are counted in 32 bits"]
+    assert refused(ATTN_BWD_HOPPER_HEADS, sizes | {"batch": 2**29 - 1}) == []
+    assert refused(ATTN_BWD_HOPPER_HEADS, sizes) == ["it has more heads than are counted in 32 bits"]
+    many = {"batch": 32, "heads_q": 16, "heads_k": 16, "head_dim": 128}
+
+    def too_long(seqlen: int, **scalars: int) -> bool:
+        return bool(refused(ATTN_BWD_HOPPER_HEADS, many | {"seqlen_q": seqlen, "seqlen_k": seqlen}, **scalars))
+
+    assert [too_long(n) for n in (256, 512, 2048)] == [False, True, True]
+    assert [too_long(n, causal=1) for n in (256, 512, 640, 641)] == [False, False, False, True]
+    assert not too_long(2048, deterministic=1)
+    few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
+    assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     for kernel in FLASH.kernels:
         adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
         assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

@@ -146,7 +146,7 @@ def test_sequences_are_a_star(toy: KernelDescription) -> None:
         )
         every = [{name: values[n % len(values)] for name, values in psels.items()} for n in range(count)]
         lists[kernel.name, str(own)] = list(dict.fromkeys(ImageSpec.of(own, one, copts) for one in every))
-    found = sequences(OPERATOR, served, {"width": 32}, lists)
+    found = sequences(OPERATOR, served, {"width": 32}, lists, 132)
     assert len(found) == len(set(found))
     for backend in OPERATOR.backends:
         candidates = [lists[kernel.name, str(kernel.like(served))] for kernel in backend.kernels]
@@ -161,8 +161,8 @@ def test_a_backend_without_candidates_has_no_sequence(toy: KernelDescription) ->
     """One of its kernels has none, or does not serve the functional."""
     served = toy.functional("sm_90", T="bf16", BLOCK_DMODEL=64, ADDRESSING="descriptor")
     lists = {("scale_rows", str(served)): [spec(served, 64)], ("scale_rows_weigh", "T=bf16 BLOCK_DMODEL=64"): []}
-    assert sequences(OPERATOR, served, {"width": 64}, lists) == [("portable", (spec(served, 64),))]
-    assert sequences(OPERATOR, served, {"width": 64}, {}) == []
+    assert sequences(OPERATOR, served, {"width": 64}, lists, 132) == [("portable", (spec(served, 64),))]
+    assert sequences(OPERATOR, served, {"width": 64}, {}, 132) == []
 
 
 def test_what_is_timed_is_what_is_measured() -> None:
@@ -490,3 +490,24 @@ def test_from_measurements_to_tables_that_predict(tmp_path: Path, toy: KernelDes
     assert worth
     for name in worth:
         assert f"extern Image {name};" in text
+
+
+def test_a_backend_that_refuses_a_call_has_no_sequence() -> None:
+    """Whole heads are timed where they are short, and where they are few."""
+    (heads,) = (backend for backend in ATTN_BWD.backends if backend.name == "hopper_heads")
+    lead = ATTN_BWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
+    sizes = {"batch": 32, "heads_q": 16, "heads_k": 16, "seqlen_q": 400, "seqlen_k": 400, "head_dim": 64}
+    lists = {}
+    for kernel in heads.kernels:
+        own = kernel.like(lead, sizes)
+        assert own
+        psels = {name: values[-1] for name, values in kernel.psel_values("cuda").items()}
+        copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
+        lists[kernel.name, str(own)] = [ImageSpec.of(own, psels, copts)]
+
+    def timed(**other: int) -> list[str]:
+        return [backend for backend, _ in sequences(ATTN_BWD, lead, sizes | other, lists, 132)]
+
+    assert timed() == ["hopper_heads"]
+    assert timed(seqlen_q=3000, seqlen_k=3000) == []
+    assert timed(seqlen_q=3000, seqlen_k=3000, batch=1, heads_q=4, heads_k=4) == ["hopper_heads"]

@@ -8,7 +8,7 @@ from math import sqrt
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import TERMS, Work, terms
-from aotriton.tune.fit import scalars_of
+from aotriton.tune.problems import scalars_of
 from aotriton.tune.search.space import COST, Config
 
 ROUNDS, STEPS, SHARE = map(TERMS.index, ("rounds", "steps of the rounds", "steps of all programs, by multiprocessor"))

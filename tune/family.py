@@ -61,7 +61,9 @@ class Tuning(Protocol):
         """Sizes that stand for the cell; None where the wished ones, or the GPU, do not reach it."""
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """The operator's sizes, as it names them, at a shape of ``shape``. Asked for where it counts its operations."""
+        """The operator's sizes, as it names them, at a shape of ``shape``. Asked for where it counts its operations,
+        and of a kernel with a guard of sizes.
+        """
 
     def rank(self, problem: Problem) -> tuple[object, ...]:
         """Sorts problems, the most valuable first; those that share inputs together."""
@@ -109,4 +111,9 @@ def tuning(name: str) -> Tuning:
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:
     """The tensors that a kernel writes or adds to."""
-    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access != "read"]
+    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access in ("write", "add")]
+
+
+def scratch_of(kernel: KernelDescription) -> list[Tensor]:
+    """The tensors that a kernel needs for itself."""
+    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access == "scratch"]

@@ -20,6 +20,7 @@ from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model, Sample
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.compute_unit import Candidate, resident_programs
+from aotriton.tune.problems import is_served, scalars_of
 from aotriton.tune.savings import savings
 
 if TYPE_CHECKING:
@@ -49,12 +50,6 @@ def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
     held = -(-max(registers, 1) // 8) * 8 * 32 * warps
     # 1 KiB of a program's shared memory is the system's.
     return max(1, min(65536 // held, (target.shared_limit + 2048) // (shared + 1024), 64 // warps, 32))
-
-
-def scalars_of(functional: Functional) -> dict[str, int]:
-    """The scalars that a functional's choices pin."""
-    pairs = zip(functional.kernel.choices, functional.values, strict=True)
-    return {choice.source.name: choice.number(value) for choice, value in pairs if choice.source.code == "scalar"}
 
 
 @dataclass
@@ -160,6 +155,12 @@ def _fitted(group: _Group, operator: Operator, arch: str, product: str) -> list[
     return sorted(found, key=lambda model: (model.kernel, model.functional, model.image))
 
 
+def _serving(kernel: KernelDescription, lead: Functional, sizes: Mapping[str, int], group: _Group) -> str:
+    """The kernel's functional for a call of the lead's; nothing where it refuses the call."""
+    own = kernel.like(lead, sizes)
+    return str(own) if own and is_served(own, sizes, group.multiprocessors) else ""
+
+
 def _worth(group: _Group, operator: Operator, arch: str, models: Sequence[Model]) -> dict[Place, float]:
     """What each image saves, in the functional of the lead where that is most.
 
@@ -176,10 +177,8 @@ def _worth(group: _Group, operator: Operator, arch: str, models: Sequence[Model]
         lead = parse_functional(operator.lead, arch, functional)
         images = {place for kernels in served.values() for of_kernel in kernels for place in of_kernel}
         kernels = {kernel.name: kernel for kernel in (group.specs[place][0].functional.kernel for place in images)}
-        own = {
-            name: [str(kernel.like(lead, group.environments[call][0])) for call in calls]
-            for name, kernel in kernels.items()
-        }
+        sizes = [group.environments[call][0] for call in calls]
+        own = {name: [_serving(kernel, lead, one, group) for one in sizes] for name, kernel in kernels.items()}
 
         def times(place: Place, calls: Sequence[str] = calls, own: Mapping[str, Sequence[str]] = own) -> np.ndarray:
             found = np.full(len(calls), np.inf)

@@ -16,7 +16,7 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.check import Check
-from aotriton.tune.family import results_of, tuning
+from aotriton.tune.family import results_of, scratch_of, tuning
 from aotriton.tune.measure import GpuClock, Sample
 from aotriton.tune.nvml import ManagedGpu
 from aotriton.tune.problems import Problem
@@ -139,6 +139,9 @@ class GpuLauncher:
             tensor, fill = self._data.result(kernel, argument, request.psels)
             results[argument.operand.name] = Result(argument, tensor, fill)
         tensors = {name: result.tensor for name, result in results.items()}
+        for argument in scratch_of(kernel):
+            tensor, fill = self._data.result(kernel, argument, request.psels)
+            tensors[argument.operand.name] = tensor.fill_(fill)
         return Opened(candidate, kernel, request.psels, self.bind(kernel, candidate, tensors), results)
 
     def bind(self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any]) -> Callable[[], None]:

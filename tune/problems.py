@@ -9,6 +9,7 @@ from math import exp, log
 from random import Random
 
 from aotriton.rules.binning import bin_text
+from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
 from aotriton.rules.kernel import Functional, KernelDescription, Value, parse_functional
 from aotriton.tune.family import tuning
@@ -80,14 +81,34 @@ class Wish:
         return all(functional.get(name, values[0]) in values for name, values in self.choices.items() if values)
 
 
+def scalars_of(functional: Functional) -> dict[str, int]:
+    """The scalars that a functional's choices pin."""
+    pairs = zip(functional.kernel.choices, functional.values, strict=True)
+    return {choice.source.name: choice.number(value) for choice, value in pairs if choice.source.code == "scalar"}
+
+
+def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
+    """Whether the kernel's guards let a call of these sizes pass, whose other scalars are 0."""
+    for guard in functional.kernel.guards:
+        named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
+        environment = Environment(sizes, named | scalars_of(functional), multiprocessors=multiprocessors)
+        if not evaluate(guard.condition, environment):
+            return False
+    return True
+
+
+def _guards_sizes(kernel: KernelDescription) -> bool:
+    return any(code == "size" for guard in kernel.guards for code, _ in guard.condition.postfix())
+
+
 def keys_of(functional: Functional, cell: Cell) -> dict[str, int]:
     """The cell's representatives by the names of their keys."""
     return dict(zip((key.name for key in functional.kernel.tuning_keys), cell, strict=True))
 
 
 def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: int, wish: Wish) -> list[Problem]:
-    """The problems that the wish leaves, most valuable first. Of choices that do not change the speed one value is
-    measured, unless another one is asked for.
+    """The problems that the wish leaves, most valuable first, but none whose shape the kernel refuses. Of choices that
+    do not change the speed one value is measured, unless another one is asked for.
     """
     found = []
     for kernel in kernels:
@@ -104,7 +125,9 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
                     continue
                 if not own.wanted(functional, cell, wish):
                     continue
-                if shape := own.shape(functional, cell, multiprocessors, wish):
+                shape = own.shape(functional, cell, multiprocessors, wish)
+                sizes = own.sizes(dict(shape)) if shape and _guards_sizes(kernel) else {}
+                if shape and is_served(functional, sizes, multiprocessors):
                     found.append(Problem(functional, cell, shape))
     return sorted(found, key=lambda problem: tuning(problem.kernel.family).rank(problem))
 

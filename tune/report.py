@@ -26,7 +26,7 @@ from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.rows import Model, Outcome, Product, Winner
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.family import tuning
-from aotriton.tune.fit import scalars_of
+from aotriton.tune.problems import scalars_of
 
 TEMPLATE = Path(__file__).parent / "template"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

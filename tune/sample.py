@@ -30,7 +30,7 @@ from aotriton.tune.family import tuning
 from aotriton.tune.fit import fit
 from aotriton.tune.incident import TuningError
 from aotriton.tune.interrupt import Interrupt
-from aotriton.tune.problems import Shape
+from aotriton.tune.problems import Shape, is_served
 from aotriton.tune.progress import Progress
 from aotriton.tune.recompile import Compile
 from aotriton.tune.sequences import Draw, LaunchSequence
@@ -92,16 +92,17 @@ def sequences(
     functional: Functional,
     sizes: Mapping[str, int],
     lists: Mapping[tuple[str, str], Sequence[ImageSpec]],
+    multiprocessors: int,
 ) -> list[Found]:
     """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
     one at least: where kernels follow each other, one of them varies while the others have their first. A backend with
-    a kernel that has none is left out.
+    a kernel that has none, or refuses the call, is left out.
     """
     found = []
     for backend in operator.backends:
         own = [kernel.like(functional, sizes) for kernel in backend.kernels]
         candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
-        if not all(candidates):
+        if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):
             continue
         first = tuple(specs[0] for specs in candidates)
         found.append((backend.name, first))
@@ -181,7 +182,7 @@ def _tasks(
                     if own and (kernel.name, str(own)) not in lists:
                         listed = [one for one in shortlist(own, by_kernel[kernel.name], saves) if one.name not in unfit]
                         lists[kernel.name, str(own)] = listed
-                found[shape] = sequences(operator, functional, dict(shape), lists)
+                found[shape] = sequences(operator, functional, dict(shape), lists, device.multiprocessors)
             if any(found.values()):
                 wanted.append((operator, functional, found))
     if not wanted:

@@ -22,6 +22,7 @@ from aotriton.rules.flash.space import RESTRICTIONS
 from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
+from aotriton.rules.work import WHOLE
 
 OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
 LOGSUMEXP = c.rows("logsumexp")
@@ -165,6 +166,7 @@ ATTN_BWD_DQ = KernelDescription(
 )
 
 KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two consumers
+KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
 HEAD_DIM_FUSED = c.HEAD_DIM.narrowed(32, 64, 128)
 
@@ -294,6 +296,58 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     archs=("sm_90",),
 )
 
+# A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
+# goes through q, dout and the sum of dq again for each, which are 8 bytes for each element. They stay in L2 where
+# programs have no more than so many elements under way at once.
+ELEMENTS_IN_L2 = 6 << 20
+MOST_TILES_BEYOND_L2 = 5, 2  # causal and full: of 600 random calls on an H200, those with more are faster elsewhere
+_UNDER_WAY = minimum(size("batch") * size("heads_k"), multiprocessors()) * c.GROUP * size("seqlen_q") * size("head_dim")
+_AGAIN = tiles("seqlen_k", 128) - 1
+_BEYOND_L2 = (_UNDER_WAY >= ELEMENTS_IN_L2) & (_AGAIN >= 1)
+_HEADS_WORK = c.work("k", 128, "BLOCK_M", tensors=(4, 4))
+
+ATTN_BWD_HOPPER_HEADS = replace(
+    ATTN_BWD_HOPPER_PAIR,
+    name="attn_bwd_hopper_heads",
+    arguments=(
+        *ATTN_BWD_HOPPER_PAIR.arguments[:4],
+        Tensor("DK", DK, KEY_ROWS_SPLIT),
+        Tensor("DV", DV, KEY_ROWS_SPLIT),
+        Tensor("DQ", DQ, (1, 1, 64, 64)),
+        Tensor("DQSum", DQ_SUM, DQ_PIECE, does="scratch", swizzled=False),
+        *BEHIND_TENSORS,
+        Number("batch", "i32", size("batch")),
+        *WIDTHS,
+    ),
+    choices=(c.T, c.HEAD_DIM.narrowed(64, 128), c.CAUSAL, c.DESCRIPTOR),
+    grid=(minimum(size("batch") * size("heads_k"), multiprocessors()), constant(1), constant(1)),
+    # A head is one piece of work: a walk for each tile of its keys and each query head, causal of half in the mean.
+    work=replace(
+        _HEADS_WORK,
+        rows=constant(1),
+        row_tile=constant(1),
+        depth=choose(scalar("causal"), ceil_divide(size("seqlen_q") + 128, 2), size("seqlen_q")),
+        repeat=c.GROUP * tiles("seqlen_k", 128),
+        form=constant(WHOLE),
+        traffic=(
+            _HEADS_WORK.traffic[0] + _HEADS_WORK.traffic[1],
+            choose(_BEYOND_L2, _HEADS_WORK.traffic[0] * _AGAIN, 0),
+        ),
+    ),
+    guards=(
+        c.GUARD_Q,
+        c.GUARD_K,
+        # But where it is the only backend that is deterministic and fast.
+        Guard(
+            ~(_BEYOND_L2 & (choose(scalar("causal"), *MOST_TILES_BEYOND_L2) <= _AGAIN) & ~scalar("deterministic")),
+            "its heads are too long for the L2 cache: others are faster",
+        ),
+        # Programs count them two by two, and one round of programs lies beyond the last.
+        Guard(size("batch") * size("heads_q") <= (2**31 - 1) // 4, "it has more heads than are counted in 32 bits"),
+    ),
+    restrictions=PARTS_RESTRICTIONS,
+)
+
 # The backend whose tiles of keys are walked by several programs each, in parts. Each costs some steps beside its own,
 # and the last round of programs leaves multiprocessors idle: a round for so many steps of a multiprocessor is a good
 # balance (simulated on 400 random calls, where a part costs 3 steps: within 1.3 % of the best number of parts in the
@@ -380,7 +434,6 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
 
 # Above head dim 128 products are cheaper than the traffic of adding up dQ: two kernels, as in the portable backend.
 HEAD_DIM_SPLIT = c.HEAD_DIM.narrowed(256)
-KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 
 _READ = (
     Tensor("Q", c.Q, c.Q_TILE),
@@ -522,6 +575,7 @@ OPERATOR = Operator(
             (DELTA, DQ_SUM),
             OF_DQ_SUM,
         ),
+        Backend("hopper_heads", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_HEADS), (DELTA, DQ_SUM), OF_DQ_SUM),
         Backend(
             "hopper_parts",
             (ATTN_BWD_HOPPER_PARTS_PREPARE, ATTN_BWD_HOPPER_PARTS, ATTN_BWD_HOPPER_PARTS_FINISH),

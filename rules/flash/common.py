@@ -165,9 +165,9 @@ def constexprs(*names: str) -> tuple[Constexpr, ...]:
 
 
 def tiled_side(kernel: KernelDescription) -> str:
-    """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names."""
+    """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names, or whose heads."""
     named = (name for axis in kernel.grid for _, name in axis.postfix())
-    return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k"))
+    return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k", "heads_q", "heads_k"))
 
 
 MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of the last tile

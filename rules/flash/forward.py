@@ -85,20 +85,23 @@ ATTN_FWD_HOPPER = KernelDescription(
         Number("batch", "i32", size("batch")),
         Number("log2_packed", "i32", LOG2_PACKED),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
-        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT"),
+        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT", "TURNS"),
     ),
     choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(
-        more={"cuda": {"BLOCK_N": (256,), "STAGES": (7, 8), "GROUP_ROUNDS": (6, 16)}},
-        cuda={
-            "BLOCK_N": (64, 128),
-            "CONSUMERS": (1, 2, 3),
-            "STAGES": (2, 3, 4, 5, 6),
-            "GROUP_ROUNDS": (0, 1, 2, 4, 8),
-            "OUT_IN_Q": (0, 1),
-            "Q_IN_REGISTERS": (0, 1),
-            "EARLY_WAIT": (0, 1),
-        },
+    psels=(
+        *by_vendor(
+            more={"cuda": {"BLOCK_N": (256,), "STAGES": (7, 8), "GROUP_ROUNDS": (6, 16)}},
+            cuda={
+                "BLOCK_N": (64, 128),
+                "CONSUMERS": (1, 2, 3),
+                "STAGES": (2, 3, 4, 5, 6),
+                "GROUP_ROUNDS": (0, 1, 2, 4, 8),
+                "OUT_IN_Q": (0, 1),
+                "Q_IN_REGISTERS": (0, 1),
+                "EARLY_WAIT": (0, 1),
+            },
+        ),
+        *by_vendor({"TURNS": 0}, cuda={"TURNS": (0, 1)}),
     ),
     # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
     # consumers take over what the producer does not need.

@@ -13,6 +13,7 @@ REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the produce
 OTHER_REGISTERS = 24  # addresses, row sums, barriers
 KEYS = 128  # of a program of the backward
 MOST_ROWS = 512  # of K in all stages: more bring nothing
+FEWEST_KEYS_OF_TURNS = 2048
 
 
 def _idle_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -51,6 +52,14 @@ def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) 
         return config["GROUP_ROUNDS"] != 0
     several = keys["waves"] > 1 and keys["max_seqlen_q"] > ROWS * config["CONSUMERS"]
     return config["GROUP_ROUNDS"] == 0 or (not several and config["GROUP_ROUNDS"] != 1)
+
+
+def _needless_turns(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return bool(config["TURNS"]) and config["CONSUMERS"] == 1
+
+
+def _few_turns(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return bool(config["TURNS"]) and keys["max_seqlen_k"] < FEWEST_KEYS_OF_TURNS
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -112,6 +121,9 @@ FORWARD_RESTRICTIONS = (
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("a program with one tile has Q's memory free for Out", _one_tile, certain=False),
     Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 1 where there is one round of them", _one_order),
+    Restriction("one consumer has nobody to take turns with", _needless_turns),
+    # With few steps a tile, what consumers do at its ends keeps them apart.
+    Restriction("turns are for many keys", _few_turns, certain=False),
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),

@@ -25,6 +25,8 @@ BACKWARDS = [  # with those of the gradients that one program each writes
     ("hopper_pair", 64, KEYS),
     ("hopper_pair", 128, KEYS),
     ("hopper_pair_slim", 96, KEYS),
+    ("hopper_heads", 64, (*DQ, *KEYS)),
+    ("hopper_heads", 128, (*DQ, *KEYS)),
     ("hopper_parts", 64, ()),
     ("hopper_parts", 128, ()),
     ("hopper_split", 256, (*DQ, *KEYS)),

@@ -125,13 +125,49 @@ def adder(
 
 
 @gluon.jit
+def is_final(row, first_key, max_seqlen_k, CAUSAL: gl.constexpr):
+    """Whether a step's query rows, from `row` on, see no key behind the tile that begins with `first_key`."""
+    if CAUSAL:  # noqa: SIM108 (known when compiled)
+        last = row < first_key + 2 * KEYS
+    else:
+        last = first_key + 2 * KEYS >= max_seqlen_k
+    return last
+
+
+@gluon.jit
+def hide_above(s, ahead, LAYOUT: gl.constexpr):
+    """As `hide`, causal, in the form for which the compiler keeps no numbers of columns in registers."""
+    keys = gl.expand_dims(gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+    queries = gl.expand_dims(gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
+    return gl.where(keys - ahead - queries <= 0, s, float("-inf"))
+
+
+@gluon.jit
+def leave(dq, slot, sm_scale, first, final, dtype: gl.constexpr):
+    """Leaves dQ of an OWNED step in its memory: as it is, or, where that makes it `final`, DQ in rows. The sum over the
+    keys before is there then, unless these are the `first` ones.
+    """
+    ROWS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    sums = slot._reinterpret(gl.float32, [64, 64], fragments(64))
+    if final:
+        if not first:
+            dq += sums.load(dq.type.layout)
+        slot._reinterpret(dtype, [64, 64], ROWS).store((dq * sm_scale).to(dtype))
+    else:
+        sums.store(dq)
+
+
+@gluon.jit
 def walk(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
     dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k,
-    C: gl.constexpr, CAUSAL: gl.constexpr,
+    C: gl.constexpr, CAUSAL: gl.constexpr, begun=0, walks=0, OWNED: gl.constexpr = False,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to the last one of a head,
     then from row `first` of the next.
+
+    So many steps of so many `walks` have `begun` before, of which each has left one piece more in dq_slots. OWNED: of a
+    head whose tiles of keys this program takes alone, one after the other (attn_bwd_hopper_heads).
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -152,8 +188,8 @@ def walk(
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     key = first_key + KEYS * C
-    mbarrier.wait(kv_full, 0)
-    for step in range(0, steps):
+    mbarrier.wait(kv_full, walks & 1)
+    for step in range(begun, begun + steps):
         slot = step % STAGES
         phase = (step // STAGES) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
@@ -168,7 +204,10 @@ def walk(
         # Where the mask stands decides whether the last registers suffice.
         if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
             if row < key + KEYS - 1:
-                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+                if OWNED:
+                    s = hide_above(s, row - key, S_LAYOUT)
+                else:
+                    s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         s = s * scale + gl.expand_dims(lse, 0)
         if not CAUSAL:  # noqa: SIM102
@@ -194,8 +233,12 @@ def walk(
         dk = warpgroup_mma(gl.convert_layout(ds, P_LAYOUT), q, dk, is_async=True)
 
         dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
-        mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
-        dq_slots.index(C)._reinterpret(gl.float32, [64, COLUMNS], fragments(COLUMNS)).store(dq)
+        mbarrier.wait(dq_empty.index(C), ((step + walks) & 1) ^ 1)
+        if OWNED:
+            final = is_final(row, first_key, max_seqlen_k, CAUSAL)
+            leave(dq, dq_slots.index(C), sm_scale, first_key == 0, final, dtype)
+        else:
+            dq_slots.index(C)._reinterpret(gl.float32, [64, COLUMNS], fragments(COLUMNS)).store(dq)
         fence_async_shared()
         mbarrier.arrive(dq_full.index(C))
         dk = warpgroup_mma_wait(0, deps=[dk])

@@ -28,11 +28,15 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with the count 
     loads K(i) and V(i-1)         ── full[slot], bytes ──▶  step i
     loads step i + STAGES         ◀─ empty[slot], each c ─  after S and Out of step i
 
-Consumers never wait for each other; they drift apart, so that the softmax of one runs beside the products of another.
+Consumers drift apart, so that the softmax of one runs beside the products of another. With TURNS they are kept apart:
+each waits for its turn before it issues the products of a step, S and Out, and then hands it to the next consumer. All
+take as many turns a tile, one for each key tile; so a consumer takes and hands on those of steps that it lets pass.
+Without, they never wait for each other.
+
 Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 
 Tuned: CONSUMERS, BLOCK_N (64 or more), STAGES, GROUP_ROUNDS (`tile_at`), OUT_IN_Q (stage Out in Q's place, which leaves
-room for another stage), Q_IN_REGISTERS (frees Q's place early) and EARLY_WAIT.
+room for another stage), Q_IN_REGISTERS (frees Q's place early), EARLY_WAIT and TURNS.
 """
 
 from triton.experimental import gluon
@@ -186,12 +190,38 @@ def softmax(s, row_max, row_sum, scale):
     return p, new_max, row_sum * correction + gl.sum(p, 1), correction
 
 
+@gluon.constexpr_function
+def turn_of(what, c):
+    """What "sync" or "arrive" is at the named barrier of consumer `c`'s turn: for it and for the one before, who hands
+    it over. Triton counts its own barriers from 0.
+    """
+    return f"bar.{what} {9 + c}, 256; mov.b32 $0, $1;"
+
+
+@gluon.jit
+def take_turn(x, C: gl.constexpr, TURNS: gl.constexpr):
+    """Wait until it is the turn of consumer C. Returns x."""
+    if TURNS:
+        line: gl.constexpr = turn_of("sync", C)
+        x = gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
+    return x
+
+
+@gluon.jit
+def hand_turn(x, C: gl.constexpr, CONSUMERS: gl.constexpr, TURNS: gl.constexpr):
+    """It is the turn of the consumer behind C. Returns x."""
+    if TURNS:
+        line: gl.constexpr = turn_of("arrive", (C + 1) % CONSUMERS)
+        x = gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
+    return x
+
+
 @gluon.jit
 def consumer(
     Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
     store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
     C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
-    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr,
+    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
     BLOCK_M: gl.constexpr = CONSUMERS * 64
@@ -208,6 +238,8 @@ def consumer(
     group, round, place, row, head, tiles = tile_at(
         0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
     )
+    if C == CONSUMERS - 1:
+        step = hand_turn(step, C, CONSUMERS, TURNS)
     while tiles > 0:
         row += C * 64
 
@@ -218,6 +250,7 @@ def consumer(
                 slot = step % STAGES
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
                 mbarrier.arrive(empty.index(slot))
+                step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
                 step += 1
             tiles = visible
 
@@ -231,7 +264,9 @@ def consumer(
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
         k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
+        step = take_turn(step, C, TURNS)
         s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+        step = hand_turn(step, C, CONSUMERS, TURNS)
         s = warpgroup_mma_wait(0, deps=[s])
         mbarrier.arrive(empty.index(slot))
         step += 1
@@ -257,8 +292,10 @@ def consumer(
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
             k = k_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL]).permute((1, 0))
             v = v_slots.index(slot).reshape([BLOCK_N, BLOCK_DMODEL])
+            row = take_turn(row, C, TURNS)
             s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
             out_next = warpgroup_mma(p, v, out, is_async=True)
+            row = hand_turn(row, C, CONSUMERS, TURNS)
             s = warpgroup_mma_wait(1, deps=[s])
             p_next, row_max, row_sum, correction = softmax(s, row_max, row_sum, scale)
             p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
@@ -328,6 +365,7 @@ def attn_fwd_hopper(
     OUT_IN_Q: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
+    TURNS: gl.constexpr,
 ):
     """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q * packed, 64 *
     CONSUMERS) * num_heads_q / packed * batch, with packed = 2 ** log2_packed heads, at most 64, which divide a group of
@@ -367,7 +405,7 @@ def attn_fwd_hopper(
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
@@ -376,10 +414,10 @@ def attn_fwd_hopper(
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),
@@ -388,13 +426,13 @@ def attn_fwd_hopper(
         gl.warp_specialize([
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty, store_lse, scale,
                         heads, rows, max_seqlen_k, batch, log2_packed,
-                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT)),
+                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS)),
             (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS)),

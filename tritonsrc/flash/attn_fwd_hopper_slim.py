@@ -21,7 +21,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.attn_fwd_hopper import LN_2, LOG2_E, mask, softmax, store_rows, tile_at
+from aotriton.tritonsrc.flash.attn_fwd_hopper import (
+    LN_2,
+    LOG2_E,
+    hand_turn,
+    mask,
+    softmax,
+    store_rows,
+    take_turn,
+    tile_at,
+)
 from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
 
 
@@ -102,7 +111,8 @@ def consumer(
     out_tensors, L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
     store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
     C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
-    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr, RING: gl.constexpr,
+    OUT_IN_Q: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, EARLY_WAIT: gl.constexpr, TURNS: gl.constexpr,
+    RING: gl.constexpr,
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
     BLOCK_M: gl.constexpr = CONSUMERS * 64
@@ -124,6 +134,8 @@ def consumer(
     group, round, place, row, head, tiles = tile_at(
         0, 0, gl.program_id(0), heads * batch, rows, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL, GROUP_ROUNDS
     )
+    if C == CONSUMERS - 1:
+        step = hand_turn(step, C, CONSUMERS, TURNS)
     while tiles > 0:
         row += C * 64
 
@@ -134,6 +146,7 @@ def consumer(
                 slot = step % STAGES
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
                 mbarrier.arrive(empty.index(slot))
+                step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
                 step += 1
             tiles = visible
 
@@ -146,7 +159,10 @@ def consumer(
                 mbarrier.arrive(q_empty.index(C))
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        s = warpgroup_mma_wait(0, deps=[scores(q, k_slots, slot, zeros)])
+        step = take_turn(step, C, TURNS)
+        s = scores(q, k_slots, slot, zeros)
+        step = hand_turn(step, C, CONSUMERS, TURNS)
+        s = warpgroup_mma_wait(0, deps=[s])
         mbarrier.arrive(empty.index(slot))
         step += 1
         key = (tiles - 1) * BLOCK_N
@@ -172,12 +188,14 @@ def consumer(
             slot = step % STAGES
             if not EARLY_WAIT:
                 mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+            row = take_turn(row, C, TURNS)
             s = scores(q, k_slots, slot, zeros)
             v_slot = slot
             if RING:
                 v_slot = (step + 1) % STAGES
                 mbarrier.wait(full.index(v_slot), ((step + 1) // STAGES) & 1)
             out_next, rest_next = weighted(p, v_slots, v_slot, out, out_rest, P_REST_LAYOUT)
+            row = hand_turn(row, C, CONSUMERS, TURNS)
             s = warpgroup_mma_wait(2, deps=[s])
             if RING:
                 mbarrier.arrive(empty.index(slot))
@@ -257,6 +275,7 @@ def attn_fwd_hopper_slim(
     OUT_IN_Q: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
+    TURNS: gl.constexpr,
     RING: gl.constexpr,
 ):
     """Grid and arguments as attn_fwd_hopper's, with BLOCK_DMODEL the sum of two powers of two.
@@ -291,7 +310,7 @@ def attn_fwd_hopper_slim(
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
@@ -300,10 +319,10 @@ def attn_fwd_hopper_slim(
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
@@ -312,13 +331,13 @@ def attn_fwd_hopper_slim(
         gl.warp_specialize([
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (consumer, ((Out, OutRest), L, q_slots, k_slots, v_slots, out_slots, q_full, q_empty, full, empty,
                         store_lse, scale, heads, rows, max_seqlen_k, batch, log2_packed,
-                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, RING)),
+                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING)),
             (producer, ((Q, QRest), (K, KRest), (V, VRest), q_slots, k_slots, v_slots, q_full, q_empty, full, empty,
                         heads, num_heads_k, rows, max_seqlen_k, batch, log2_packed,
                         CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, RING)),
