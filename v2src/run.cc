@@ -1,6 +1,7 @@
 #include "run.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -17,28 +18,41 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-// A thread's last calls, each in a place that follows from its hash.
+// A thread's last calls. A call's set follows from its hash; in a set the one made last comes first, and a new one
+// takes the place of the one that was made longest ago. So any few calls stay, wherever their hashes fall.
 class Memo {
  public:
   ~Memo() {
-    for (Prepared* prepared : calls_) Prepared::destroy(prepared);
+    for (Set& set : sets_)
+      for (Prepared* prepared : set) Prepared::destroy(prepared);
   }
 
   Prepared* find(const Call& call, uint64_t context_id) noexcept {
     if (last_ && last_->is(call, context_id)) return last_;
-    Prepared* const found = calls_[place(hash_of(call))];
-    if (!found || !found->is(call, context_id)) return nullptr;
-    return last_ = found;
+    const uint64_t hash = hash_of(call);
+    Set& set = set_of(hash);
+    for (Prepared*& kept : set) {
+      if (!kept || kept->hash != hash || !kept->is(call, context_id)) continue;
+      last_ = kept;
+      std::rotate(set.begin(), &kept, &kept + 1);
+      return last_;
+    }
+    return nullptr;
   }
 
   void keep(Prepared* prepared) noexcept {
-    Prepared*& kept = calls_[place(prepared->hash)];
-    Prepared::destroy(kept);
-    last_ = kept = prepared;
+    Set& set = set_of(prepared->hash);
+    const auto place = std::find_if(set.begin(), set.end() - 1, [&](const Prepared* kept) {
+      return !kept || (kept->hash == prepared->hash && kept->context_id == prepared->context_id);
+    });
+    Prepared::destroy(*place);
+    last_ = *place = prepared;
+    std::rotate(set.begin(), place, place + 1);
   }
 
   void drop(Prepared* prepared) noexcept {
-    calls_[place(prepared->hash)] = nullptr;
+    Set& set = set_of(prepared->hash);
+    std::replace(set.begin(), set.end(), prepared, static_cast<Prepared*>(nullptr));
     last_ = nullptr;
     Prepared::destroy(prepared);
   }
@@ -46,11 +60,13 @@ class Memo {
   Builder builder;
 
  private:
-  static constexpr int kBits = 6;
-  static size_t place(uint64_t hash) { return hash >> (64 - kBits); }
+  static constexpr int kBits = 4;
+  using Set = std::array<Prepared*, 8>;
+
+  Set& set_of(uint64_t hash) noexcept { return sets_[hash >> (64 - kBits)]; }
 
   Prepared* last_ = nullptr;
-  Prepared* calls_[size_t{1} << kBits] = {};
+  Set sets_[size_t{1} << kBits] = {};
 };
 
 // This thread's memo, made by its first call; null where there is no memory.

@@ -222,6 +222,21 @@ TEST("a call that is known is refused for pointers that can not be, as an unknow
   }
 }
 
+TEST("calls that a thread makes in turns stay known: eight of them, be they alike but for their devices") {
+  Recording& recording = start("cuda");
+  add_context(recording, pointer(0xC8), "cuda");
+  recording.stream_contexts[kStream.handle] = pointer(0xC8);
+  const auto calls = [&] {
+    for (const int64_t seqlen : {101, 102, 103, 104})
+      for (const Stream stream : {Stream{}, kStream})
+        CHECK_EQ(attn_fwd(fwd_call({.seqlen_q = seqlen}), stream), Error::success);
+  };
+  calls();
+  const int encoded = recording.encoded;
+  calls();
+  CHECK_EQ(recording.encoded, encoded);
+}
+
 TEST("more shapes than a thread remembers work, each with its own arguments") {
   Recording& recording = start("cuda");
   for (int round = 0; round < 3; ++round)
