@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -255,6 +255,15 @@ def by_vendor(
         )
         for name in names
     )
+
+
+def of_vendor(vendor: str, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """The parameters that a vendor has, without what others have of them."""
+
+    def own(table: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {vendor: table[vendor]} if vendor in table else {}
+
+    return tuple(replace(one, values=own(one.values), more=own(one.more)) for one in parameters if vendor in one.values)
 
 
 @dataclass(frozen=True)

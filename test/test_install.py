@@ -576,7 +576,7 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
         (
             ["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint", "backend=split"],
             1,
-            "attn_fwd: hint backend=split: its backends are portable, hopper, hopper_slim",
+            "attn_fwd: hint backend=split: its backends are portable, hopper, hopper_slim, portable_slim",
         ),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-2]], 1, "heads_k of attn_fwd is missing"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-1], "5"], 1, "a multiple of the 5 of k"),

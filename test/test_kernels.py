@@ -5,7 +5,7 @@ The tolerance of a case is what a plain low-precision implementation gets wrong 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,17 +32,22 @@ class Case:
     gap: int = 0  # elements between rows; with a gap rows of heads alternate, as in [batch, seqlen, heads, head_dim]
     spread: float = 1.0  # of the scores: large ones make the softmax peaked
     opposed: bool = False  # queries against keys: all scores far below the zero that masked rows score
+    slim: bool = False  # by the kernels with columns in two parts
 
     def __str__(self) -> str:
         return (
             f"{self.T}-q{self.seqlen_q}-k{self.seqlen_k}-d{self.head_dim}-{self.block_m}x{self.block_n}"
             f"-{'causal' if self.causal else 'full'}-{self.addressing}-b{self.batch}h{self.heads_q}/{self.heads_k}"
-            f"-gap{self.gap}-spread{self.spread:g}{'-opposed' if self.opposed else ''}"
+            f"-gap{self.gap}-spread{self.spread:g}{'-opposed' if self.opposed else ''}{'-slim' if self.slim else ''}"
         )
 
     @property
     def block_dmodel(self) -> int:
-        return next(width for width in (32, 64, 128, 256) if self.head_dim <= width)
+        return next(width for width in ((96, 192) if self.slim else (32, 64, 128, 256)) if self.head_dim <= width)
+
+    @property
+    def suffix(self) -> str:
+        return "_slim" if self.slim else ""
 
     @property
     def sm_scale(self) -> float:
@@ -66,6 +71,11 @@ CASES = (
     Case(128, 128, 32, 64, 64),
     Case(128, 128, 32, 64, 64, causal=True, spread=0.0),
     Case(130, 130, 136, 32, 32, causal=True, addressing="descriptor", heads_q=1, heads_k=1),
+    Case(65, 130, 72, 32, 16, addressing="offset32", heads_k=1, slim=True),
+    Case(130, 130, 96, 64, 32, causal=True, addressing="offset32", gap=8, T="bf16", slim=True),
+    Case(65, 65, 88, 32, 64, causal=True, addressing="general", gap=3, spread=40.0, slim=True),
+    Case(130, 65, 136, 64, 32, addressing="general", spread=40.0, opposed=True, slim=True),
+    Case(65, 65, 192, 32, 16, causal=True, addressing="offset32", heads_q=4, heads_k=2, slim=True),
 )
 
 
@@ -197,7 +207,7 @@ def test_forward(launch: Any, case: Case) -> None:
     """attn_fwd writes softmax(sm_scale Q K^T) V and its log-sum-exp, and nothing outside of them."""
     inputs = make_inputs(case)
     exact, plain = attention(case, inputs, False), attention(case, inputs, True)
-    results = run(launch, case, "attn_fwd", {name: inputs[name] for name in "QKV"}, ("Out", "L"))
+    results = run(launch, case, f"attn_fwd{case.suffix}", {name: inputs[name] for name in "QKV"}, ("Out", "L"))
     assert_close("Out", results["Out"], exact["Out"], plain["Out"])
     assert_close("L", results["L"], exact["L"], plain["L"])
 
@@ -208,12 +218,12 @@ def test_backward(launch: Any, case: Case) -> None:
     inputs = make_inputs(case)
     exact, plain = attention(case, inputs, False), attention(case, inputs, True)
     forward = {"Out": plain["Out"], "DO": inputs["DO"]}
-    delta = run(launch, case, "attn_bwd_preprocess", forward, ("Delta",))["Delta"]
+    delta = run(launch, replace(case, slim=False), "attn_bwd_preprocess", forward, ("Delta",))["Delta"]
     assert_close("Delta", delta, (forward["Out"].astype(np.float64) * forward["DO"]).sum(-1), plain["Delta"])
 
     common = {**inputs, "L": exact["L"].astype(np.float32), "Delta": delta}
-    results = run(launch, case, "attn_bwd_dk_dv", common, ("DK", "DV"))
-    results |= run(launch, case, "attn_bwd_dq", common, ("DQ",))
+    results = run(launch, case, f"attn_bwd_dk_dv{case.suffix}", common, ("DK", "DV"))
+    results |= run(launch, case, f"attn_bwd_dq{case.suffix}", common, ("DQ",))
     for name, actual in results.items():
         assert_close(name, actual, exact[name], plain[name])
 

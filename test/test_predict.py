@@ -192,7 +192,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
         environment = Environment(shape, {"causal": 0}, dict(first.psels), multiprocessors=304)
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}
-        calls.append(Apart(one, shape, FORWARD.backends[0], (times | ({second.name: 1.0} if number else {}),)))
+        calls.append(Apart(one, shape, {"portable": (times | ({second.name: 1.0} if number else {}),)}))
     (model,) = fit_apart(FORWARD, "gfx942", "GPU", calls, facts, 304)
     assert (model.image, model.samples, model.product, model.saves) == (first.name, FEWEST, "GPU", 1.0)
     assert model.error < 1e-3
@@ -219,10 +219,22 @@ def test_every_functional_that_is_measured_for_itself_has_models(monkeypatch: py
     assert {model.source for model in made} == {source(one) for one in own}
 
 
+def test_a_slim_kernel_has_models_of_the_calls_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that fit in its columns, of those that are drawn; there it computes a quarter less than the padded one."""
+    monkeypatch.setattr(module, "WORTH_HAVING", WORTH_SHIPPING)  # whether they pay is a matter of registers
+    made = [one for one in models(FORWARD, "gfx942", found_for() | found_for("attn_fwd_slim")) if "slim" in one.kernel]
+    slim = kernel_named("attn_fwd_slim")
+    assert {one.functional for one in made} == {str(one) for one in slim.functionals("gfx942") if one.measured == one}
+    assert all(FEWEST <= one.samples < module.SHAPES for one in made)
+    image, shape = candidate(300, BLOCK_N=64), sizes(8192) | {"head_dim": 96}
+    padded, own = (call_time(functional(*which), shape, image) for which in (("attn_fwd", 128), ("attn_fwd_slim", 96)))
+    assert own / padded == pytest.approx(0.8, abs=0.06)  # exponentials are the same
+
+
 @pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS if "gfx942" in kernel.archs])
 def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     """decide covers each cell once, with at most two images, no measured time, and names the model."""
-    one = functional(kernel)
+    one = functional(kernel, 96 if kernel.endswith("_slim") else 128)
     found = [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
     winners = decide(one, found)
     assert sorted(w.bin for w in winners) == sorted(bin_text(one.kernel.tuning_keys, c) for c in one.kernel.cells())

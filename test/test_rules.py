@@ -330,6 +330,7 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_dq": ("q", 128),
     "attn_bwd_hopper_dq_slim": ("q", 128),
 }
+TILES |= {f"{name}_slim": TILES[name] for name in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq")}
 IN_PARTS = {
     "attn_bwd_hopper_parts": PARTS,
     "attn_bwd_hopper_dk_dv_parts": SPLIT_PARTS,

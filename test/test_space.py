@@ -230,7 +230,7 @@ def test_a_search_has_more_to_try(name: str) -> None:
     fixed = {f"attn_bwd_hopper{one}" for one in ("_pair", "_heads", "_parts", "_pair_slim", "_dk_dv", "_dk_dv_parts")}
     fixed |= {"gemm_reduce"}
     assert {kernel for kernel, count in more.items() if not count} == fixed & more.keys()
-    assert more.keys() == {kernel.name for kernel in family(name).kernels}
+    assert more.keys() == {kernel.name for kernel in family(name).kernels if "sm_90" in kernel.archs}
 
 
 def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:

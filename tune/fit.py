@@ -99,12 +99,13 @@ class _Group:
 
 @dataclass(frozen=True)
 class Apart:
-    """A call of the lead's functional, and what each image of each of the backend's kernels takes there by itself."""
+    """A call of the lead's functional, and what each image takes there by itself, in microseconds: by backend, for each
+    of its kernels by image name.
+    """
 
     functional: Functional
     shape: Mapping[str, int]
-    backend: Backend
-    times: tuple[Mapping[str, float], ...]  # by image name, in microseconds
+    times: Mapping[str, tuple[Mapping[str, float], ...]]
 
 
 def fit(operator: Operator, arch: str, samples: Iterable[Sample], facts: Mapping[str, Facts], multiprocessors: int,
@@ -131,18 +132,20 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
     all describe their work.
     """
     group = _Group(multiprocessors)
+    backends = {backend.name: backend for backend in operator.backends}
     for one in calls:
         call = group.add_call(str(one.functional), one.shape, scalars_of(one.functional))
-        served = _served(group, str(one.functional), one.backend)
-        for kernel, times, images in zip(one.backend.kernels, one.times, served, strict=True):
-            own = kernel.like(one.functional, one.shape)
-            for image, time in times.items():
-                spec = _spec(own, facts.get(image))
-                if spec is None or spec.name != image:
-                    continue
-                place = group.add_image(spec, facts[image])
-                group.observations.append(_Observation(((place, group.row(place, call)),), time))
-                images.add(place)
+        for name, of_backend in one.times.items():
+            served = _served(group, str(one.functional), backends[name])
+            for kernel, times, images in zip(backends[name].kernels, of_backend, served, strict=True):
+                own = kernel.like(one.functional, one.shape)
+                for image, time in times.items():
+                    spec = _spec(own, facts.get(image))
+                    if spec is None or spec.name != image:
+                        continue
+                    place = group.add_image(spec, facts[image])
+                    group.observations.append(_Observation(((place, group.row(place, call)),), time))
+                    images.add(place)
     return _fitted(group, operator, arch, product)
 
 

@@ -71,18 +71,23 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
             continue
         random = Random(f"{operator.name} {functional}")
         shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
+        at: list[dict[str, tuple[Mapping[str, float], ...]]] = [{} for _ in shapes]
         for backend in operator.backends:
-            own = _own(backend, functional)
-            fitting = [_likely(one, found.get((one.kernel.name, str(one)), ())) for one in own]
-            if not own or not all(fitting):
-                continue
-            times = [_times(one, of_kernel, shapes) for one, of_kernel in zip(own, fitting, strict=True)]
-            named |= {(one.kernel.name, str(one)): one for one in own}
-            for spec, candidate in (pair for of_kernel in fitting for pair in of_kernel):
-                facts[spec.name] = spec.config, candidate.registers, candidate.shared
+            serving: dict[tuple[Functional, ...], list[int]] = {}
             for number, shape in enumerate(shapes):
-                at = tuple({image: of_shapes[number] for image, of_shapes in kernel.items()} for kernel in times)
-                calls.append(Apart(functional, shape, backend, at))
+                serving.setdefault(_own(backend, functional, shape), []).append(number)
+            for own, numbers in serving.items():
+                fitting = [_likely(one, found.get((one.kernel.name, str(one)), ())) for one in own]
+                if not own or not all(fitting):
+                    continue
+                served = [shapes[number] for number in numbers]
+                times = [_times(one, of_kernel, served) for one, of_kernel in zip(own, fitting, strict=True)]
+                named |= {(one.kernel.name, str(one)): one for one in own}
+                for spec, candidate in (pair for of_kernel in fitting for pair in of_kernel):
+                    facts[spec.name] = spec.config, candidate.registers, candidate.shared
+                for i, number in enumerate(numbers):
+                    at[number][backend.name] = tuple({image: of[i] for image, of in kernel.items()} for kernel in times)
+        calls += [Apart(functional, shape, times) for shape, times in zip(shapes, at, strict=True)]
     if not named:
         return []
     device = target(arch)
@@ -92,11 +97,13 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
     return [replace(one, source=source(named[one.kernel, one.functional])) for one in worth]
 
 
-def _own(backend: Backend, functional: Functional) -> list[Functional]:
-    """The functionals of the backend's kernels; none where it does not serve the lead's, or cannot be modelled."""
-    own = [kernel.like(functional) for kernel in backend.kernels]
-    complete = [one for one in own if one is not None and one.kernel.work is not None]
-    return complete if len(complete) == len(own) else []
+def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | None = None) -> tuple[Functional, ...]:
+    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve that, or some
+    kernel says nothing of its work.
+    """
+    own = [kernel.like(functional, shape) for kernel in backend.kernels]
+    complete = tuple(one for one in own if one is not None and one.kernel.work is not None)
+    return complete if len(complete) == len(own) else ()
 
 
 def _likely(functional: Functional, found: Fitting) -> Fitting:

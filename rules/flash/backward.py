@@ -165,6 +165,9 @@ ATTN_BWD_DQ = KernelDescription(
     schedule=DFS,
 )
 
+ATTN_BWD_DK_DV_SLIM = c.portable_slim(ATTN_BWD_DK_DV)
+ATTN_BWD_DQ_SLIM = c.portable_slim(ATTN_BWD_DQ)
+
 KEY_ROWS = (1, 1, 128, "BLOCK_DMODEL")  # of a program: 64 for each of its two consumers
 KEY_ROWS_SPLIT = (1, 1, 64, "BLOCK_DMODEL")
 # A warp group's registers have no room for its share of DK and DV at head dim 256.
@@ -610,6 +613,7 @@ OPERATOR = Operator(
             ),
             (DELTA, DK_SUM, DV_SUM),
         ),
+        Backend("portable_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV_SLIM, ATTN_BWD_DQ_SLIM), (DELTA,)),
     ),
     fills_when_empty=True,
     checked=True,

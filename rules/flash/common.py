@@ -22,7 +22,18 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
-from aotriton.rules.kernel import Argument, Choice, Constexpr, Guard, KernelDescription, Number, Operand, Side, Tensor
+from aotriton.rules.kernel import (
+    Argument,
+    Choice,
+    Constexpr,
+    Guard,
+    KernelDescription,
+    Number,
+    Operand,
+    Side,
+    Tensor,
+    of_vendor,
+)
 from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
@@ -193,3 +204,15 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
         return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in arguments if one not in whole))
+
+
+def portable_slim(kernel: KernelDescription) -> KernelDescription:
+    """The portable kernel with columns in two parts, for gfx942: on sm_90 descriptors reach what it would serve."""
+    return replace(
+        kernel,
+        name=f"{kernel.name}_slim",
+        choices=(T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
+        psels=of_vendor("hip", kernel.psels),
+        copts=of_vendor("hip", kernel.copts),
+        archs=("gfx942",),
+    )

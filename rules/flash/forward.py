@@ -61,6 +61,8 @@ ATTN_FWD = KernelDescription(
     schedule=DFS,
 )
 
+ATTN_FWD_SLIM = c.portable_slim(ATTN_FWD)
+
 
 def _tiles(rows: Expression | int) -> Expression:
     """All tiles of so many rows of packed heads."""
@@ -141,6 +143,7 @@ OPERATOR = Operator(
         Backend("portable", (ATTN_FWD,)),
         Backend("hopper", (ATTN_FWD_HOPPER,)),
         Backend("hopper_slim", (ATTN_FWD_HOPPER_SLIM,)),
+        Backend("portable_slim", (ATTN_FWD_SLIM,)),
     ),
     fills_when_empty=True,
     checked=True,

@@ -56,7 +56,7 @@ def _accumulators(kernel: str, head_dim: int, config: Config) -> int:
         "attn_fwd": rows * head_dim + score,
         "attn_bwd_dq": rows * head_dim + 2 * score,
         "attn_bwd_dk_dv": 2 * columns * head_dim + 2 * score,
-    }.get(kernel, 0)
+    }.get(kernel.removesuffix("_slim"), 0)
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:

@@ -349,7 +349,8 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
       "max_seqlen_k=70<=512 waves=1<=1 -> " +
           std::string(explained({}).kernels[0].image) +
           " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us for its bin, on NVIDIA H100 80GB "
-          "HBM3; backend portable, hopper was not compared, hopper_slim was not compared\n");
+          "HBM3; backend portable, hopper was not compared, hopper_slim was not compared, portable_slim was not "
+          "compared\n");
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;

@@ -21,7 +21,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
-from aotriton.rules.flash.forward import ATTN_FWD
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_SLIM
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.compute_unit import (
     CACHE_BYTES,
@@ -100,6 +100,11 @@ class Program(NamedTuple):
         return max(resident * self.busiest, self.alone)
 
 
+def _tabled(functional: Functional) -> tuple[str, int]:
+    """The kernel and head dim of WORK and PUBLISHED: of a slim kernel, those of the one that pads what it does not."""
+    return functional.kernel.name.removesuffix("_slim"), 1 << (int(functional["BLOCK_DMODEL"]) - 1).bit_length()
+
+
 def _sides(functional: Functional) -> tuple[str, str, str, str]:
     """The side whose rows the grid walks and its block, the other one that the loop streams and its block."""
     of_queries = tiled_side(functional.kernel) == "q"
@@ -107,7 +112,7 @@ def _sides(functional: Functional) -> tuple[str, str, str, str]:
 
 
 def _program(functional: Functional, candidate: Candidate) -> Program:
-    config, work = candidate.config, WORK.get(functional.kernel.name, UNCOUNTED)
+    config, work = candidate.config, WORK.get(_tabled(functional)[0], UNCOUNTED)
     _, tiled, _, streamed = _sides(functional)
     rows, columns = config[tiled], config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
@@ -147,7 +152,7 @@ def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 def source(functional: Functional) -> str:
     """What ``call_time`` rests on."""
-    tiles = functional.addressing != "general" and (functional.kernel.name, functional["BLOCK_DMODEL"]) in PUBLISHED
+    tiles = functional.addressing != "general" and _tabled(functional) in PUBLISHED
     scaled = level(functional.kernel) != 1
     return (
         f"static model of the compiled image{' and published tiles' if tiles else ''}"
@@ -161,10 +166,10 @@ def level(kernel: KernelDescription) -> float:
 
     1 of others: backward passes are published of other designs only, which say nothing of these kernels.
     """
-    if kernel != ATTN_FWD:
+    if kernel not in (ATTN_FWD, ATTN_FWD_SLIM):
         return 1.0
-    one = kernel.functional("gfx942", T="bf16", BLOCK_DMODEL=128, CAUSAL=True, ADDRESSING="offset32")
-    rows, columns = PUBLISHED[kernel.name, 128]
+    one = ATTN_FWD.functional("gfx942", T="bf16", BLOCK_DMODEL=128, CAUSAL=True, ADDRESSING="offset32")
+    rows, columns = PUBLISHED[ATTN_FWD.name, 128]
     candidate = Candidate({"BLOCK_M": rows, "BLOCK_N": columns, "num_warps": 4}, 344, 2 * columns * 128 * ELEMENT)
 
     def ratio(length: int) -> float:
@@ -210,7 +215,7 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 def _is_published(functional: Functional, candidate: Candidate) -> bool:
     tile = candidate.config["BLOCK_M"], candidate.config.get("BLOCK_N")
-    return tile == PUBLISHED.get((functional.kernel.name, int(functional["BLOCK_DMODEL"])))
+    return tile == PUBLISHED.get(_tabled(functional))
 
 
 def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
