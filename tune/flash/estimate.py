@@ -152,12 +152,14 @@ def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 def source(functional: Functional) -> str:
     """What ``call_time`` rests on."""
-    tiles = functional.addressing != "general" and _tabled(functional) in PUBLISHED
-    scaled = level(functional.kernel) != 1
-    return (
-        f"static model of the compiled image{' and published tiles' if tiles else ''}"
-        f"{', scaled to published MI300X throughput' if scaled else ''}"
-    )
+    name, head_dim = _tabled(functional)
+    tiles = ""
+    if functional.addressing != "general" and (name, head_dim) in PUBLISHED:
+        tiles = " and published tiles"
+        if functional["BLOCK_DMODEL"] != head_dim:
+            tiles += f" of head dim {head_dim}"
+    scaled = ", scaled to published MI300X throughput" if level(functional.kernel) != 1 else ""
+    return f"static model of the compiled image{tiles}{scaled}"
 
 
 @cache
