@@ -100,11 +100,6 @@ class Program(NamedTuple):
         return max(resident * self.busiest, self.alone)
 
 
-def _tabled(functional: Functional) -> tuple[str, int]:
-    """The kernel and head dim of WORK and PUBLISHED: of a slim kernel, those of the one that pads what it does not."""
-    return functional.kernel.name.removesuffix("_slim"), 1 << (int(functional["BLOCK_DMODEL"]) - 1).bit_length()
-
-
 def _sides(functional: Functional) -> tuple[str, str, str, str]:
     """The side whose rows the grid walks and its block, the other one that the loop streams and its block."""
     of_queries = tiled_side(functional.kernel) == "q"
@@ -112,7 +107,7 @@ def _sides(functional: Functional) -> tuple[str, str, str, str]:
 
 
 def _program(functional: Functional, candidate: Candidate) -> Program:
-    config, work = candidate.config, WORK.get(_tabled(functional)[0], UNCOUNTED)
+    config, work = candidate.config, WORK.get(functional.kernel.name.removesuffix("_slim"), UNCOUNTED)
     _, tiled, _, streamed = _sides(functional)
     rows, columns = config[tiled], config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
@@ -152,14 +147,12 @@ def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 def source(functional: Functional) -> str:
     """What ``call_time`` rests on."""
-    name, head_dim = _tabled(functional)
-    tiles = ""
-    if functional.addressing != "general" and (name, head_dim) in PUBLISHED:
-        tiles = " and published tiles"
-        if functional["BLOCK_DMODEL"] != head_dim:
-            tiles += f" of head dim {head_dim}"
-    scaled = ", scaled to published MI300X throughput" if level(functional.kernel) != 1 else ""
-    return f"static model of the compiled image{tiles}{scaled}"
+    tiles = functional.addressing != "general" and (functional.kernel.name, functional["BLOCK_DMODEL"]) in PUBLISHED
+    scaled = level(functional.kernel) != 1
+    return (
+        f"static model of the compiled image{' and published tiles' if tiles else ''}"
+        f"{', scaled to published MI300X throughput' if scaled else ''}"
+    )
 
 
 @cache
@@ -217,7 +210,7 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 def _is_published(functional: Functional, candidate: Candidate) -> bool:
     tile = candidate.config["BLOCK_M"], candidate.config.get("BLOCK_N")
-    return tile == PUBLISHED.get(_tabled(functional))
+    return tile == PUBLISHED.get((functional.kernel.name, int(functional["BLOCK_DMODEL"])))
 
 
 def rank(functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
