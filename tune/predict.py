@@ -23,7 +23,7 @@ from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.compute_unit import Candidate
 from aotriton.tune.family import tuning
-from aotriton.tune.fit import Apart, Facts, fit_apart
+from aotriton.tune.fit import Apart, fit_apart
 from aotriton.tune.incident import TuningError
 from aotriton.tune.problems import keys_of
 from aotriton.tune.sample import MOST_IMAGES, WITHIN
@@ -64,14 +64,12 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
     static one; how far that is off a GPU, nobody has measured.
     """
     calls: list[Apart] = []
-    facts: dict[str, Facts] = {}
-    named: dict[Place, Functional] = {}
     for functional in operator.lead.functionals(arch):
         if functional.measured != functional:
             continue
         random = Random(f"{operator.name} {functional}")
         shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
-        at: list[dict[str, tuple[Mapping[str, float], ...]]] = [{} for _ in shapes]
+        times: list[dict[str, tuple[Mapping[str, float], ...]]] = [{} for _ in shapes]
         for backend in operator.backends:
             serving: dict[tuple[Functional, ...], list[int]] = {}
             for number, shape in enumerate(shapes):
@@ -81,20 +79,19 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
                 if not own or not all(fitting):
                     continue
                 served = [shapes[number] for number in numbers]
-                times = [_times(one, of_kernel, served) for one, of_kernel in zip(own, fitting, strict=True)]
-                named |= {(one.kernel.name, str(one)): one for one in own}
-                for spec, candidate in (pair for of_kernel in fitting for pair in of_kernel):
-                    facts[spec.name] = spec.config, candidate.registers, candidate.shared
+                kernels = [_times(one, of_kernel, served) for one, of_kernel in zip(own, fitting, strict=True)]
                 for i, number in enumerate(numbers):
-                    at[number][backend.name] = tuple({image: of[i] for image, of in kernel.items()} for kernel in times)
-        calls += [Apart(functional, shape, times) for shape, times in zip(shapes, at, strict=True)]
-    if not named:
-        return []
+                    times[number][backend.name] = tuple(
+                        {name: of[i] for name, of in images.items()} for images in kernels
+                    )
+        calls += [Apart(functional, shape, of_shape) for shape, of_shape in zip(shapes, times, strict=True)]
+    every = [pair for fitting in found.values() for pair in fitting]
+    facts = {spec.name: (spec.config, candidate.registers, candidate.shared) for spec, candidate in every}
     device = target(arch)
     fitted = fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)
     source = tuning(operator.family).model_source
     worth = [one for one in fitted if one.saves >= WORTH_HAVING]
-    return [replace(one, source=source(named[one.kernel, one.functional])) for one in worth]
+    return [replace(one, source=source(found[one.kernel, one.functional][0][0].functional)) for one in worth]
 
 
 def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | None = None) -> tuple[Functional, ...]:
