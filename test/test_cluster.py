@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from distributed import Client
 from test_incidents import SEQLENS, known, undisturbed, verdicts
 from test_session import LAUNCHER, own_store, small
 
@@ -171,3 +172,40 @@ def test_waiting_for_a_gpu_is_said(machines: Machines, monkeypatch: pytest.Monke
     finally:
         waiting.close()
     assert said == [f"no GPU at {machines.address} yet: waiting for a worker that has one"]
+
+
+@pytest.fixture
+def left(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, list[str]]]:
+    """A cluster whose scheduler was killed, and what it has said."""
+    scheduler = machines.scheduler()
+    Client(machines.address, timeout=60, set_as_default=False).close()  # it is up
+    monkeypatch.setattr(cluster, "CONNECT", 2.0)
+    said: list[str] = []
+    lent = Cluster(new_setting(LAUNCHER, "standin_compiler:StandinCompiler", "token"), said.append, machines.address)
+    try:
+        scheduler.kill()
+        scheduler.wait()
+        yield lent, said
+    finally:
+        lent.close()
+
+
+def test_a_scheduler_is_found_that_is_back_late(machines: Machines, left: tuple[Cluster, list[str]]) -> None:
+    """After Dask's client has given up."""
+    lent, said = left
+    late = threading.Timer(5.0, machines.scheduler)
+    late.start()
+    machines.worker("0")
+    assert lent.first_gpu().arch == "sm_90"
+    late.join()
+    about = [one for one in said if one.startswith("the scheduler")]
+    assert about == [f"the scheduler at {machines.address} {what}" for what in ("went away: waiting for it", "is back")]
+
+
+def test_a_scheduler_that_stays_away_is_an_error(
+    machines: Machines, left: tuple[Cluster, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the address and for how long; a cluster without a scheduler can be closed."""
+    monkeypatch.setattr(cluster, "RECONNECT", 3.0)
+    with pytest.raises(TuningError, match=f"no scheduler at {machines.address} for 3 s"):
+        left[0].first_gpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 LATER = 1 << 40  # more than a run has jobs
 LOOK = 0.5  # seconds between two looks at who is there
 PATIENCE = 10.0  # seconds without a GPU, before that is said
+CONNECT = 20.0  # seconds that Dask's client looks for a scheduler
 RECONNECT = 600.0  # seconds that a scheduler may be away
 
 
@@ -170,12 +172,14 @@ class Cluster:
 
     def leave_out(self, address: str) -> None:
         """No further job goes to this worker."""
-        self._client.retire_workers([address], close_workers=self._local is not None)
+        with suppress(OSError):  # the next events() finds the scheduler gone, and its workers with it
+            self._client.retire_workers([address], close_workers=self._local is not None)
 
     def stop(self) -> None:
         """Has the workers end what they do for this run, at the next candidate."""
-        if self._client.status == "running":
-            self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
+        with suppress(OSError):
+            if self._client.status == "running":
+                self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
 
     def close(self) -> None:
         for future, _ in self._flying.values():
@@ -184,7 +188,8 @@ class Cluster:
         self._flying.clear()
         self._replies.close()
         if self._local is None:
-            self._client.close()
+            with suppress(Exception):  # of a client that looks for its scheduler: whatever that ends with
+                self._client.close(timeout=CONNECT)
             return
         workers = list(self._local.workers.values())
         for worker in workers:
@@ -202,7 +207,7 @@ class Cluster:
         from distributed import Client
 
         try:
-            return Client(self._local or self.address, timeout=20, set_as_default=False)
+            return Client(self._local or self.address, timeout=CONNECT, set_as_default=False)
         except (OSError, TimeoutError) as error:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
@@ -270,18 +275,20 @@ class Cluster:
         if self._local is not None:
             raise TuningError("the scheduler of this process has stopped")
         self._note(f"the scheduler at {self.address} went away: waiting for it")
-        self._client.close(timeout=1)
-        until = time.monotonic() + RECONNECT
-        while True:
-            try:
-                self._client = self._connect()
-                self._replies.close()
-                self._replies = Replies(self._client, self._told)
-                self._note(f"the scheduler at {self.address} is back")
-                return lost
-            except TuningError:
-                if time.monotonic() > until:
-                    raise
+        self._replies.close()
+        gone = time.monotonic()
+        while self._client.status != "running":
+            away = time.monotonic() - gone
+            if away > RECONNECT:
+                raise TuningError(f"no scheduler at {self.address} for {RECONNECT:.0f} s")
+            # Until it gives up, Dask's client looks by itself; to close it meanwhile has either side fail.
+            if self._client.status == "closed" or away > 2 * CONNECT:
+                with suppress(TuningError):
+                    self._client = self._connect()
+            time.sleep(0.05)
+        self._replies = Replies(self._client, self._told)
+        self._note(f"the scheduler at {self.address} is back")
+        return lost
 
 
 def new_setting(
