@@ -76,7 +76,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
             f"Triton {TRITON_VERSION} is needed, this is {triton.__version__}: measurements are tied to it"
         )
     functional, target, request = spec.functional, spec.functional.target, spec.compiler_request()
-    kernel = functional.kernel.name
+    kernel = functional.kernel.function
     function = getattr(importlib.import_module(source_module(functional.kernel)), kernel)
     place = {name: (index,) for index, name in enumerate(function.arg_names)}
     if list(place) != list(request["signature"]):

@@ -65,16 +65,18 @@ def compile_images(
     jobs: int | None = None,
     time_limit: float = TIME_LIMIT,
     checksums: Mapping[str, str] | None = None,
+    tries: int | None = None,
 ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
     """Yields each distinct spec with its image or its failure: stored images at once, the others as they finish.
 
     ``jobs`` worker processes (default: one a core) import Triton once each. A worker that dies or passes ``time_limit``
     seconds fails the spec that it was compiling and is replaced. Closing the iterator ends the workers.
 
-    An image that has not its SHA-256 of ``checksums``, by name, is compiled again, at most TRIES times in all.
+    An image that has not its SHA-256 of ``checksums``, by name, is compiled again, at most ``tries`` times in all
+    (default: TRIES).
     """
-    wanted = checksums or {}
-    tries: Counter[str] = Counter()
+    wanted, most = checksums or {}, tries or TRIES
+    tried: Counter[str] = Counter()
     waiting: deque[tuple[str, ImageSpec]] = deque()
     for name, spec in {spec.name: spec for spec in specs}.items():
         if stored := store.get(name, wanted.get(name)):
@@ -97,9 +99,9 @@ def compile_images(
                     checksum = wanted.get(spec.name)
                     result = worker.finish(store, checksum) if worker in ready else worker.give_up(time_limit)
                     result = replace(result, seconds=time.monotonic() - worker.begun)
-                    tries[spec.name] += 1
+                    tried[spec.name] += 1
                     again = isinstance(result, CompiledImage) and checksum not in (None, result.metadata["sha256"])
-                    again = again and tries[spec.name] < TRIES
+                    again = again and tried[spec.name] < most
                     if again:
                         waiting.append((spec.name, spec))
                     if waiting:

@@ -342,11 +342,11 @@ class TuningDatabase:
             return [(str(functional), str(bin), str(config), str(said)) for functional, bin, config, said in found]
 
     def checksums(self) -> dict[str, str]:
-        """SHA-256 by image name, of every image that was measured."""
+        """SHA-256 by image name, of every image that was measured, the one that is known longest at the front."""
         with self._errors():
             found = self._db.execute(
                 "SELECT name, sha256 FROM image WHERE sha256 IS NOT NULL"
-                " AND id IN (SELECT image FROM measurement WHERE status = 'ok')"
+                " AND id IN (SELECT image FROM measurement WHERE status = 'ok') ORDER BY id"
             )
             return dict(self._read("image", rows.checksum, found))
 

@@ -104,7 +104,7 @@ def operator_of(kernel: KernelDescription) -> Operator:
 
 def source_module(kernel: KernelDescription) -> str:
     """The module with the kernel's device code."""
-    return f"{_device_code(kernel.family)}.{kernel.name}"
+    return f"{_device_code(kernel.family)}.{kernel.function}"
 
 
 @cache  # follows from the name, and is asked for each image

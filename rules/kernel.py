@@ -293,7 +293,7 @@ class Restriction:
 @dataclass(frozen=True)
 class KernelDescription:
     """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the
-    function in it.
+    function in it, if there is no ``source``, the name of another kernel whose device code it has.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
     serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations
@@ -317,6 +317,7 @@ class KernelDescription:
     work: Work | None = None  # what its time is predicted from; without it, cells alone decide
     provider: Provider | None = None  # who compiles it, where Triton does not
     schedule: Expression | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
@@ -364,6 +365,11 @@ class KernelDescription:
     @cached_property
     def _hash(self) -> int:
         return hash((self.name, self.functional_count))  # some of the fields are dictionaries
+
+    @property
+    def function(self) -> str:
+        """The name of its device code, module and function."""
+        return self.source or self.name
 
     @property
     def called(self) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Provider:
     """``module`` is a ``Compiler``, ``version`` what it called itself when the kernel was described: measurements are
-    tied to it. The kernel's source is <kernel>.<suffix> in tritonsrc/<family>/. ``called``: there is nothing to
+    tied to it. The kernel's source is <function>.<suffix> in tritonsrc/<family>/. ``called``: there is nothing to
     compile; an image is a Python function, which the tuner calls and no build can have.
     """
 

@@ -181,7 +181,7 @@ def launch(
         elif isinstance(argument, Constexpr):
             arguments.append(tl.constexpr(values[argument.name]))
     grid = tuple(evaluate(axis, environment) for axis in description.grid)
-    function = getattr(importlib.import_module(source_module(description)), kernel)
+    function = getattr(importlib.import_module(source_module(description)), description.function)
     with np.errstate(all="ignore"):  # rows beyond the end may hold anything
         function[grid](*arguments)
 

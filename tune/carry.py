@@ -12,6 +12,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription, parse_functional
 from aotriton.rules.operators import Operator
 
+TRIES = 4  # for the bits that are measured, of a compiler that may make one of two
+
 
 def carry(
     database: TuningDatabase,
@@ -26,10 +28,11 @@ def carry(
     and wait to be measured again.
     """
     checksums, known = database.checksums(), database.facts()
-    deciding = list(_deciding(database, operators, kernels, arch))
+    ages = {name: age for age, name in enumerate(checksums)}
+    deciding = sorted(_deciding(database, operators, kernels, arch), key=lambda one: ages.get(one[2], 0))
     # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
     free = database.unmeasured_images() - {image for _, _, image in deciding}
-    earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
+    earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source, the latest at the end
     specs: dict[str, ImageSpec] = {}
     for kernel, functional, image in deciding:
         if image not in checksums:
@@ -42,7 +45,8 @@ def carry(
             specs[spec.name] = spec
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
-    for spec, result in compile_images(specs.values(), store, jobs):
+    wanted = {name: next(reversed(of)) for name, of in earlier.items()}
+    for spec, result in compile_images(specs.values(), store, jobs, checksums=wanted, tries=TRIES):
         if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
             same[old] = spec.name
     database.rename_images(same)

@@ -130,7 +130,9 @@ class GpuLauncher:
         kernel = description(request.kernel)
         candidate: Any
         if kernel.called:
-            candidate = partial(getattr(importlib.import_module(source_module(kernel)), kernel.name), **request.psels)
+            candidate = partial(
+                getattr(importlib.import_module(source_module(kernel)), kernel.function), **request.psels
+            )
         else:
             program = launch_program(kernel, operator_of(kernel))
             candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)

@@ -211,6 +211,7 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
     return replace(
         kernel,
         name=f"{kernel.name}_slim",
+        source=kernel.name,
         choices=(T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         psels=of_vendor("hip", kernel.psels),
         copts=of_vendor("hip", kernel.copts),

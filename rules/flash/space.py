@@ -46,7 +46,7 @@ def _idle_warps(functional: Functional, keys: Mapping[str, int], config: Config)
     return config["num_warps"] * 16 > rows
 
 
-def _accumulators(kernel: str, head_dim: int, config: Config) -> int:
+def _accumulators(function: str, head_dim: int, config: Config) -> int:
     """fp32 values that one program keeps in registers across its loop and at its widest point within."""
     if "BLOCK_N" not in config:
         return 0
@@ -56,12 +56,12 @@ def _accumulators(kernel: str, head_dim: int, config: Config) -> int:
         "attn_fwd": rows * head_dim + score,
         "attn_bwd_dq": rows * head_dim + 2 * score,
         "attn_bwd_dk_dv": 2 * columns * head_dim + 2 * score,
-    }.get(kernel.removesuffix("_slim"), 0)
+    }.get(function, 0)
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     threads = config["num_warps"] * functional.target.warp_size
-    needed = _accumulators(functional.kernel.name, _head_dim(functional), config) / threads
+    needed = _accumulators(functional.kernel.function, _head_dim(functional), config) / threads
     return needed > REGISTERS[functional.target.vendor]
 
 
@@ -75,7 +75,7 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
     row = _head_dim(functional) * ELEMENT
     stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
     if functional.addressing == "descriptor":  # TMA moves everything through shared memory, the program's own tiles too
-        own = (1 if functional.kernel.name == "attn_fwd" else 2) * kept * row
+        own = (1 if functional.kernel.function == "attn_fwd" else 2) * kept * row
         return own + config["num_stages"] * stage
     return max(1, config["num_stages"] - 1) * stage  # tiles of its own, and the newest stage, may be in registers
 

@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.tile import head_rows, load_pair, load_tile, place, store_tile
+from aotriton.tritonsrc.flash.column_parts import add_dot, dot_rows, load_parts, store_parts, zero_parts
+from aotriton.tritonsrc.flash.tile import head_rows, load_pair, place
 
 
 @triton.jit
@@ -55,16 +56,16 @@ def attn_bwd_dk_dv(
     group = num_heads_q // num_heads_k
     scale = sm_scale * 1.4426950408889634  # log2(e): exponentials are taken to base 2
 
-    k = load_tile(
+    k = load_parts(
         K, batch, head_k, key, stride_k_b, stride_k_h, stride_k_s, max_seqlen_k, head_dim,
         BLOCK_N, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    v = load_tile(
+    v = load_parts(
         V, batch, head_k, key, stride_v_b, stride_v_h, stride_v_s, max_seqlen_k, head_dim,
         BLOCK_N, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    dk = tl.zeros([BLOCK_N, BLOCK_DMODEL], tl.float32)
-    dv = tl.zeros([BLOCK_N, BLOCK_DMODEL], tl.float32)
+    dk = zero_parts(BLOCK_N, BLOCK_DMODEL)
+    dv = zero_parts(BLOCK_N, BLOCK_DMODEL)
     # Query tiles before `first` see none of the keys, those from `full` on see all of them.
     first = 0
     if CAUSAL:
@@ -78,13 +79,13 @@ def attn_bwd_dk_dv(
         for row in range(first, max_seqlen_q, BLOCK_M):
             # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing. Keys beyond the end need
             # no mask either: their rows of dk and dv are not stored.
-            q = load_tile(
+            q = load_parts(
                 Q, batch, head, row, stride_q_b, stride_q_h, stride_q_s, max_seqlen_q, head_dim,
                 BLOCK_M, BLOCK_DMODEL, ADDRESSING,
             )  # fmt: skip
             lse, delta = load_pair(l_rows, delta_rows, row, max_seqlen_q, BLOCK_M, ADDRESSING)
             # Scores are transposed, [keys, queries], so that p and ds are register operands of the products after them.
-            p = tl.exp2(tl.dot(k, q.T) * scale - (lse * 1.4426950408889634)[None, :])
+            p = tl.exp2(dot_rows(k, q) * scale - (lse * 1.4426950408889634)[None, :])
             if CAUSAL:
                 visible = keys[:, None] <= (row + tl.arange(0, BLOCK_M))[None, :]
                 # At 256 a branch would hide from the compiler that p is an operand, and cost registers.
@@ -92,19 +93,19 @@ def attn_bwd_dk_dv(
                     p = tl.where(visible, p, 0.0)
                 elif row < full:
                     p = tl.where(visible, p, 0.0)
-            do = load_tile(
+            do = load_parts(
                 DO, batch, head, row, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim,
                 BLOCK_M, BLOCK_DMODEL, ADDRESSING,
             )  # fmt: skip
-            dv = tl.dot(p.to(do.dtype), do, dv)
-            ds = p * (tl.dot(v, do.T) - delta[None, :])
-            dk = tl.dot(ds.to(q.dtype), q, dk)
+            dv = add_dot(p.to(do[0].dtype), do, dv)
+            ds = p * (dot_rows(v, do) - delta[None, :])
+            dk = add_dot(ds.to(q[0].dtype), q, dk)
 
-    store_tile(
-        DK, dk * sm_scale, batch, head_k, key, stride_dk_b, stride_dk_h, stride_dk_s, max_seqlen_k, head_dim,
-        BLOCK_N, BLOCK_DMODEL, ADDRESSING,
+    store_parts(
+        DK, [part * sm_scale for part in dk], batch, head_k, key, stride_dk_b, stride_dk_h, stride_dk_s,
+        max_seqlen_k, head_dim, BLOCK_N, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    store_tile(
+    store_parts(
         DV, dv, batch, head_k, key, stride_dv_b, stride_dv_h, stride_dv_s, max_seqlen_k, head_dim,
         BLOCK_N, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip

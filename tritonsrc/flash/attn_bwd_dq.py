@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.tile import head_rows, load_tile, place, store_tile
+from aotriton.tritonsrc.flash.column_parts import add_dot, dot_rows, load_parts, store_parts, zero_parts
+from aotriton.tritonsrc.flash.tile import head_rows, place
 
 
 @triton.jit
@@ -15,11 +16,11 @@ def _accumulate(
 ):  # fmt: skip
     """Adds the key tiles from ``first`` to ``last``; ``lse`` is in units of log2."""
     for key in range(first, last, BLOCK_N):
-        k = load_tile(
+        k = load_parts(
             K, batch, head_k, key, stride_k_b, stride_k_h, stride_k_s, max_seqlen_k, head_dim,
             BLOCK_N, BLOCK_DMODEL, ADDRESSING,
         )  # fmt: skip
-        p = tl.exp2(tl.dot(q, k.T) * scale - lse[:, None])
+        p = tl.exp2(dot_rows(q, k) * scale - lse[:, None])
         if MASKED:
             # A key beyond the end scores 0, which may be far above lse: its p could be infinite, and infinity times
             # the zero row of k is not a number.
@@ -28,12 +29,12 @@ def _accumulate(
                 p = tl.where(columns[None, :] <= rows[:, None], p, 0.0)
             else:
                 p = tl.where(columns[None, :] < max_seqlen_k, p, 0.0)
-        v = load_tile(
+        v = load_parts(
             V, batch, head_k, key, stride_v_b, stride_v_h, stride_v_s, max_seqlen_k, head_dim,
             BLOCK_N, BLOCK_DMODEL, ADDRESSING,
         )  # fmt: skip
-        ds = p * (tl.dot(do, v.T) - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq)
+        ds = p * (dot_rows(do, v) - delta[:, None])
+        dq = add_dot(ds.to(k[0].dtype), k, dq)
     return dq
 
 
@@ -98,15 +99,15 @@ def attn_bwd_dq(
     lse = tl.load(head_rows(L, batch, head, num_heads_q, max_seqlen_q) + rows, mask=inside, other=0.0)
     lse = lse * 1.4426950408889634
     delta = tl.load(head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + rows, mask=inside, other=0.0)
-    q = load_tile(
+    q = load_parts(
         Q, batch, head, q_row, stride_q_b, stride_q_h, stride_q_s, max_seqlen_q, head_dim,
         BLOCK_M, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    do = load_tile(
+    do = load_parts(
         DO, batch, head, q_row, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim,
         BLOCK_M, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    dq = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
+    dq = zero_parts(BLOCK_M, BLOCK_DMODEL)
     dq = _accumulate(
         dq, q, do, lse, delta, K, V, batch, head_k, 0, full, rows, scale,
         stride_k_b, stride_k_h, stride_k_s, stride_v_b, stride_v_h, stride_v_s, max_seqlen_k, head_dim,
@@ -118,7 +119,7 @@ def attn_bwd_dq(
         True, BLOCK_N, BLOCK_DMODEL, CAUSAL, ADDRESSING,
     )  # fmt: skip
 
-    store_tile(
-        DQ, dq * sm_scale, batch, head, q_row, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim,
-        BLOCK_M, BLOCK_DMODEL, ADDRESSING,
+    store_parts(
+        DQ, [part * sm_scale for part in dq], batch, head, q_row, stride_dq_b, stride_dq_h, stride_dq_s,
+        max_seqlen_q, head_dim, BLOCK_M, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip

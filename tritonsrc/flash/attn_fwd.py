@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.tile import head_rows, load_tile, place, store_tile
+from aotriton.tritonsrc.flash.column_parts import add_dot, dot_rows, load_parts, store_parts, zero_parts
+from aotriton.tritonsrc.flash.tile import head_rows, place
 
 
 @triton.jit
@@ -61,19 +62,19 @@ def attn_fwd(
     # log2(e): exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
     scale = tl.maximum(sm_scale * 1.4426950408889634, 1e-30)
     rows = q_row + tl.arange(0, BLOCK_M)
-    q = load_tile(
+    q = load_parts(
         Q, batch, head, q_row, stride_q_b, stride_q_h, stride_q_s, max_seqlen_q, head_dim,
         BLOCK_M, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
-    accumulator = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
+    out = zero_parts(BLOCK_M, BLOCK_DMODEL)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)  # scaled, in units of log2
     for key in range(0, last, BLOCK_N):
-        k = load_tile(
+        k = load_parts(
             K, batch, head_k, key, stride_k_b, stride_k_h, stride_k_s, max_seqlen_k, head_dim,
             BLOCK_N, BLOCK_DMODEL, ADDRESSING,
         )  # fmt: skip
-        s = tl.dot(q, k.T)
+        s = dot_rows(q, k)
         if key >= full:
             columns = key + tl.arange(0, BLOCK_N)
             if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
@@ -86,14 +87,15 @@ def attn_fwd(
         correction = tl.exp2(row_max - new_max)
         row_sum = row_sum * correction + tl.sum(p, 1)
         row_max = new_max
-        v = load_tile(
+        v = load_parts(
             V, batch, head_k, key, stride_v_b, stride_v_h, stride_v_s, max_seqlen_k, head_dim,
             BLOCK_N, BLOCK_DMODEL, ADDRESSING,
         )  # fmt: skip
-        accumulator = tl.dot(p.to(v.dtype), v, accumulator * correction[:, None])
+        p = p.to(v[0].dtype)
+        out = add_dot(p, v, [part * correction[:, None] for part in out])
 
-    store_tile(
-        Out, accumulator / row_sum[:, None], batch, head, q_row, stride_out_b, stride_out_h, stride_out_s,
+    store_parts(
+        Out, [part / row_sum[:, None] for part in out], batch, head, q_row, stride_out_b, stride_out_h, stride_out_s,
         max_seqlen_q, head_dim, BLOCK_M, BLOCK_DMODEL, ADDRESSING,
     )  # fmt: skip
     if store_lse != 0:

@@ -107,7 +107,7 @@ def _sides(functional: Functional) -> tuple[str, str, str, str]:
 
 
 def _program(functional: Functional, candidate: Candidate) -> Program:
-    config, work = candidate.config, WORK.get(functional.kernel.name.removesuffix("_slim"), UNCOUNTED)
+    config, work = candidate.config, WORK.get(functional.kernel.function, UNCOUNTED)
     _, tiled, _, streamed = _sides(functional)
     rows, columns = config[tiled], config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
