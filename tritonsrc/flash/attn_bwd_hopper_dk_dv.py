@@ -39,14 +39,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from aotriton.tritonsrc.flash.hopper_backward import LOG2_E, barrier, barriers, hide, place, row_slots
-from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
+from aotriton.tritonsrc.flash.hopper_column_parts import (
+    bytes_of,
+    finished,
+    load,
+    matrix,
+    places,
+    scores,
+    slots,
+    weighted,
+    zeros,
+)
 
 
 @gluon.jit
 def load_keys(k_tensors, k_slots, k_full, batch, head_k, key):
-    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    mbarrier.expect(k_full, K_BYTES)
-    load(k_tensors, batch, head_k, key, k_full, (k_slots[0].index(0), k_slots[1].index(0)))
+    mbarrier.expect(k_full, bytes_of(k_tensors))
+    load(k_tensors, batch, head_k, key, k_full, places(k_slots, 0))
 
 
 @gluon.jit
@@ -59,15 +68,14 @@ def load_step(
     """
     BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
     SLOTS: gl.constexpr = q_slots[0].shape[0]
-    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
     LAYOUT: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     index = row + gl.arange(0, BLOCK_M, LAYOUT)
     rows = gl.load(Rows + head_row + index, mask=index < max_seqlen_q, other=BEYOND)
     slot = step % SLOTS
     ready = full.index(slot)
     mbarrier.wait(empty.index(slot), ((step // SLOTS) & 1) ^ 1)
-    mbarrier.expect(ready, Q_BYTES)
-    load(q_tensors, batch, head, row, ready, (q_slots[0].index(slot), q_slots[1].index(slot)))
+    mbarrier.expect(ready, bytes_of(q_tensors))
+    load(q_tensors, batch, head, row, ready, places(q_slots, slot))
     row_slots.index(slot).store(rows * FACTOR)
     mbarrier.arrive(ready)
 
@@ -96,15 +104,12 @@ def producer(
 @gluon.jit
 def operand(k_slots, k_full, BLOCK_M: gl.constexpr):
     """Both parts of K, once they are there, in registers if these have room for them."""
-    KEYS: gl.constexpr = k_slots[0].shape[3]
-    FIRST: gl.constexpr = k_slots[0].shape[4]
-    REST: gl.constexpr = k_slots[1].shape[4]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
     mbarrier.wait(k_full, 0)
-    k = k_slots[0].index(0).reshape([KEYS, FIRST]), k_slots[1].index(0).reshape([KEYS, REST])
-    if FIRST + REST <= 192:
-        k = k[0].load(K_LAYOUT), k[1].load(K_LAYOUT)
+    k = [matrix(of_part, 0) for of_part in k_slots]
+    if k_slots[0].shape[4] + k_slots[1].shape[4] <= 192:
+        k = [k_part.load(K_LAYOUT) for k_part in k]
     return k
 
 
@@ -149,20 +154,16 @@ def walk_of_values(
     """
     KEYS: gl.constexpr = k_slots[0].shape[3]
     FIRST: gl.constexpr = k_slots[0].shape[4]
-    REST: gl.constexpr = k_slots[1].shape[4]
     BLOCK_M: gl.constexpr = q_slots[0].shape[3]
     STAGES: gl.constexpr = q_slots[0].shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     DV_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
-    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DV_LAYOUT, 2)
-    P_REST_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, REST_LAYOUT, 2)
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
     k = operand(k_slots, k_full, BLOCK_M)
     no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
-    dv = gl.zeros([KEYS, FIRST], gl.float32, DV_LAYOUT)
-    dv_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
+    dv = zeros(k_slots, KEYS)
     mbarrier.wait(q_full.index(0), 0)
     s = warpgroup_mma_wait(0, deps=[scores(k, q_slots, 0, no_s)])
     p = probabilities(s, lse_slots, 0, p_slots, p_full, p_empty, 0, scale, row, key, max_seqlen_k, CAUSAL)
@@ -176,20 +177,19 @@ def walk_of_values(
         mbarrier.wait(q_full.index(slot), (step // STAGES) & 1)
         s = scores(k, q_slots, slot, no_s)
         mbarrier.wait(do_full.index(before), ((step - 1) // STAGES) & 1)
-        dv, dv_rest = weighted(p, do_slots, before, dv, dv_rest, P_REST_LAYOUT)
+        dv = weighted(p, do_slots, before, dv)
         s = warpgroup_mma_wait(2, deps=[s])
         p_next = probabilities(
             s, lse_slots, slot, p_slots, p_full, p_empty, step, scale, row, key, max_seqlen_k, CAUSAL
         )
         mbarrier.arrive(q_empty.index(slot))
         p_next = gl.convert_layout(p_next, P_LAYOUT)
-        dv, dv_rest = warpgroup_mma_wait(0, deps=[dv, dv_rest])
+        dv = finished(dv)
         mbarrier.arrive(do_empty.index(before))
         p = fresh(p_next)
     last = (steps - 1) % STAGES
     mbarrier.wait(do_full.index(last), ((steps - 1) // STAGES) & 1)
-    dv, dv_rest = weighted(p, do_slots, last, dv, dv_rest, P_REST_LAYOUT)
-    return warpgroup_mma_wait(0, deps=[dv, dv_rest])
+    return finished(weighted(p, do_slots, last, dv))
 
 
 @gluon.jit
@@ -210,19 +210,15 @@ def walk_of_keys(
     """DK, before its scale, in two parts over so many steps, one at least."""
     KEYS: gl.constexpr = v_slots[0].shape[3]
     FIRST: gl.constexpr = v_slots[0].shape[4]
-    REST: gl.constexpr = v_slots[1].shape[4]
     BLOCK_M: gl.constexpr = q_slots[0].shape[3]
     STAGES: gl.constexpr = q_slots[0].shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     DK_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
-    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     DS_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DK_LAYOUT, 2)
-    DS_REST_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, REST_LAYOUT, 2)
 
     v = operand(v_slots, v_full, BLOCK_M)
     no_dp = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
-    dk = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
-    dk_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
+    dk = zeros(v_slots, KEYS)
     mbarrier.wait(do_full.index(0), 0)
     dp = warpgroup_mma_wait(0, deps=[scores(v, do_slots, 0, no_dp)])
     ds = gradients(dp, delta_slots, 0, p_slots, p_full, p_empty, 0)
@@ -232,10 +228,10 @@ def walk_of_keys(
         slot = step % STAGES
         before = (step - 1) % STAGES
         mbarrier.wait(q_full.index(before), ((step - 1) // STAGES) & 1)
-        dk, dk_rest = weighted(ds, q_slots, before, dk, dk_rest, DS_REST_LAYOUT)
+        dk = weighted(ds, q_slots, before, dk)
         mbarrier.wait(do_full.index(slot), (step // STAGES) & 1)
         dp = scores(v, do_slots, slot, no_dp)
-        dk, dk_rest = warpgroup_mma_wait(2, deps=[dk, dk_rest])
+        dk = finished(dk, 2)
         mbarrier.arrive(q_empty.index(before))
         dp = warpgroup_mma_wait(0, deps=[dp])
         ds = gradients(dp, delta_slots, slot, p_slots, p_full, p_empty, step)
@@ -243,8 +239,7 @@ def walk_of_keys(
         ds = gl.convert_layout(ds, DS_LAYOUT)
     last = (steps - 1) % STAGES
     mbarrier.wait(q_full.index(last), ((steps - 1) // STAGES) & 1)
-    dk, dk_rest = weighted(ds, q_slots, last, dk, dk_rest, DS_REST_LAYOUT)
-    return warpgroup_mma_wait(0, deps=[dk, dk_rest])
+    return finished(weighted(ds, q_slots, last, dk))
 
 
 @gluon.jit

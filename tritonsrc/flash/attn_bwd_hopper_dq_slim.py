@@ -16,7 +16,17 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from aotriton.tritonsrc.flash.attn_bwd_hopper_dq import CONSUMERS, all_barriers, mask, row_numbers, task
 from aotriton.tritonsrc.flash.hopper_backward import LOG2_E
-from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
+from aotriton.tritonsrc.flash.hopper_column_parts import (
+    bytes_of,
+    finished,
+    load,
+    matrix,
+    places,
+    scores,
+    slots,
+    weighted,
+    zeros,
+)
 
 STAGES = gl.constexpr(4)
 
@@ -27,20 +37,18 @@ def producer(
     row, head, head_k, batch, tiles,
 ):  # fmt: skip
     BLOCK_N: gl.constexpr = k_tensors[0].block_shape[2]
-    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
-    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    mbarrier.expect(q_full, 2 * CONSUMERS * Q_BYTES)
+    mbarrier.expect(q_full, 2 * CONSUMERS * bytes_of(q_tensors))
     for c in gl.static_range(CONSUMERS):
-        load(q_tensors, batch, head, row + 64 * c, q_full, (q_slots[0].index(c), q_slots[1].index(c)))
-        load(do_tensors, batch, head, row + 64 * c, q_full, (do_slots[0].index(c), do_slots[1].index(c)))
+        load(q_tensors, batch, head, row + 64 * c, q_full, places(q_slots, c))
+        load(do_tensors, batch, head, row + 64 * c, q_full, places(do_slots, c))
     for step in range(0, 2 * tiles):
         slot = step % STAGES
         key = step // 2 * BLOCK_N
-        place_of_both = kv_slots[0].index(slot), kv_slots[1].index(slot)
+        free = places(kv_slots, slot)
         mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-        mbarrier.expect(full.index(slot), K_BYTES)
-        load(k_tensors, batch, head_k, key, full.index(slot), place_of_both, pred=step % 2 == 0)
-        load(v_tensors, batch, head_k, key, full.index(slot), place_of_both, pred=step % 2 == 1)
+        mbarrier.expect(full.index(slot), bytes_of(k_tensors))
+        load(k_tensors, batch, head_k, key, full.index(slot), free, pred=step % 2 == 0)
+        load(v_tensors, batch, head_k, key, full.index(slot), free, pred=step % 2 == 1)
 
 
 @gluon.jit
@@ -51,23 +59,19 @@ def consumer(
 ):  # fmt: skip
     """Consumer C of a program: the 64 rows from row 64 * C."""
     FIRST: gl.constexpr = q_slots[0].shape[4]
-    REST: gl.constexpr = q_slots[1].shape[4]
     BLOCK_N: gl.constexpr = kv_slots[0].shape[3]
     dtype: gl.constexpr = q_slots[0].dtype
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, FIRST, 16])
-    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     DS_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DQ_LAYOUT, 2)
-    DS_REST_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, REST_LAYOUT, 2)
 
     scale = sm_scale * LOG2_E  # exponentials are taken to base 2
     row += 64 * C
     lse, delta = row_numbers(L, Delta, row, head, batch, num_heads_q, max_seqlen_q, S_LAYOUT)
-    q = q_slots[0].index(C).reshape([64, FIRST]), q_slots[1].index(C).reshape([64, REST])
-    do = do_slots[0].index(C).reshape([64, FIRST]), do_slots[1].index(C).reshape([64, REST])
-    zeros = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
-    dq = gl.zeros([64, FIRST], gl.float32, DQ_LAYOUT)
-    dq_rest = gl.zeros([64, REST], gl.float32, REST_LAYOUT)
+    q = [matrix(of_part, C) for of_part in q_slots]
+    do = [matrix(of_part, C) for of_part in do_slots]
+    no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
+    dq = zeros(q_slots, 64)
     mbarrier.wait(q_full, 0)
     for i in range(0, tiles):
         key = i * BLOCK_N
@@ -76,9 +80,9 @@ def consumer(
         k_slot = k_step % STAGES
         v_slot = v_step % STAGES
         mbarrier.wait(full.index(k_slot), (k_step // STAGES) & 1)
-        s = scores(q, kv_slots, k_slot, zeros)
+        s = scores(q, kv_slots, k_slot, no_s)
         mbarrier.wait(full.index(v_slot), (v_step // STAGES) & 1)
-        dp = scores(do, kv_slots, v_slot, zeros)
+        dp = scores(do, kv_slots, v_slot, no_s)
 
         s = warpgroup_mma_wait(2, deps=[s])
         p = gl.exp2(s * scale - gl.expand_dims(lse, 1))
@@ -90,15 +94,14 @@ def consumer(
         dp = warpgroup_mma_wait(0, deps=[dp])
         mbarrier.arrive(empty.index(v_slot))
         ds = gl.convert_layout((p * (dp - gl.expand_dims(delta, 1))).to(dtype), DS_LAYOUT)
-        dq, dq_rest = weighted(ds, kv_slots, k_slot, dq, dq_rest, DS_REST_LAYOUT)
-        dq, dq_rest = warpgroup_mma_wait(0, deps=[dq, dq_rest])
+        dq = finished(weighted(ds, kv_slots, k_slot, dq))
         mbarrier.arrive(empty.index(k_slot))
 
-    q[0].store((dq * sm_scale).to(dtype))
-    q[1].store((dq_rest * sm_scale).to(dtype))
+    for part in gl.static_range(2):
+        q[part].store((dq[part] * sm_scale).to(dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dq_tensors[0], [batch, head, row, 0], q_slots[0].index(C))
-    tma.async_copy_shared_to_global(dq_tensors[1], [batch, head, row, FIRST], q_slots[1].index(C))
+    for part in gl.static_range(2):
+        tma.async_copy_shared_to_global(dq_tensors[part], [batch, head, row, part * FIRST], q_slots[part].index(C))
     tma.store_wait(0)
 
 

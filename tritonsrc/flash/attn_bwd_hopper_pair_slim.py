@@ -44,7 +44,16 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     place_together,
     row_slots,
 )
-from aotriton.tritonsrc.flash.two_parts import load, scores, slots, weighted
+from aotriton.tritonsrc.flash.hopper_column_parts import (
+    bytes_of,
+    finished,
+    load,
+    matrix,
+    places,
+    scores,
+    slots,
+    weighted,
+)
 
 
 @gluon.jit
@@ -53,11 +62,9 @@ def producer(
     kv_full, q_full, do_full, empty, key, head_k, batch, first, num_heads_q, num_heads_k, max_seqlen_q,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = q_tensors[0].block_shape[2]
-    Q_BYTES: gl.constexpr = q_tensors[0].block_type.nbytes + q_tensors[1].block_type.nbytes
-    K_BYTES: gl.constexpr = k_tensors[0].block_type.nbytes + k_tensors[1].block_type.nbytes
-    mbarrier.expect(kv_full, 2 * K_BYTES)
-    load(k_tensors, batch, head_k, key, kv_full, (k_slots[0].index(0), k_slots[1].index(0)))
-    load(v_tensors, batch, head_k, key, kv_full, (v_slots[0].index(0), v_slots[1].index(0)))
+    mbarrier.expect(kv_full, 2 * bytes_of(k_tensors))
+    load(k_tensors, batch, head_k, key, kv_full, places(k_slots, 0))
+    load(v_tensors, batch, head_k, key, kv_full, places(v_slots, 0))
     group = num_heads_q // num_heads_k
     step = 0
     for member in range(group):
@@ -66,10 +73,10 @@ def producer(
         for row in range(first, max_seqlen_q, BLOCK_M):
             slot = step % STAGES
             mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
-            mbarrier.expect(q_full.index(slot), Q_BYTES)
-            load(q_tensors, batch, head, row, q_full.index(slot), (q_slots[0].index(slot), q_slots[1].index(slot)))
-            mbarrier.expect(do_full.index(slot), Q_BYTES)
-            load(do_tensors, batch, head, row, do_full.index(slot), (do_slots[0].index(slot), do_slots[1].index(slot)))
+            mbarrier.expect(q_full.index(slot), bytes_of(q_tensors))
+            load(q_tensors, batch, head, row, q_full.index(slot), places(q_slots, slot))
+            mbarrier.expect(do_full.index(slot), bytes_of(q_tensors))
+            load(do_tensors, batch, head, row, do_full.index(slot), places(do_slots, slot))
             load_rows(L, Delta, lse_slots, delta_slots, q_full, do_full, head_row, row, slot, max_seqlen_q, BLOCK_M)
             step += 1
 
@@ -119,18 +126,17 @@ def consumer(
     REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16])
     K_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, DK_LAYOUT, 2)
-    P_REST_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, REST_LAYOUT, 2)
     # Of dQ, one part each.
     COLUMNS: gl.constexpr = FIRST if C == 0 else REST
     DQ_LAYOUT: gl.constexpr = DK_LAYOUT if C == 0 else REST_LAYOUT
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
-    all_k = k_slots[0].index(0).reshape([2 * KEYS, FIRST]), k_slots[1].index(0).reshape([2 * KEYS, REST])
-    all_v = v_slots[0].index(0).reshape([2 * KEYS, FIRST]), v_slots[1].index(0).reshape([2 * KEYS, REST])
-    k_place = all_k[0].slice(KEYS * C, KEYS, 0), all_k[1].slice(KEYS * C, KEYS, 0)
-    v_place = all_v[0].slice(KEYS * C, KEYS, 0), all_v[1].slice(KEYS * C, KEYS, 0)
+    all_k = [matrix(of_part, 0) for of_part in k_slots]
+    k_place = [k_part.slice(KEYS * C, KEYS, 0) for k_part in all_k]
+    v_place = [matrix(of_part, 0).slice(KEYS * C, KEYS, 0) for of_part in v_slots]
     no_s = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
     no_dq = gl.zeros([BLOCK_M, COLUMNS], gl.float32, DQ_LAYOUT)
+    # Their order is that of the loop's registers: as tuples, they are others.
     dk = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, FIRST], gl.float32, DK_LAYOUT)
     dk_rest = gl.zeros([KEYS, REST], gl.float32, REST_LAYOUT)
@@ -141,9 +147,9 @@ def consumer(
     k = k_place
     v = v_place
     if K_IN_REGISTERS:
-        k = k_place[0].load(K_LAYOUT), k_place[1].load(K_LAYOUT)
+        k = [place.load(K_LAYOUT) for place in k_place]
     if V_IN_REGISTERS:
-        v = v_place[0].load(K_LAYOUT), v_place[1].load(K_LAYOUT)
+        v = [place.load(K_LAYOUT) for place in v_place]
     for step in range(0, num_heads_q // num_heads_k * gl.cdiv(max_seqlen_q - first, BLOCK_M)):
         slot = step % STAGES
         phase = (step // STAGES) & 1
@@ -169,18 +175,18 @@ def consumer(
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         ds = (p * (dp - gl.expand_dims(delta, 0))).to(dtype)
         ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
-        dv, dv_rest = weighted(p_operand, do_slots, slot, dv, dv_rest, P_REST_LAYOUT)
+        dv, dv_rest = weighted(p_operand, do_slots, slot, (dv, dv_rest))
         fence_async_shared()
         step = meet(step)
         dq = warpgroup_mma(ds_slot.permute((1, 0)), all_k[C], no_dq, use_acc=False, is_async=True)
-        dk, dk_rest = weighted(gl.convert_layout(ds, P_LAYOUT), q_slots, slot, dk, dk_rest, P_REST_LAYOUT)
+        dk, dk_rest = weighted(gl.convert_layout(ds, P_LAYOUT), q_slots, slot, (dk, dk_rest))
 
         dv, dv_rest, dq = warpgroup_mma_wait(2, deps=[dv, dv_rest, dq])
         mbarrier.wait(dq_empty.index(C), (step & 1) ^ 1)
         dq_slots[C]._reinterpret(gl.float32, [BLOCK_M, COLUMNS], fragments(COLUMNS)).store(dq)
         fence_async_shared()
         mbarrier.arrive(dq_full.index(C))
-        dk, dk_rest = warpgroup_mma_wait(0, deps=[dk, dk_rest])
+        dk, dk_rest = finished((dk, dk_rest))
         mbarrier.arrive(empty.index(slot))
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
