@@ -322,6 +322,7 @@ class KernelDescription:
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
         identifier(f"{self.name}: family", self.family)
+        identifier(f"{self.name}: source", self.function)
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")

@@ -143,6 +143,28 @@ def hide_above(s, ahead, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def probabilities(
+    s, lse_slots, slot, scale, row, key, max_seqlen_k, CAUSAL: gl.constexpr, OWNED: gl.constexpr = False
+):  # fmt: skip
+    """P, of S of queries from `row` on and KEYS keys from `key` on. Where the mask stands decides whether the last
+    registers suffice.
+    """
+    S_LAYOUT: gl.constexpr = s.type.layout
+    if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
+        if row < key + KEYS - 1:
+            if OWNED:
+                s = hide_above(s, row - key, S_LAYOUT)
+            else:
+                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+    lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+    s = s * scale + gl.expand_dims(lse, 0)
+    if not CAUSAL:  # noqa: SIM102
+        if key + KEYS > max_seqlen_k:
+            s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
+    return gl.exp2(s)
+
+
+@gluon.jit
 def leave(dq, slot, sm_scale, first, final, dtype: gl.constexpr):
     """Leaves dQ of an OWNED step in its memory: as it is, or, where that makes it `final`, DQ in rows. The sum over the
     keys before is there then, unless these are the `first` ones.
@@ -201,19 +223,7 @@ def walk(
         dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)
 
         s = warpgroup_mma_wait(1, deps=[s])
-        # Where the mask stands decides whether the last registers suffice.
-        if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
-            if row < key + KEYS - 1:
-                if OWNED:
-                    s = hide_above(s, row - key, S_LAYOUT)
-                else:
-                    s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
-        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        s = s * scale + gl.expand_dims(lse, 0)
-        if not CAUSAL:  # noqa: SIM102
-            if key + KEYS > max_seqlen_k:
-                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
-        p = gl.exp2(s)
+        p = probabilities(s, lse_slots, slot, scale, row, key, max_seqlen_k, CAUSAL, OWNED)
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))

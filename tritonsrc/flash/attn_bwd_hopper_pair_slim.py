@@ -31,6 +31,7 @@ from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     all_barriers,
     count_arrivals,
     fragments,
+    probabilities,
     slots_of_ds,
 )
 from aotriton.tritonsrc.flash.hopper_backward import (
@@ -38,7 +39,6 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     STAGES,
     async_add_shared_to_global,
     barrier,
-    hide,
     load_rows,
     meet,
     place_together,
@@ -160,16 +160,7 @@ def consumer(
         dp = scores(v, do_slots, slot, no_s)
 
         s = warpgroup_mma_wait(2, deps=[s])
-        # Where the mask stands decides whether the last registers suffice.
-        if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
-            if row < key + KEYS - 1:
-                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
-        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        s = s * scale + gl.expand_dims(lse, 0)
-        if not CAUSAL:  # noqa: SIM102
-            if key + KEYS > max_seqlen_k:
-                s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
-        p = gl.exp2(s)
+        p = probabilities(s, lse_slots, slot, scale, row, key, max_seqlen_k, CAUSAL)
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))

@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.delta import store_delta
 from aotriton.tritonsrc.flash.dq_order import clear_dq
-from aotriton.tritonsrc.flash.tile import head_rows, load_tile, place
+from aotriton.tritonsrc.flash.tile import place
 
 
 @triton.jit
@@ -33,15 +34,9 @@ def attn_bwd_hopper_prepare(
     """
     tile, head, batch = place(tl.cdiv(max_seqlen_q, BLOCK_M), num_heads_q)
     row = tile * BLOCK_M
-    out = load_tile(
-        Out, batch, head, row, stride_out_b, stride_out_h, stride_out_s, max_seqlen_q, head_dim,
+    store_delta(
+        Out, DO, Delta, batch, head, row, stride_out_b, stride_out_h, stride_out_s,
+        stride_do_b, stride_do_h, stride_do_s, num_heads_q, max_seqlen_q, head_dim,
         BLOCK_M, BLOCK_DMODEL, "general",
     )  # fmt: skip
-    dout = load_tile(
-        DO, batch, head, row, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim,
-        BLOCK_M, BLOCK_DMODEL, "general",
-    )  # fmt: skip
-    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
-    rows = row + tl.arange(0, BLOCK_M)
-    tl.store(head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + rows, delta, mask=rows < max_seqlen_q)
     clear_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)

@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.tile import head_rows, load_tile, place
+from aotriton.tritonsrc.flash.delta import store_delta
+from aotriton.tritonsrc.flash.tile import place
 
 
 @triton.jit
@@ -32,14 +33,8 @@ def attn_bwd_preprocess(
     POINTERS: tl.constexpr = "general" if ADDRESSING == "descriptor" else ADDRESSING
     tile, head, batch = place(tl.cdiv(max_seqlen_q, BLOCK_M), num_heads_q)
     row = tile * BLOCK_M
-    out = load_tile(
-        Out, batch, head, row, stride_out_b, stride_out_h, stride_out_s, max_seqlen_q, head_dim,
+    store_delta(
+        Out, DO, Delta, batch, head, row, stride_out_b, stride_out_h, stride_out_s,
+        stride_do_b, stride_do_h, stride_do_s, num_heads_q, max_seqlen_q, head_dim,
         BLOCK_M, BLOCK_DMODEL, POINTERS,
     )  # fmt: skip
-    dout = load_tile(
-        DO, batch, head, row, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim,
-        BLOCK_M, BLOCK_DMODEL, POINTERS,
-    )  # fmt: skip
-    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
-    rows = row + tl.arange(0, BLOCK_M)
-    tl.store(head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + rows, delta, mask=rows < max_seqlen_q)
