@@ -45,8 +45,22 @@ def source_digest(module: str) -> str:
                 body[:1] = [] if len(body) > 1 else [ast.Pass()]
             if isinstance(node, ast.ImportFrom) and _siblings(package, node):
                 node.module, node.level = (node.module or "").removeprefix(package).lstrip(".") or None, 1
-        digest.update(f"{own}\n{ast.unparse(tree)}\n".encode())
+        digest.update(f"{own}\n{json.dumps(_plain(tree), sort_keys=True)}\n".encode())
     return digest.hexdigest()
+
+
+def _plain(node: object) -> object:
+    """A syntax tree as json has it, the same in every version of Python: without fields that are absent or empty, and
+    text of f-strings that is, which some versions have and others have not.
+    """
+    if isinstance(node, ast.JoinedStr):
+        return ["JoinedStr", [_plain(one) for one in node.values if getattr(one, "value", None) != ""]]
+    if isinstance(node, ast.AST):
+        there = {name: value for name, value in ast.iter_fields(node) if name not in ("ctx", "kind")}
+        return [type(node).__name__, {name: _plain(one) for name, one in there.items() if one not in (None, [])}]
+    if isinstance(node, list):
+        return [_plain(one) for one in node]
+    return ascii(node)
 
 
 def _closure(package: str, name: str) -> set[str]:
