@@ -45,8 +45,9 @@ def _library() -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name != "aotriton._binding":
             raise
-        built = sorted(file.name for folder in __path__ for file in Path(folder).glob("_binding.*"))
+        folders = dict.fromkeys(Path(folder).resolve() for folder in __path__)
+        built = sorted(file.name for folder in folders for file in folder.glob("_binding.*"))
         raise ImportError(
             f"aotriton has no binding for Python {sys.version_info.major}.{sys.version_info.minor} here:"
-            f" there is {', '.join(built) or 'none'} in {', '.join(__path__)}"
+            f" there is {', '.join(built) or 'none'} in {', '.join(map(str, folders))}"
         ) from missing

@@ -76,7 +76,7 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"grid": "n +"}, "grid: 'n [+]' is no expression of whole numbers"),
         ({"reference": autotuned.of_gate}, "reference: it takes gate, and is given inputs by name: x, shift, steps"),
         ({"prepare": autotuned.of_gate}, "prepare: it takes gate, and is given inputs by name: x, shift, steps"),
-        ({"prepare": print}, "prepare: it takes args, and is given inputs by name"),
+        ({"prepare": print}, "prepare: (it takes args, and is given inputs by name|no signature found)"),
         ({"reference": autotuned.lambda_}, "<lambda>: autotune takes functions that are defined by `def` at the top"),
         ({"kernel": autotuned.nested()}, "nested.<locals>.inner: autotune takes functions that are defined by `def`"),
         ({"kernel": autotuned.wrapped}, "kernel: .* one within triton.autotune or triton.heuristics is to be given wi"),

@@ -161,7 +161,11 @@ class Described:
         """The source of a module with the function, which is given inputs by name."""
         wanted = self.wanted
         known = [name for name in wanted.inputs if name in wanted.operands or name in wanted.scalars]
-        for name, one in inspect.signature(function).parameters.items():
+        try:
+            parameters = inspect.signature(function).parameters
+        except ValueError as error:  # of a built-in function
+            raise ValueError(f"{what}: {error}") from error
+        for name, one in parameters.items():
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or (name not in known and one.default is one.empty):
                 raise ValueError(f"{what}: it takes {name}, and is given inputs by name: {', '.join(known)}")
         return slice_of(function)  # type: ignore[arg-type]
