@@ -28,11 +28,10 @@ def carry(
     and wait to be measured again.
     """
     checksums, known = database.checksums(), database.facts()
-    ages = {name: age for age, name in enumerate(checksums)}
-    deciding = sorted(_deciding(database, operators, kernels, arch), key=lambda one: ages.get(one[2], 0))
+    deciding = list(_deciding(database, operators, kernels, arch))
     # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
     free = database.unmeasured_images() - {image for _, _, image in deciding}
-    earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source, the latest at the end
+    earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
     specs: dict[str, ImageSpec] = {}
     for kernel, functional, image in deciding:
         if image not in checksums:
@@ -45,7 +44,8 @@ def carry(
             specs[spec.name] = spec
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
-    wanted = {name: next(reversed(of)) for name, of in earlier.items()}
+    ages = {name: age for age, name in enumerate(checksums)}
+    wanted = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
     for spec, result in compile_images(specs.values(), store, jobs, checksums=wanted, tries=TRIES):
         if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
             same[old] = spec.name

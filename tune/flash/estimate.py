@@ -21,7 +21,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
-from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_SLIM
+from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.compute_unit import (
     CACHE_BYTES,
@@ -161,7 +161,7 @@ def level(kernel: KernelDescription) -> float:
 
     1 of others: backward passes are published of other designs only, which say nothing of these kernels.
     """
-    if kernel not in (ATTN_FWD, ATTN_FWD_SLIM):
+    if kernel.function != ATTN_FWD.function:
         return 1.0
     one = ATTN_FWD.functional("gfx942", T="bf16", BLOCK_DMODEL=128, CAUSAL=True, ADDRESSING="offset32")
     rows, columns = PUBLISHED[ATTN_FWD.name, 128]
