@@ -18,6 +18,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
     ATTN_BWD_HOPPER_PARTS,
+    DEALT_OUT,
     OPERATOR,
     PARTS,
     SPLIT_PARTS,
@@ -352,7 +353,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             programs = SIZES["batch"] * tiles
             if kernel.name in IN_PARTS:
                 programs *= evaluate(IN_PARTS[kernel.name], environment)
-            if kernel is ATTN_BWD_HOPPER_HEADS:
+            if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
                 many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], many) == 132
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
@@ -379,6 +380,20 @@ def test_parts_fill_the_gpu() -> None:
     assert of(0, **few | {"seqlen_q": 70, "heads_q": 2}) == (2, 1)  # two steps
     many = {"batch": 32, "heads_q": 16, "heads_k": 16, "seqlen_q": 8192, "seqlen_k": 8192, "head_dim": 64}
     assert of(1, **many) == (2, 8)
+
+
+def test_heads_that_persistent_programs_take_together() -> None:
+    """Causal, they fill two rounds of tiles, or as many up to four as stay in L2; and are no more than there are."""
+
+    def of(**sizes: int) -> int:
+        sizes = {"batch": 8, "heads_q": 64, "heads_k": 64, "head_dim": 64} | sizes
+        return evaluate(DEALT_OUT, Environment(sizes, {"causal": 1}, multiprocessors=132))
+
+    assert of(seqlen_q=2048, seqlen_k=2048) == 32  # of 33 for four rounds of 16 tiles, 2^20 bytes each
+    assert of(seqlen_q=2048, seqlen_k=2048, head_dim=128) == 17  # two rounds, though but 16 stay in L2
+    assert of(seqlen_q=2048, seqlen_k=2048, head_dim=32) == 33  # four rounds
+    assert of(seqlen_q=2048, seqlen_k=2048, batch=1, heads_q=8, heads_k=8) == 8
+    assert of(seqlen_q=40_000, seqlen_k=40_000) == 1  # more than two rounds
 
 
 def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:

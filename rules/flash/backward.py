@@ -228,7 +228,20 @@ def _together(bytes_each: int) -> Expression:
 
 TOGETHER = _together(8)
 
-# Causal, heads begin together with their longest tiles.
+
+def _fills_rounds(tiles_of_head: Expression, bytes_each: int) -> Expression:
+    """How many heads of keys persistent programs take together: as many as fill two rounds of them, or up to four, if
+    they stay in L2 then. Simulated on 300 random causal calls, the busiest program has 1.04 of the mean (one round
+    1.06; programs that begin as others end 1.05).
+    """
+    two, four = (ceil_divide(multiprocessors() * rounds, tiles_of_head) for rounds in (2, 4))
+    return minimum(maximum(two, minimum(four, _together(bytes_each))), size("batch") * size("heads_k"))
+
+
+_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
+DEALT_OUT = _fills_rounds(tiles("seqlen_k", 128), 8)
+
+# Persistent: each multiprocessor has one program, which takes tile after tile.
 ATTN_BWD_HOPPER_PAIR = KernelDescription(
     name="attn_bwd_hopper_pair",
     family=c.FAMILY,
@@ -237,23 +250,26 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Tensor("K", c.K, KEY_ROWS),
         Tensor("V", c.V, KEY_ROWS),
         Tensor("DO", DOUT, c.Q_TILE),
-        Tensor("DK", DK, KEY_ROWS),
-        Tensor("DV", DV, KEY_ROWS),
+        Tensor("DK", DK, KEY_ROWS_SPLIT),
+        Tensor("DV", DV, KEY_ROWS_SPLIT),
         Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
         *BEHIND_TENSORS,
-        Number("together", "i32", TOGETHER),
+        Number("batch", "i32", size("batch")),
+        Number("together", "i32", DEALT_OUT),
         *WIDTHS,
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid("seqlen_k", 128, "heads_k"),
+    grid=(minimum(_TILES, multiprocessors()), constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
     guards=(
         c.GUARD_Q,
         c.GUARD_K,
         Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+        # A round of programs lies beyond the last tile.
+        Guard(_TILES <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=PAIR_RESTRICTIONS,
     archs=("sm_90",),
@@ -266,11 +282,23 @@ ATTN_BWD_HOPPER_PAIR_SLIM = replace(
     ATTN_BWD_HOPPER_PAIR,
     name="attn_bwd_hopper_pair_slim",
     arguments=(
-        *c.in_two_parts(ATTN_BWD_HOPPER_PAIR.arguments),
+        *c.in_two_parts(
+            (
+                *ATTN_BWD_HOPPER_PAIR.arguments[:4],
+                Tensor("DK", DK, KEY_ROWS),
+                Tensor("DV", DV, KEY_ROWS),
+                Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
+                *BEHIND_TENSORS,
+                Number("together", "i32", TOGETHER),
+                *WIDTHS,
+            )
+        ),
         *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
     ),
     choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
+    grid=c.grid("seqlen_k", 128, "heads_k"),
+    guards=ATTN_BWD_HOPPER_PAIR.guards[:3],
     restrictions=(),
 )
 
@@ -364,7 +392,6 @@ def _parts(tiles_of_keys: Expression, steps: Expression, of_round: Expression) -
     return maximum(minimum(_quotient(rounds * multiprocessors(), tiles_of_keys), steps), 2)
 
 
-_TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
 _STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))
 PARTS = _parts(_TILES, _STEPS, STEPS_OF_ROUND)
 # Of q's rows, then of k's, in each batch.

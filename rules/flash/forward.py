@@ -18,7 +18,7 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS, FORWARD_SLIM_RESTRICTIONS
+from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
@@ -87,7 +87,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Number("batch", "i32", size("batch")),
         Number("log2_packed", "i32", LOG2_PACKED),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
-        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT", "TURNS"),
+        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT", "TURNS", "RING"),
     ),
     choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
     psels=(
@@ -103,7 +103,7 @@ ATTN_FWD_HOPPER = KernelDescription(
                 "EARLY_WAIT": (0, 1),
             },
         ),
-        *by_vendor({"TURNS": 0}, cuda={"TURNS": (0, 1)}),
+        *by_vendor({"TURNS": 0, "RING": 0}, cuda={"TURNS": (0, 1), "RING": (0, 1)}),
     ),
     # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
     # consumers take over what the producer does not need.
@@ -128,10 +128,8 @@ ATTN_FWD_HOPPER = KernelDescription(
 ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
-    arguments=(*c.in_two_parts(ATTN_FWD_HOPPER.arguments), *c.constexprs("RING")),
+    arguments=c.in_two_parts(ATTN_FWD_HOPPER.arguments),
     choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=(*ATTN_FWD_HOPPER.psels, *by_vendor({"RING": 0}, cuda={"RING": (0, 1)})),
-    restrictions=FORWARD_SLIM_RESTRICTIONS,
 )
 
 OPERATOR = Operator(

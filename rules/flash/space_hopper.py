@@ -71,7 +71,7 @@ def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Conf
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     own = config["CONSUMERS"] * ROWS * (1 if config["OUT_IN_Q"] else 2)
-    of_slot = config["BLOCK_N"] * (1 if config.get("RING") else 2)
+    of_slot = config["BLOCK_N"] * (1 if config["RING"] else 2)
     rows = own + config["STAGES"] * of_slot
     return rows * _head_dim(functional) * ELEMENT > functional.target.shared_limit
 
@@ -127,9 +127,5 @@ FORWARD_RESTRICTIONS = (
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
-)
-
-FORWARD_SLIM_RESTRICTIONS = (
-    *FORWARD_RESTRICTIONS,
     Restriction("a ring has three slots, where two of keys and values do not fit", _needless_ring),
 )

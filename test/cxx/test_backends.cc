@@ -155,13 +155,14 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   second.descriptor(p.k, 128);
   second.descriptor(p.v, 128);
   second.descriptor(p.dout, 64);
-  second.descriptor(p.dk, 128);
-  second.descriptor(p.dv, 128);
+  second.descriptor(p.dk, 64);  // of a consumer
+  second.descriptor(p.dv, 64);
   second.descriptor(sum, {1, 1, 64, 64}, false);
   second.value(p.logsumexp.data);
   second.value(p.workspace);
   second.value(p.sm_scale);
-  second.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, 1});  // heads begin one after the other
+  second.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, s.batch});
+  second.numbers({2 * 2});  // all key heads together are less than a round
   second.end();
 
   const RecordedLaunch& finish = recording.launches.at(2);
@@ -176,9 +177,9 @@ TEST("the hopper backward adds up dq behind delta in the workspace") {
   third.end();
 }
 
-TEST("the hopper backward of causal attention has heads that begin together") {
+TEST("programs of the hopper backward are as many as multiprocessors, and take heads together that stay in L2") {
   Recording& recording = start("cuda");
-  const Sizes s = {.batch = 8, .heads = 16, .heads_k = 4, .seqlen_q = 1000, .seqlen_k = 1000};
+  const Sizes s = {.batch = 8, .heads = 16, .heads_k = 16, .seqlen_q = 1000, .seqlen_k = 1000};
   attn_bwd_params p = bwd_call(s);
   p.causal = true;
   CHECK_EQ(attn_bwd(p, {}), Error::success);
@@ -190,15 +191,17 @@ TEST("the hopper backward of causal attention has heads that begin together") {
 
   const RecordedLaunch& main = recording.launches.at(1);
   CHECK_EQ(main.entry, "attn_bwd_hopper_pair");
-  check_shape(main, 8 * 4 * 8, 128, 60000);  // 1000 keys in tiles of 128, of 4 key heads in 8 batches
+  check_shape(main, 132, 128, 60000);
   Reader reader(main);
-  for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) reader.descriptor(*t, 128);
+  for (const aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.dout}) reader.descriptor(*t, 128);
+  for (const aotriton_tensor4* t : {&p.dk, &p.dv}) reader.descriptor(*t, 64);
   reader.descriptor(sum, {1, 1, 64, 64}, false);
   reader.value(p.logsumexp.data);
   reader.value(p.workspace);
   reader.value(p.sm_scale);
-  reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim});
-  reader.numbers({16});  // key heads, of 2,048,000 bytes each in q, dout and the sum, within 32 MiB
+  reader.numbers({s.heads, s.heads_k, s.seqlen_q, s.seqlen_k, s.head_dim, s.batch});
+  // 33 key heads have 8 tiles each for two rounds, 66 for four; of 512,000 bytes in q, dout and the sum, 65 in 32 MiB.
+  reader.numbers({65});
   reader.end();
 }
 

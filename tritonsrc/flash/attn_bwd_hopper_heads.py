@@ -35,23 +35,10 @@ from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     count_arrivals,
     is_final,
     slots,
+    special,
     walk,
 )
 from aotriton.tritonsrc.flash.hopper_backward import async_add_shared_to_global, barrier, hidden, load_step, meet
-
-
-@gluon.constexpr_function
-def reading(register):
-    return f"mov.u32 $0, {register};"
-
-
-@gluon.jit
-def special(REGISTER: gl.constexpr):
-    """A special register of PTX, read here. What the compiler knows to be the same in all partitions, as program_id, it
-    works out once, before them, and spills; so this and `hidden` keep from it what they have in common.
-    """
-    line: gl.constexpr = reading(REGISTER)
-    return gl.inline_asm_elementwise(line, "=r,r", [0], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -229,7 +216,7 @@ def consumer(
         dk, dv = walk(
             q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
             empty, dq_full, dq_empty, sm_scale, key, first, first, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL, begun,
-            ticket, True,
+            ticket, ticket, True,
         )  # fmt: skip
         mbarrier.arrive(kv_empty)
         begun = meet(begun + steps)  # the other consumer has read all dS
@@ -283,14 +270,13 @@ def attn_bwd_hopper_heads(
     mbarrier.init(dv_empty, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    LEADS: gl.constexpr = BLOCK_DMODEL // 128  # which consumer does decides whether the last registers suffice
     gl.warp_specialize([
         (consumer, (DK, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full,
                     kv_empty, q_full, do_full, empty, dq_full, dq_empty, dv_empty, sm_scale, num_heads_q, num_heads_k,
-                    max_seqlen_q, max_seqlen_k, batch, LEADS, CAUSAL)),
+                    max_seqlen_q, max_seqlen_k, batch, 0, CAUSAL)),
         (consumer, (DK, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full,
                     kv_empty, q_full, do_full, empty, dq_full, dq_empty, dv_empty, sm_scale, num_heads_q, num_heads_k,
-                    max_seqlen_q, max_seqlen_k, batch, 1 - LEADS, CAUSAL)),
+                    max_seqlen_q, max_seqlen_k, batch, 1, CAUSAL)),
         (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full,
                     kv_empty, q_full, do_full, empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
                     CAUSAL)),

@@ -1,8 +1,9 @@
 """Attention backward for Hopper: a loading warp, an adding warp and two consumers turn Q, K, V and DO to DK, DV, DQSum.
 
-A program owns 128 key rows of one key head, 64 for each of two consumers, and sums DK and DV over the query heads that
-share it. It takes BLOCK_M query rows at a time; each such step has one of STAGES slots. Scores are transposed, [keys,
-queries], so that P and dS are register operands of the products that sum over queries. A step of a consumer:
+A program takes tile after tile (`tile_at`): 128 key rows of one key head, 64 for each of two consumers, which sum DK
+and DV over the query heads that share it. A tile takes BLOCK_M query rows at a time; each such step has one of STAGES
+slots, in which the steps of all tiles follow each other. Scores are transposed, [keys, queries], so that P and dS are
+register operands of the products that sum over queries. A step of a consumer:
 
     S = K Qᵀ                                 wait for Q
     dP = V DOᵀ                               wait for DO and S   P = exp2(scale S - lse)
@@ -25,7 +26,8 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a pha
 
     producer warp                                       a consumer
     ─────────────                                       ──────────
-    loads K and V             ── kv_full, bytes ──▶     before the first step
+    loads K and V             ── kv_full, bytes ──▶     before the first step of a tile
+    loads the next tile's     ◀─ kv_empty, 2 ──         after the last one
     loads Q, lse              ── q_full[slot], bytes    step i
                                  and 1 for the rows ─▶
     loads DO, delta           ── do_full[slot], alike ▶ step i
@@ -35,7 +37,8 @@ Who waits for whom. Each arrow is an mbarrier, from who arrives, with what a pha
     ──────────
     adds dQ to DQSum          ◀─ dq_full[consumer], 1   dQ of step i is in shared memory
                               ── dq_empty[consumer] ─▶  stores dQ of step i + 1
-    stores DK and DV          ◀─ done, 2 ──             they are in shared memory
+    stores DV, then DK        ◀─ dq_full[consumer], 1   behind a tile, as two more in the memory for dQ
+                              ── dq_empty[consumer] ─▶  stores what comes next there
 
 Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 The order in which programs add to DQSum is not fixed, so DQ varies in its last bits from run to run; DK and DV do not.
@@ -61,13 +64,26 @@ from aotriton.tritonsrc.flash.hopper_backward import (
     barriers,
     hidden,
     hide,
+    load_step,
     meet,
-    place_together,
-    producer,
     row_slots,
 )
 
 KEYS = gl.constexpr(64)  # of a consumer
+
+
+@gluon.constexpr_function
+def reading(register):
+    return f"mov.u32 $0, {register};"
+
+
+@gluon.jit
+def special(REGISTER: gl.constexpr):
+    """A special register of PTX, read here. What the compiler knows to be the same in all partitions, as program_id, it
+    works out once, before them, and spills; so this and `hidden` keep from it what they have in common.
+    """
+    line: gl.constexpr = reading(REGISTER)
+    return gl.inline_asm_elementwise(line, "=r,r", [0], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.constexpr_function
@@ -95,33 +111,150 @@ def add_pieces(
 
 
 @gluon.jit
-def add_steps(
-    DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q,
-    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+def heads_of_group(group, heads, together):
+    """The first head of a group, and how many it has: `together`, but the last one has all that are left, and none is
+    behind it.
+    """
+    first = group * together
+    left = heads - first
+    width = gl.where((left > 0) & (left < 2 * together), left, together)
+    return first, width
+
+
+@gluon.jit
+def dealt(group, round):
+    """Which of a group's tiles this program has in a round.
+
+    A round has a tile for each place; every second one goes through them backwards. Behind every second group programs
+    move on by three eighths of the places.
+    """
+    programs = special("%nctaid.x")
+    place = (special("%ctaid.x") + (group + 1) // 2 * (programs * 3 // 8)) % programs
+    place = gl.where((group + round) % 2 == 1, programs - 1 - place, place)
+    return round * programs + place
+
+
+@gluon.jit
+def tile_at(turn, num_heads_k, max_seqlen_k, batches, together, CAUSAL: gl.constexpr):
+    """This program's tile at a turn, or, where its group has none for it any more, its first one of the next group: the
+    turn, first key, and key head, counted through all batches; or a negative key beyond the last tile.
+
+    A turn is twice the number of a round, counted through all groups as if each had as many as the last one can have;
+    and 1 more for every second tile, the phase of what happens once a tile.
+    """
+    programs = special("%nctaid.x")
+    tiles = gl.cdiv(hidden(max_seqlen_k), 2 * KEYS)
+    heads = hidden(num_heads_k) * batches
+    if CAUSAL:
+        together = hidden(together)
+        rounds = gl.cdiv(2 * together * tiles, programs)
+        group = (turn >> 1) // rounds
+        round = (turn >> 1) - group * rounds
+        first, width = heads_of_group(group, heads, together)
+        if dealt(group, round) >= width * tiles:
+            group += 1
+            round = 0
+            turn = 2 * group * rounds + (turn & 1)
+        first, width = heads_of_group(group, heads, together)
+        index = dealt(group, round)
+        tile = index // width
+        head = first + index - tile * width
+        key = gl.where(first + together > heads, -1, tile * 2 * KEYS)
+    else:
+        index = (turn >> 1) * programs + special("%ctaid.x")
+        head = index // tiles
+        key = gl.where(head < heads, (index - head * tiles) * 2 * KEYS, -1)
+    return turn, key, head
+
+
+@gluon.jit
+def steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr):
+    """Of a tile of keys: how many query heads share them, the first row of queries that see any of them, the row to
+    begin with, and how many steps there are in all.
+
+    Full, tiles of a head begin with different rows, so that not all of them add to the same part of DQSum at once.
+    """
+    first = 0
+    if CAUSAL:
+        first = key
+        begin = key
+    else:
+        begin = gl.where(key < hidden(max_seqlen_q), key, 0)
+    group = num_heads_q // hidden(num_heads_k)
+    return group, first, begin, group * gl.cdiv(hidden(max_seqlen_q) - first, BLOCK_M)
+
+
+@gluon.jit
+def next_rows(head, row, first, begin, max_seqlen_q, BLOCK_M: gl.constexpr):
+    """Head and row of the next step."""
+    row += BLOCK_M
+    row = gl.where(row >= max_seqlen_q, first, row)
+    return head + (row == begin).to(gl.int32), row
+
+
+@gluon.jit
+def producer(
+    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, kv_empty, q_full,
+    do_full, empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batches, together, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """Adds what the consumers leave of dQ in dq_slots to memory."""
-    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
-    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
-    for step in range(0, steps):
-        at = row // 64 * BLOCK_DMODEL
-        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
-        row += BLOCK_M
-        last = row >= max_seqlen_q
-        head += last.to(gl.int32)
-        row = gl.where(last, first, row)
+    BLOCK_M: gl.constexpr = Q.block_shape[2]
+    begun = 0
+    turn, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    while key >= 0:
+        batch = unit // num_heads_k
+        mbarrier.wait(kv_empty, (turn & 1) ^ 1)
+        mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
+        tma.async_copy_global_to_shared(K, [batch, unit - batch * num_heads_k, key, 0], kv_full, k_slot)
+        tma.async_copy_global_to_shared(V, [batch, unit - batch * num_heads_k, key, 0], kv_full, v_slot)
+        sharing, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
+        head = unit * sharing  # counted through all batches
+        row = begin
+        for step in range(begun, begun + steps):
+            load_step(
+                Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch,
+                head - batch * num_heads_q, head.to(gl.int64) * max_seqlen_q, row, step, max_seqlen_q,
+            )  # fmt: skip
+            head, row = next_rows(head, row, first, begin, max_seqlen_q, BLOCK_M)
+        begun += steps
+        turn, key, unit = tile_at((turn + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+
+
+@gluon.jit
+def store_pieces(X, dq_slots, dq_full, dq_empty, batch, head, row, number):
+    """Stores what both consumers leave in dq_slots for the `number`-th time: KEYS rows each, from `row` on."""
+    for c in gl.static_range(2):
+        mbarrier.wait(dq_full.index(c), number & 1)
+        piece = dq_slots.index(c)._reinterpret(X.dtype, X.block_shape, X.layout)
+        tma.async_copy_shared_to_global(X, [batch, head, row + c * KEYS, 0], piece)
+    for c in gl.static_range(2):
+        tma.store_wait(1 - c)
+        mbarrier.arrive(dq_empty.index(c))
 
 
 @gluon.jit
 def adder(
-    DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first, steps,
-    max_seqlen_q, BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+    DK, DV, DQSum, dq_slots, dq_full, dq_empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batches, together,
+    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """Adds up dQ, and stores DK and DV in the end."""
-    add_steps(DQSum, dq_slots, dq_full, dq_empty, batch, head, first, first, steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)
-    mbarrier.wait(done, 0)
-    tma.async_copy_shared_to_global(DV, [batch, head_k, key, 0], v_slot)
-    tma.async_copy_shared_to_global(DK, [batch, head_k, key, 0], k_slot)
-    tma.store_wait(0)
+    """Adds up dQ, and stores DV and DK behind each tile."""
+    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
+    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
+    number = 0
+    turn, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    while key >= 0:
+        batch = unit // num_heads_k
+        head_k = unit - batch * num_heads_k
+        sharing, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
+        head = head_k * sharing
+        row = begin
+        for piece in range(number, number + steps):
+            at = row // 64 * BLOCK_DMODEL
+            add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, piece, ROWS_APART)
+            head, row = next_rows(head, row, first, begin, max_seqlen_q, BLOCK_M)
+        number += steps
+        store_pieces(DV, dq_slots, dq_full, dq_empty, batch, head_k, key, number)
+        store_pieces(DK, dq_slots, dq_full, dq_empty, batch, head_k, key, number + 1)
+        turn, key, unit = tile_at(turn + 2, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
 
 
 @gluon.jit
@@ -152,7 +285,7 @@ def probabilities(
     S_LAYOUT: gl.constexpr = s.type.layout
     if CAUSAL:  # noqa: SIM102 (known when compiled, as the next is not)
         if row < key + KEYS - 1:
-            if OWNED:
+            if OWNED and s.shape[1] == 128:
                 s = hide_above(s, row - key, S_LAYOUT)
             else:
                 s = hide(s, row - key, max_seqlen_k - key, CAUSAL, S_LAYOUT)
@@ -183,13 +316,14 @@ def leave(dq, slot, sm_scale, first, final, dtype: gl.constexpr):
 def walk(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
     dq_full, dq_empty, sm_scale, first_key, first, row, steps, max_seqlen_q, max_seqlen_k,
-    C: gl.constexpr, CAUSAL: gl.constexpr, begun=0, walks=0, OWNED: gl.constexpr = False,
+    C: gl.constexpr, CAUSAL: gl.constexpr, begun=0, walks=0, pieces=0, OWNED: gl.constexpr = False,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to the last one of a head,
-    then from row `first` of the next.
+    then from row `first` on.
 
-    So many steps of so many `walks` have `begun` before, of which each has left one piece more in dq_slots. OWNED: of a
-    head whose tiles of keys this program takes alone, one after the other (attn_bwd_hopper_heads).
+    So many steps of so many `walks`, or of as many modulo 2, have `begun` before, and left so many `pieces` in dq_slots
+    beside those of steps. OWNED: of a head whose tiles of keys this program takes alone, one after the other
+    (attn_bwd_hopper_heads).
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -212,8 +346,8 @@ def walk(
     key = first_key + KEYS * C
     mbarrier.wait(kv_full, walks & 1)
     for step in range(begun, begun + steps):
-        slot = step % STAGES
-        phase = (step // STAGES) & 1
+        slot = step & 1  # of two STAGES; % and // take more where the compiler does not know that it is not negative
+        phase = (step >> 1) & 1
         q = q_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
@@ -243,7 +377,7 @@ def walk(
         dk = warpgroup_mma(gl.convert_layout(ds, P_LAYOUT), q, dk, is_async=True)
 
         dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
-        mbarrier.wait(dq_empty.index(C), ((step + walks) & 1) ^ 1)
+        mbarrier.wait(dq_empty.index(C), ((step + pieces) & 1) ^ 1)
         if OWNED:
             final = is_final(row, first_key, max_seqlen_k, CAUSAL)
             leave(dq, dq_slots.index(C), sm_scale, first_key == 0, final, dtype)
@@ -259,22 +393,39 @@ def walk(
 
 
 @gluon.jit
-def consumer(
-    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, done, sm_scale, first_key, first, steps, max_seqlen_q, max_seqlen_k,
-    C: gl.constexpr, CAUSAL: gl.constexpr,
-):  # fmt: skip
-    BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
-    dtype: gl.constexpr = k_slot.dtype
-    dk, dv = walk(
-        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-        dq_full, dq_empty, sm_scale, first_key, first, first, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL,
-    )  # fmt: skip
-    meet(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
-    v_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store(dv.to(dtype))
-    k_slot.reshape([2 * KEYS, BLOCK_DMODEL]).slice(KEYS * C, KEYS, 0).store((dk * sm_scale).to(dtype))
+def hand_over(x, X, dq_slots, dq_full, dq_empty, number, C: gl.constexpr):
+    """Leaves [KEYS, BLOCK_DMODEL] `x` of consumer C to the adder, as its `number`-th piece."""
+    mbarrier.wait(dq_empty.index(C), (number & 1) ^ 1)
+    dq_slots.index(C)._reinterpret(X.dtype, X.block_shape, X.layout).reshape([KEYS, x.shape[1]]).store(x)
     fence_async_shared()
-    mbarrier.arrive(done)
+    mbarrier.arrive(dq_full.index(C))
+
+
+@gluon.jit
+def consumer(
+    DK, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, kv_empty, q_full,
+    do_full, empty, dq_full, dq_empty, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batches,
+    together, C: gl.constexpr, CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """The 64 keys of each tile from key 64 * C."""
+    BLOCK_M: gl.constexpr = q_slots.shape[3]
+    dtype: gl.constexpr = k_slot.dtype
+    begun = 0
+    turn, key, _ = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    while key >= 0:
+        _, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
+        dk, dv = walk(
+            q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
+            empty, dq_full, dq_empty, sm_scale, key, first, begin, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL, begun,
+            turn, 0,
+        )  # fmt: skip
+        mbarrier.arrive(kv_empty)
+        begun += steps
+        # A loop of two, so that there is one copy of the code: where a second one is, registers do not suffice.
+        for number in range(begun, hidden(begun + 2)):
+            hand_over(dv.to(dtype), DK, dq_slots, dq_full, dq_empty, number, C)
+            dv = dk * sm_scale
+        turn, key, _ = tile_at((turn + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
 
 
 @gluon.jit
@@ -335,46 +486,40 @@ def attn_bwd_hopper_pair(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
+    batch,
     together,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):
-    """Grid (cdiv(max_seqlen_k, 128) * num_heads_k * batch). `sm_scale` must not be negative.
+    """Grid: one program for each multiprocessor, but no more than cdiv(max_seqlen_k, 128) * num_heads_k * batch.
+    `sm_scale` must not be negative.
 
     Q, K, V, DO, DK, DV: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL]
-    (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V, DK, DV). BLOCK_M is 64 where BLOCK_DMODEL is 128. DQSum: of fp32
-    [batch, heads, cdiv(max_seqlen_q, 64) * BLOCK_DMODEL, 64], with boxes [1, 1, min(BLOCK_DMODEL, 64), 64] that are not
-    swizzled. It begins at zero; DQ is sm_scale * DQSum in the order of rows. CAUSAL needs max_seqlen_q == max_seqlen_k.
-    L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. So many heads of keys `together` have their
-    first tiles computed first.
+    (Q, DO), [1, 1, 128, BLOCK_DMODEL] (K, V) and [1, 1, 64, BLOCK_DMODEL] (DK, DV). BLOCK_M is 64 where BLOCK_DMODEL is
+    128. DQSum: of fp32 [batch, heads, cdiv(max_seqlen_q, 64) * BLOCK_DMODEL, 64], with boxes [1, 1, min(BLOCK_DMODEL,
+    64), 64] that are not swizzled. It begins at zero; DQ is sm_scale * DQSum in the order of rows. CAUSAL needs
+    max_seqlen_q == max_seqlen_k. L and Delta are contiguous fp32 [batch, num_heads_q, max_seqlen_q]. CAUSAL, so many
+    heads of keys `together`, at most all, have their tiles dealt out by length: at least as many tiles as programs,
+    unless there are no more heads.
     """
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
-    done = barrier()
+    kv_empty = barrier()
     mbarrier.init(kv_full, count=1)
-    mbarrier.init(done, count=2)
+    mbarrier.init(kv_empty, count=2)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, _ = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
-    batch = head // num_heads_k
-    head_k = head - batch * num_heads_k
-    key = tile * 2 * KEYS
-    first = hidden(0)  # the producer, which knows it, keeps more than it has registers for
-    if CAUSAL:
-        first = key // BLOCK_M * BLOCK_M  # query rows before it see none of the keys
-    group = num_heads_q // num_heads_k
-    head = head_k * group
-    steps = group * gl.cdiv(max_seqlen_q - first, BLOCK_M)
     gl.warp_specialize([
-        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, steps, max_seqlen_q, max_seqlen_k,
-                    0, CAUSAL)),
-        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, done, sm_scale, key, first, steps, max_seqlen_q, max_seqlen_k,
-                    1, CAUSAL)),
-        (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full,
-                    do_full, empty, key, head_k, batch, head, first, first, steps, num_heads_q, max_seqlen_q)),
-        (adder, (DK, DV, DQSum, dq_slots, k_slot, v_slot, dq_full, dq_empty, done, key, head_k, batch, head, first,
-                 steps, max_seqlen_q, BLOCK_M, BLOCK_DMODEL)),
+        (consumer, (DK, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full,
+                    kv_empty, q_full, do_full, empty, dq_full, dq_empty, sm_scale, num_heads_q, num_heads_k,
+                    max_seqlen_q, max_seqlen_k, batch, together, 0, CAUSAL)),
+        (consumer, (DK, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full,
+                    kv_empty, q_full, do_full, empty, dq_full, dq_empty, sm_scale, num_heads_q, num_heads_k,
+                    max_seqlen_q, max_seqlen_k, batch, together, 1, CAUSAL)),
+        (producer, (Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full,
+                    kv_empty, q_full, do_full, empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch,
+                    together, CAUSAL)),
+        (adder, (DK, DV, DQSum, dq_slots, dq_full, dq_empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
+                 batch, together, BLOCK_M, BLOCK_DMODEL, CAUSAL)),
     ], [4, 1, 1], [240, 24, 24])  # fmt: skip

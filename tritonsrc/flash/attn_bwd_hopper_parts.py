@@ -22,13 +22,29 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     KEYS,
     add_pieces,
-    add_steps,
     all_barriers,
     count_arrivals,
     slots,
     walk,
 )
 from aotriton.tritonsrc.flash.hopper_backward import hidden, place_together, producer, share
+
+
+@gluon.jit
+def add_steps(
+    DQSum, dq_slots, dq_full, dq_empty, batch, head, first, row, steps, max_seqlen_q,
+    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+):  # fmt: skip
+    """Adds what the consumers leave of dQ in dq_slots to memory."""
+    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
+    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
+    for step in range(0, steps):
+        at = row // 64 * BLOCK_DMODEL
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
+        row += BLOCK_M
+        last = row >= max_seqlen_q
+        head += last.to(gl.int32)
+        row = gl.where(last, first, row)
 
 
 @gluon.jit

@@ -32,6 +32,7 @@ def attn_fwd_hopper(
     Q_IN_REGISTERS: gl.constexpr,
     EARLY_WAIT: gl.constexpr,
     TURNS: gl.constexpr,
+    RING: gl.constexpr,
 ):
     """Grid: one program for each multiprocessor, but no more than there are tiles, cdiv(max_seqlen_q * packed, 64 *
     CONSUMERS) * num_heads_q / packed * batch, with packed = 2 ** log2_packed heads, at most 64, which divide a group of
@@ -45,5 +46,5 @@ def attn_fwd_hopper(
     forward(
         (Q,), (K,), (V,), (Out,), L, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
         batch, log2_packed,
-        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, False,
+        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING,
     )  # fmt: skip

@@ -38,7 +38,8 @@ Without, they never wait for each other.
 
 With a RING a slot holds the keys or the values of one step, not both, and each has a phase of its own. Slots are filled
 in the order K(0), K(1), V(0), K(2), V(1), ..., V(n-1), and a consumer gives the keys back before the softmax: three
-slots do for what takes four in pairs.
+slots do for what takes four in pairs. A consumer that lets m steps pass lets pass 2 m - 1 slots, and behind the keys of
+its own step 0 the values before them.
 
 Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 
@@ -243,6 +244,14 @@ def hand_turn(x, C: gl.constexpr, CONSUMERS: gl.constexpr, TURNS: gl.constexpr):
 
 
 @gluon.jit
+def let_pass(full, empty, step, STAGES: gl.constexpr):
+    """Give back what a step brought, without a look at it."""
+    slot = step % STAGES
+    mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+    mbarrier.arrive(empty.index(slot))
+
+
+@gluon.jit
 def scaled(x, factor):
     """x with each row multiplied by its factor."""
     return x * gl.expand_dims(gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout)), 1)
@@ -281,12 +290,19 @@ def consumer(
         # Steps that only later consumers need. Waiting for them, too: or this consumer might arrive twice in one phase.
         if CAUSAL and BLOCK_M > BLOCK_N:
             visible = gl.minimum(((row + 63) >> log2_packed) // BLOCK_N + 1, tiles)
-            for _ in range(visible, tiles):
-                slot = step % STAGES
-                mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-                mbarrier.arrive(empty.index(slot))
-                step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
-                step += 1
+            passed = tiles - visible
+            if RING:  # but the last values, which lie behind the keys of this consumer's step 0
+                for number in range(0, 2 * passed - 1):
+                    let_pass(full, empty, step, STAGES)
+                    if TURNS:  # noqa: SIM102 (known when compiled, as the next is not)
+                        if number % 2 == 0:
+                            step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
+                    step += 1
+            else:
+                for _ in range(visible, tiles):
+                    let_pass(full, empty, step, STAGES)
+                    step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
+                    step += 1
             tiles = visible
 
         # Step 0
@@ -304,6 +320,10 @@ def consumer(
         s = warpgroup_mma_wait(0, deps=[s])
         mbarrier.arrive(empty.index(slot))
         step += 1
+        if RING and CAUSAL and BLOCK_M > BLOCK_N:  # noqa: SIM102
+            if passed > 0:
+                let_pass(full, empty, step, STAGES)
+                step += 1
         key = (tiles - 1) * BLOCK_N
         if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
             key = gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [key], dtype=gl.int32, is_pure=False, pack=1)
@@ -392,7 +412,6 @@ def forward(
     RING: gl.constexpr,
 ):  # fmt: skip
     """The program of attn_fwd_hopper and attn_fwd_hopper_slim, whose arguments these are, with tuples of parts."""
-    gl.static_assert(not (RING and CAUSAL) or K[0].block_shape[2] >= CONSUMERS * 64, "no steps of a ring are let pass")
     REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 240
     PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 24
     q_slots = slots(Q, CONSUMERS)

@@ -1,0 +1,71 @@
+"""How persistent programs share tiles out: attn_bwd_hopper_pair's own code, run as plain Python for each program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil, prod
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
+from aotriton.tritonsrc.flash import attn_bwd_hopper_pair as kernel
+
+MULTIPROCESSORS = 132
+SHAPES = [  # batch, key heads, keys
+    (1, 1, 100),
+    (1, 7, 2000),
+    (2, 3, 5000),
+    (3, 40, 700),
+    (8, 16, 2048),
+    (64, 16, 300),
+    (1, 2, 40_000),
+    (2, 1, 300_000),
+    (132, 1, 1),
+    (1, 133, 128),
+]
+
+
+def dealt_out(batch: int, heads_k: int, keys: int, causal: bool) -> list[list[tuple[int, int]]]:
+    """Head and first key of each tile that each program of a call takes."""
+    sizes = {"batch": batch, "heads_q": heads_k, "heads_k": heads_k, "seqlen_q": keys, "seqlen_k": keys, "head_dim": 64}
+    environment = Environment(sizes, {"causal": int(causal)}, multiprocessors=MULTIPROCESSORS)
+    programs, together = evaluate(ATTN_BWD_HOPPER_PAIR.grid[0], environment), evaluate(DEALT_OUT, environment)
+    return [_taken(one, programs, batch, heads_k, keys, together, causal) for one in range(programs)]
+
+
+def _taken(
+    program: int, programs: int, batch: int, heads_k: int, keys: int, together: int, causal: bool
+) -> list[tuple[int, int]]:
+    special = {"%ctaid.x": program, "%nctaid.x": programs}
+    gl = SimpleNamespace(where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), constexpr=int)
+    space: dict[str, Any] = {"gl": gl, "special": special.get, "hidden": lambda x: x, "KEYS": kernel.KEYS.value}
+    for name in ("heads_of_group", "dealt", "tile_at"):
+        space[name] = FunctionType(getattr(kernel, name).fn.__code__, space, name)
+    found = []
+    turn, key, head = space["tile_at"](0, heads_k, keys, batch, together, causal)
+    while key >= 0:
+        assert turn & 1 == len(found) & 1  # the phase of what happens once a tile
+        found.append((head, key))
+        turn, key, head = space["tile_at"]((turn + 2) ^ 1, heads_k, keys, batch, together, causal)
+    return found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "heads_k", "keys"), SHAPES)
+def test_each_tile_is_dealt_out_once(batch: int, heads_k: int, keys: int, causal: bool) -> None:
+    dealt = dealt_out(batch, heads_k, keys, causal)
+    assert all(dealt), "a program without a tile"
+    everything = Counter(tile for one in dealt for tile in one)
+    assert everything == Counter((head, key) for head in range(batch * heads_k) for key in range(0, keys, 128))
+
+
+@pytest.mark.parametrize(("batch", "heads_k", "keys"), [shape for shape in SHAPES if prod(shape) > 1e5])
+def test_causal_tiles_are_dealt_out_evenly(batch: int, heads_k: int, keys: int) -> None:
+    """The busiest program has no more steps than a tenth above the mean, or than the longest tile."""
+    steps = [sum(ceil((keys - key) / 128) for _, key in one) for one in dealt_out(batch, heads_k, keys, True)]
+    assert max(steps) <= max(1.1 * sum(steps) / MULTIPROCESSORS, ceil(keys / 128))
