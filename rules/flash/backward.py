@@ -229,17 +229,18 @@ def _together(bytes_each: int) -> Expression:
 TOGETHER = _together(8)
 
 
-def _fills_rounds(tiles_of_head: Expression, bytes_each: int) -> Expression:
-    """How many heads of keys persistent programs take together: as many as fill two rounds of them, or up to four, if
-    they stay in L2 then. Simulated on 300 random causal calls, the busiest program has 1.04 of the mean (one round
-    1.06; programs that begin as others end 1.05).
-    """
-    two, four = (ceil_divide(multiprocessors() * rounds, tiles_of_head) for rounds in (2, 4))
-    return minimum(maximum(two, minimum(four, _together(bytes_each))), size("batch") * size("heads_k"))
-
-
 _TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
-DEALT_OUT = _fills_rounds(tiles("seqlen_k", 128), 8)
+# How many heads of keys persistent programs take together: as many as fill two rounds of them, or up to four that stay
+# in L2. Simulated on 300 random causal calls, the busiest program has 1.04 of the mean with two (1.06 with one; 1.05
+# where programs begin as others end).
+_TWO_ROUNDS, _FOUR_ROUNDS = (ceil_divide(multiprocessors() * rounds, tiles("seqlen_k", 128)) for rounds in (2, 4))
+DEALT_OUT = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
+
+ADDS_DQ = (
+    c.GUARD_Q,
+    c.GUARD_K,
+    Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+)
 
 # Persistent: each multiprocessor has one program, which takes tile after tile.
 ATTN_BWD_HOPPER_PAIR = KernelDescription(
@@ -265,9 +266,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
     grid=(minimum(_TILES, multiprocessors()), constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
     guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-        Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
+        *ADDS_DQ,
         # A round of programs lies beyond the last tile.
         Guard(_TILES <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
@@ -298,7 +297,7 @@ ATTN_BWD_HOPPER_PAIR_SLIM = replace(
     choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
     grid=c.grid("seqlen_k", 128, "heads_k"),
-    guards=ATTN_BWD_HOPPER_PAIR.guards[:3],
+    guards=ADDS_DQ,
     restrictions=(),
 )
 

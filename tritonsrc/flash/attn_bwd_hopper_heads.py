@@ -5,14 +5,10 @@ its DQSum, and nothing has to be cleared before or converted behind: of a step's
 is stored, what the next ones leave is added, and for the last one that its rows see the adder has brought the sum back
 to the memory for dQ, where the consumer makes DQ of it. All results have the same bits every time.
 
-The steps of all tiles and heads follow each other in the slots. Beside what attn_bwd_hopper_pair has:
+Beside what attn_bwd_hopper_pair has:
 
-    producer warp                                       a consumer
-    ─────────────                                       ──────────
-    loads the next K and V    ◀─ kv_empty, 2 ──────     after the last step of a tile
-
-    adder warp
-    ──────────
+    adder warp                                          a consumer
+    ──────────                                          ──────────
     stores or adds dQ, or     ◀─ dq_full[consumer], 1   dQ or DQ of a step is in its memory
     stores DQ
     may load the sum for the  ── dq_empty[consumer],    takes its memory for the next step's
