@@ -30,6 +30,7 @@ from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import (
     all_barriers,
     count_arrivals,
     is_final,
+    load_keys,
     slots,
     special,
     walk,
@@ -83,9 +84,7 @@ def producer(
         unit = ticket >> 1
         batch = unit // num_heads_k
         mbarrier.wait(kv_empty, (ticket & 1) ^ 1)
-        mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
-        tma.async_copy_global_to_shared(K, [batch, unit - batch * num_heads_k, key, 0], kv_full, k_slot)
-        tma.async_copy_global_to_shared(V, [batch, unit - batch * num_heads_k, key, 0], kv_full, v_slot)
+        load_keys(K, V, batch, unit - batch * num_heads_k, key, kv_full, k_slot, v_slot)
         group, first, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
         head = unit * group  # counted through all batches
         row = first

@@ -193,6 +193,14 @@ def next_rows(head, row, first, begin, max_seqlen_q, BLOCK_M: gl.constexpr):
 
 
 @gluon.jit
+def load_keys(K, V, batch, head_k, key, kv_full, k_slot, v_slot):
+    """Begins to load K and V of a tile."""
+    mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
+    tma.async_copy_global_to_shared(K, [batch, head_k, key, 0], kv_full, k_slot)
+    tma.async_copy_global_to_shared(V, [batch, head_k, key, 0], kv_full, v_slot)
+
+
+@gluon.jit
 def producer(
     Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, kv_empty, q_full,
     do_full, empty, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batches, together, CAUSAL: gl.constexpr,
@@ -203,9 +211,7 @@ def producer(
     while key >= 0:
         batch = unit // num_heads_k
         mbarrier.wait(kv_empty, (turn & 1) ^ 1)
-        mbarrier.expect(kv_full, 2 * K.block_type.nbytes)
-        tma.async_copy_global_to_shared(K, [batch, unit - batch * num_heads_k, key, 0], kv_full, k_slot)
-        tma.async_copy_global_to_shared(V, [batch, unit - batch * num_heads_k, key, 0], kv_full, v_slot)
+        load_keys(K, V, batch, unit - batch * num_heads_k, key, kv_full, k_slot, v_slot)
         sharing, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
         head = unit * sharing  # counted through all batches
         row = begin
