@@ -47,11 +47,11 @@ def _taken(
     for name in ("heads_of_group", "dealt", "tile_at"):
         space[name] = FunctionType(getattr(kernel, name).fn.__code__, space, name)
     found = []
-    turn, key, head = space["tile_at"](0, heads_k, keys, batch, together, causal)
+    ticket, key, head = space["tile_at"](0, heads_k, keys, batch, together, causal)
     while key >= 0:
-        assert turn & 1 == len(found) & 1  # the phase of what happens once a tile
+        assert ticket & 1 == len(found) & 1  # the phase of what happens once a tile
         found.append((head, key))
-        turn, key, head = space["tile_at"]((turn + 2) ^ 1, heads_k, keys, batch, together, causal)
+        ticket, key, head = space["tile_at"]((ticket + 2) ^ 1, heads_k, keys, batch, together, causal)
     return found
 
 

@@ -135,12 +135,12 @@ def dealt(group, round):
 
 
 @gluon.jit
-def tile_at(turn, num_heads_k, max_seqlen_k, batches, together, CAUSAL: gl.constexpr):
-    """This program's tile at a turn, or, where its group has none for it any more, its first one of the next group: the
-    turn, first key, and key head, counted through all batches; or a negative key beyond the last tile.
+def tile_at(ticket, num_heads_k, max_seqlen_k, batches, together, CAUSAL: gl.constexpr):
+    """This program's tile for a ticket, or, where its group has none for it any more, its first one of the next group:
+    the ticket, first key, and key head, counted through all batches; or a negative key beyond the last tile.
 
-    A turn is twice the number of a round, counted through all groups as if each had as many as the last one can have;
-    and 1 more for every second tile, the phase of what happens once a tile.
+    A ticket is twice the number of a round, counted through all groups as if each had as many as the last one can have,
+    and one more for every second tile: the phase of what happens once a tile.
     """
     programs = special("%nctaid.x")
     tiles = gl.cdiv(hidden(max_seqlen_k), 2 * KEYS)
@@ -148,23 +148,23 @@ def tile_at(turn, num_heads_k, max_seqlen_k, batches, together, CAUSAL: gl.const
     if CAUSAL:
         together = hidden(together)
         rounds = gl.cdiv(2 * together * tiles, programs)
-        group = (turn >> 1) // rounds
-        round = (turn >> 1) - group * rounds
+        group = (ticket >> 1) // rounds
+        round = (ticket >> 1) - group * rounds
         first, width = heads_of_group(group, heads, together)
         if dealt(group, round) >= width * tiles:
             group += 1
             round = 0
-            turn = 2 * group * rounds + (turn & 1)
+            ticket = 2 * group * rounds + (ticket & 1)
         first, width = heads_of_group(group, heads, together)
         index = dealt(group, round)
         tile = index // width
         head = first + index - tile * width
         key = gl.where(first + together > heads, -1, tile * 2 * KEYS)
     else:
-        index = (turn >> 1) * programs + special("%ctaid.x")
+        index = (ticket >> 1) * programs + special("%ctaid.x")
         head = index // tiles
         key = gl.where(head < heads, (index - head * tiles) * 2 * KEYS, -1)
-    return turn, key, head
+    return ticket, key, head
 
 
 @gluon.jit
@@ -207,10 +207,10 @@ def producer(
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = Q.block_shape[2]
     begun = 0
-    turn, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    ticket, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
     while key >= 0:
         batch = unit // num_heads_k
-        mbarrier.wait(kv_empty, (turn & 1) ^ 1)
+        mbarrier.wait(kv_empty, (ticket & 1) ^ 1)
         load_keys(K, V, batch, unit - batch * num_heads_k, key, kv_full, k_slot, v_slot)
         sharing, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
         head = unit * sharing  # counted through all batches
@@ -222,7 +222,7 @@ def producer(
             )  # fmt: skip
             head, row = next_rows(head, row, first, begin, max_seqlen_q, BLOCK_M)
         begun += steps
-        turn, key, unit = tile_at((turn + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+        ticket, key, unit = tile_at((ticket + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
 
 
 @gluon.jit
@@ -246,7 +246,7 @@ def adder(
     # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
     ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     number = 0
-    turn, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    ticket, key, unit = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
     while key >= 0:
         batch = unit // num_heads_k
         head_k = unit - batch * num_heads_k
@@ -260,7 +260,7 @@ def adder(
         number += steps
         store_pieces(DV, dq_slots, dq_full, dq_empty, batch, head_k, key, number)
         store_pieces(DK, dq_slots, dq_full, dq_empty, batch, head_k, key, number + 1)
-        turn, key, unit = tile_at(turn + 2, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+        ticket, key, unit = tile_at(ticket + 2, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
 
 
 @gluon.jit
@@ -417,13 +417,13 @@ def consumer(
     BLOCK_M: gl.constexpr = q_slots.shape[3]
     dtype: gl.constexpr = k_slot.dtype
     begun = 0
-    turn, key, _ = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+    ticket, key, _ = tile_at(hidden(0), num_heads_k, max_seqlen_k, batches, together, CAUSAL)
     while key >= 0:
         _, first, begin, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
         dk, dv = walk(
             q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full,
             empty, dq_full, dq_empty, sm_scale, key, first, begin, steps, max_seqlen_q, max_seqlen_k, C, CAUSAL, begun,
-            turn, 0,
+            ticket, 0,
         )  # fmt: skip
         mbarrier.arrive(kv_empty)
         begun += steps
@@ -431,7 +431,7 @@ def consumer(
         for number in range(begun, hidden(begun + 2)):
             hand_over(dv.to(dtype), DK, dq_slots, dq_full, dq_empty, number, C)
             dv = dk * sm_scale
-        turn, key, _ = tile_at((turn + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
+        ticket, key, _ = tile_at((ticket + 2) ^ 1, num_heads_k, max_seqlen_k, batches, together, CAUSAL)
 
 
 @gluon.jit
