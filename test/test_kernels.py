@@ -198,7 +198,8 @@ def run(
     }
     results = {name: shapes[name] for name in outputs}
     tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]
-    orders = dict.fromkeys((name for name in tensors if not name.endswith("Sum")), (0, 2, 1, 3)) if case.gap else {}
+    lying = (name for name in tensors if not name.endswith("Sum") and name != "Split")
+    orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.gap else {}
     return launch(kernel, inputs, results, values, case.gap, absent, orders)
 
 
@@ -267,6 +268,44 @@ def test_around_the_hopper_backward(launch: Any, case: Case, width: int) -> None
     given = {"DQSum": in_order(summed, width)}
     results = run(launch, case, "attn_bwd_hopper_finish", given, ("DQ",), dq_width=width)
     assert_close("DQ", results["DQ"], exact, round_to(case.T, exact))
+
+
+def in_halves(numbers: np.ndarray, dtype: str) -> np.ndarray:
+    """[splits, 4, 128, columns] of fp32 [splits, 2, 128, columns]: bits 16 to 31, then bits 0 to 15, as the type has
+    them.
+    """
+    bits = numbers.astype(np.float32).view(np.uint32)
+    halves = np.stack([bits >> 16, bits & 0xFFFF], 2).reshape(len(bits), 4, *bits.shape[2:])
+    return halves.astype(np.uint16).view(np.float16) if dtype == "fp16" else (halves << 16).view(np.float32)
+
+
+@pytest.mark.parametrize(("case", "width"), [(case, width) for case, width in SUMS if width != 96], ids=str)
+def test_behind_the_hopper_backward_of_shares(launch: Any, case: Case, width: int) -> None:
+    """It writes the scaled sum of DQ, and DK and DV of the tiles that programs share: the first of all, of two and
+    three programs, and the last one.
+    """
+    tiles = case.batch * case.heads_k * -(-case.seqlen_k // 128)
+    whose = np.full(12, -1, np.int32)
+    pieces = {0: (1, 2, 4)} | ({tiles - 1: (7, 8)} if tiles > 1 else {})
+    for tile, (first, *others) in pieces.items():
+        whose[first], whose[others] = 2 * tile + 1, 2 * tile
+    random = np.random.default_rng(8)
+    left = random.standard_normal((12, 2, 128, case.block_dmodel)).astype(np.float32)
+    summed = random.standard_normal((case.batch, case.heads_q, case.seqlen_q, case.head_dim)).astype(np.float32)
+    given = {"DQSum": in_order(summed, width), "Split": in_halves(left, case.T), "SplitOf": whose.view(np.float32)}
+    k_shape = (case.batch, case.heads_k, case.seqlen_k, case.head_dim)
+    results = run(launch, case, "attn_bwd_hopper_shares_finish", given, ("DQ", "DK", "DV"), dq_width=width)
+    exact = {"DQ": case.sm_scale * summed.astype(np.float64)}
+    for which, name in enumerate(("DV", "DK")):
+        exact[name] = np.full(k_shape, np.nan)
+        for tile, places in pieces.items():
+            head, row = divmod(tile, -(-case.seqlen_k // 128))
+            rows = exact[name].reshape(-1, *k_shape[2:])[head, row * 128 : row * 128 + 128]
+            rows[...] = left[list(places), which].astype(np.float64).sum(0)[: len(rows), : case.head_dim]
+    for name, true in exact.items():
+        written = ~np.isnan(true)
+        assert_close(name, results[name][written], true[written], round_to(case.T, true[written]))
+        assert len(np.unique(results[name][~written])) <= 1, "it wrote to tiles that are whole"
 
 
 @OF_SUMS

@@ -9,11 +9,12 @@ torch = pytest.importorskip("torch", reason="the reference needs torch, which on
 from aotriton.rules.family import family  # noqa: E402  (after the check for torch)
 from aotriton.rules.kernel import KernelDescription, Tensor  # noqa: E402
 from aotriton.tune.family import results_of  # noqa: E402
-from aotriton.tune.flash.reference import Attention, in_order, in_rows, name_of  # noqa: E402
+from aotriton.tune.flash.reference import SHARED, Attention, in_order, in_rows, name_of  # noqa: E402
+from aotriton.tune.flash.split import in_halves  # noqa: E402
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
-    return Attention(2, 6, 192, 192, 64, causal, getattr(torch, dtype), "cpu", getattr(torch, truth))
+    return Attention(2, 6, 192, 192, 64, causal, getattr(torch, dtype), "cpu", getattr(torch, truth), 132)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -62,7 +63,7 @@ def test_wrong_results_are_found() -> None:
 
 def test_one_bad_row_of_many_is_found() -> None:
     """An error that is small against the whole head, but all in one row, does not pass."""
-    data = Attention(1, 2, 1024, 1024, 64, False, torch.bfloat16, "cpu", torch.float32)
+    data = Attention(1, 2, 1024, 1024, 64, False, torch.bfloat16, "cpu", torch.float32, 132)
     out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v)
     assert data.compare("out", out).wrong is None
     out[0, 0, 700] *= 1.06
@@ -74,23 +75,57 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
     """The truth passes as a kernel's result, in the tensor that the launcher gives it; the same upside down does not,
     and neither does a tensor that the kernel has not written.
     """
-    data = Attention(1, 2, 96, 96, 32, True, torch.bfloat16, "cpu", torch.float32)
+    data = Attention(1, 2, 96, 96, 32, True, torch.bfloat16, "cpu", torch.float32, 132)
+    results = {}
     for argument in results_of(kernel):
         tensor, fill = data.result(kernel, argument, {})
-        tensor.fill_(fill)
-        if argument.access == "write":
-            assert "not written" in str(data.check(kernel, argument, {}, tensor).wrong)
+        results[argument.operand.name] = tensor.fill_(fill)
+    for argument in results_of(kernel):
+        name, tensor = argument.operand.name, results[argument.operand.name].clone()
         data.expect(kernel, argument)
-        ordered = argument.operand.name == "dq_sum"
+        if name in SHARED:
+            continue  # as a part of dk and dv
+        if argument.access == "write":
+            assert "not written" in str(data.check(kernel, argument, {}, results).wrong)
+        ordered = name == "dq_sum"
         rows = data.q.float() if ordered else tensor
         for head, expected in data.expected(name_of(kernel, argument)).items():
             rows[head] = expected.value
         if ordered:
             tensor = in_order(rows, tensor.shape[2] // 2)  # of two tiles of 64 queries
         tensor.nan_to_num_()  # heads that are not looked at
-        assert data.check(kernel, argument, {}, tensor).wrong is None
+        assert data.check(kernel, argument, {}, {**results, name: tensor}).wrong is None
         wrong = tensor.flip(2) if tensor.any() else tensor + 1
-        assert data.check(kernel, argument, {}, wrong).wrong is not None
+        assert data.check(kernel, argument, {}, {**results, name: wrong}).wrong is not None
+
+
+def test_split_tiles_are_put_together() -> None:
+    """A kernel's dk and dv count with the portions that it leaves, and the kernel behind it writes split tiles only."""
+    data = Attention(1, 2, 300, 300, 64, False, torch.bfloat16, "cpu", torch.float32, 132)
+    of_name = {kernel.name: kernel for kernel in family("flash").kernels}
+    shares, finish = of_name["attn_bwd_hopper_shares"], of_name["attn_bwd_hopper_shares_finish"]
+    results = {one.operand.name: data.result(shares, one, {})[0].fill_(torch.nan) for one in results_of(shares)}
+    true = {name: torch.stack([one.value for one in data.expected(name).values()])[None] for name in ("dv", "dk")}
+    results |= {name: one.to(torch.bfloat16) for name, one in true.items()}
+    for name in true:
+        results[name][0, 1, 128:256] = torch.nan  # tile 4 of 6, which programs 3 and 4 share
+    last = torch.stack([one[0, 1, 128:256] for one in true.values()])
+    first = torch.randn_like(last)
+    results["split_of"].view(torch.int32).fill_(-1)
+    results["split_of"].view(torch.int32)[[7, 8]] = torch.tensor([9, 8], dtype=torch.int32)
+    results["split"][[7, 8]] = in_halves(torch.stack([first, last - first]), torch.bfloat16)
+    arguments = {one.operand.name: one for one in results_of(shares)}
+    for name in true:
+        assert data.check(shares, arguments[name], {}, results).wrong is None
+    results["split"][8, 0] += 1
+    assert "dv" in str(data.check(shares, arguments["dv"], {}, results).wrong)
+    results["split_of"].view(torch.int32)[7] = -1
+    assert "not written" in str(data.check(shares, arguments["dk"], {}, results).wrong)
+    (dk,) = (one for one in results_of(finish) if one.operand.name == "dk")
+    everything = {"dk": data.dk_sum.to(torch.bfloat16)}
+    assert data.check(finish, dk, {}, everything).wrong is None  # all tiles are split
+    few = Attention(1, 2, 300, 300, 64, False, torch.bfloat16, "cpu", torch.float32, 4)
+    assert "outside" in str(few.check(finish, dk, {}, everything).wrong)
 
 
 def test_the_order_of_the_sum_of_dq() -> None:

@@ -18,9 +18,12 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
     ATTN_BWD_HOPPER_PARTS,
+    ATTN_BWD_HOPPER_SHARES,
+    ATTN_BWD_HOPPER_SHARES_FINISH,
     DEALT_OUT,
     OPERATOR,
     PARTS,
+    SHARES,
     SPLIT_PARTS,
     SPLIT_TOGETHER,
     TOGETHER,
@@ -263,6 +266,7 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
     [
         (ATTN_BWD_HOPPER_PAIR, 32, ["32,64"]),
         (ATTN_BWD_HOPPER_PAIR, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_SHARES, 128, ["64,64"]),
         (ATTN_BWD_HOPPER_HEADS, 128, ["64,64"]),
         (ATTN_BWD_HOPPER_PARTS, 64, ["64,64"]),
         (ATTN_BWD_HOPPER_PAIR_SLIM, 96, ["64,64", "32,64"]),
@@ -281,8 +285,9 @@ def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_di
     ]
     assert all("swizzle_byte_width=0" not in kind for name, kind in signature.items() if not name.startswith("DQSum"))
     backend = next(one for one in OPERATOR.backends if kernel in one.kernels)
-    sizes = derived_sizes(backend, Environment({"seqlen_q": 130, "head_dim": head_dim}))
-    assert sizes == {"dq_rows": 3 * head_dim, "dq_columns": 64}
+    call = {"batch": 1, "heads_q": 2, "heads_k": 2, "seqlen_q": 130, "seqlen_k": 130, "head_dim": head_dim}
+    sizes = derived_sizes(backend, Environment(call, {"causal": 0}, multiprocessors=132))
+    assert (sizes["dq_rows"], sizes["dq_columns"]) == (3 * head_dim, 64)
 
 
 @EVERY_OPERATOR
@@ -318,6 +323,8 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_dq": ("q", "BLOCK_M"),
     "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
     "attn_bwd_hopper_pair": ("k", 128),
+    "attn_bwd_hopper_shares": ("k", 128),
+    "attn_bwd_hopper_shares_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_pair_slim": ("k", 128),
     "attn_bwd_hopper_heads": ("k", SIZES["seqlen_k"]),
     "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),
@@ -332,6 +339,7 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_dq_slim": ("q", 128),
 }
 TILES |= {f"{name}_slim": TILES[name] for name in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq")}
+SPLITS = 7
 IN_PARTS = {
     "attn_bwd_hopper_parts": PARTS,
     "attn_bwd_hopper_dk_dv_parts": SPLIT_PARTS,
@@ -346,13 +354,17 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
     for row in (row for row in TARGETS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
             psels = dict(smallest(functional).psels)
-            environment = Environment(SIZES, {"causal": 0}, psels, multiprocessors=132)
+            environment = Environment(SIZES | {"splits": SPLITS}, {"causal": 0}, psels, multiprocessors=132)
             sides, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
             rows = psels[rows] if isinstance(rows, str) else rows
             tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
             programs = SIZES["batch"] * tiles
             if kernel.name in IN_PARTS:
                 programs *= evaluate(IN_PARTS[kernel.name], environment)
+            if kernel is ATTN_BWD_HOPPER_SHARES:
+                programs = 132
+            if kernel is ATTN_BWD_HOPPER_SHARES_FINISH:
+                programs += SPLITS * 8
             if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
                 many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], many) == 132
@@ -394,6 +406,19 @@ def test_heads_that_persistent_programs_take_together() -> None:
     assert of(seqlen_q=2048, seqlen_k=2048, head_dim=32) == 33  # four rounds
     assert of(seqlen_q=2048, seqlen_k=2048, batch=1, heads_q=8, heads_k=8) == 8
     assert of(seqlen_q=40_000, seqlen_k=40_000) == 1  # more than two rounds
+
+
+def test_programs_that_share_tiles() -> None:
+    """One for each multiprocessor, if there are as many tiles, or two steps of 128 rows for each."""
+
+    def of(causal: int, **sizes: int) -> int:
+        sizes = {"batch": 1, "heads_q": 8, "heads_k": 2, "seqlen_q": 1600, "seqlen_k": 1600} | sizes
+        return evaluate(SHARES, Environment(sizes, {"causal": causal}, multiprocessors=132))
+
+    assert of(0) == of(1) == 132  # 26 tiles, of 52 steps
+    assert of(0, seqlen_q=100) == 52  # of 4
+    assert of(1, seqlen_q=300, seqlen_k=300, heads_q=2, heads_k=2) == 6  # tiles
+    assert of(0, seqlen_q=100, heads_q=60, heads_k=60) == 132
 
 
 def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:

@@ -327,8 +327,8 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     """The programs of a kernel of the tree are the tiles of its work; those of a persistent one are a round of them.
     One that has programs for rows of q and of k has a tile more for each head at most.
     """
-    names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k")
-    sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500), strict=True))
+    names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k", "splits")
+    sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
     psels = {name: values[-1] for name, values in kernel.psel_values(target(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     environment = Environment(sizes, {"causal": 0, "swapped": 0}, numbers | psels, multiprocessors=30)

@@ -36,8 +36,10 @@ class Data(Protocol):
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
         """Works out what ``check`` compares with."""
 
-    def check(self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: Any) -> Check:
-        """Compares what the kernel left in a tensor."""
+    def check(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], results: Mapping[str, Any]
+    ) -> Check:
+        """Compares what the kernel left in a tensor, which is among all its ``results``, by operand."""
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,9 @@ class GpuLauncher:
             result.tensor.fill_(result.fill)
         opened.launch()
         self.torch.cuda.synchronize()
+        tensors = {name: one.tensor for name, one in opened.results.items()}
         checks = [
-            self._data.check(opened.kernel, one.argument, opened.psels, one.tensor) for one in opened.results.values()
+            self._data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()
         ]
         return max(checks, key=lambda check: check.badness)
 

@@ -106,7 +106,7 @@ class Sequences:
     def _bind(self, draw: Draw, sequence: LaunchSequence, given: Any) -> Callable[[], None] | None:
         operator = operator_of(draw.functional.kernel)
         backend = next(one for one in operator.backends if one.name == sequence.backend)
-        workspace = self._workspace(backend, dict(draw.shape), sequence)
+        workspace = self._workspace(backend, draw, given.scalars, sequence)
         if workspace is None:
             return None
         tensors = {**given.tensors, **workspace}
@@ -122,17 +122,22 @@ class Sequences:
 
         return launch
 
-    def _workspace(self, backend: Backend, sizes: dict[str, int], sequence: LaunchSequence) -> dict[str, Any] | None:
+    def _workspace(
+        self, backend: Backend, draw: Draw, scalars: Mapping[str, float], sequence: LaunchSequence
+    ) -> dict[str, Any] | None:
         """The backend's workspace tensors; None where one has no element."""
+        sizes = dict(draw.shape)
         if backend.sizes:
             asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
             psels: Mapping[str, int] = next(r.psels for r in sequence.requests if asked <= set(r.psels))
-            sizes |= derived_sizes(backend, Environment(sizes, psels=psels, multiprocessors=self._multiprocessors))
-        made = {one.name: self._empty(one, sizes) for one in backend.workspace}
+            numbers = {name: int(value) for name, value in scalars.items()}
+            sizes |= derived_sizes(backend, Environment(sizes, numbers, psels, multiprocessors=self._multiprocessors))
+        made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
         return made if all(tensor.numel() for tensor in made.values()) else None
 
-    def _empty(self, operand: Operand, sizes: Mapping[str, int]) -> Any:
-        dtype = {"fp32": self._torch.float32, "fp16": self._torch.float16, "bf16": self._torch.bfloat16}[operand.dtype]
+    def _empty(self, operand: Operand, sizes: Mapping[str, int], chosen: str) -> Any:
+        name = chosen if operand.dtype == "T" else operand.dtype
+        dtype = {"fp32": self._torch.float32, "fp16": self._torch.float16, "bf16": self._torch.bfloat16}[name]
         return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=dtype, device="cuda")
 
     def _compare(self, draw: Draw, launches: Mapping[int, Callable[[], None]], results: Mapping[str, Any]) -> None:

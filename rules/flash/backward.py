@@ -276,6 +276,41 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
     schedule=DFS,
 )
 
+# As that, but programs share the steps of all tiles evenly. What is left of a tile to another program costs both some
+# steps more: beyond one program a tile, each has at least two of 128 rows.
+_WALK = c.GROUP * tiles("seqlen_q", 128)
+_MOST = ceil_divide(_TILES * _WALK, choose(scalar("causal"), 4, 2))
+SHARES = minimum(maximum(_TILES, _MOST), multiprocessors())
+# dv and dk of the last two portions of a tile that a program leaves to others: bits 16 to 31 and 0 to 15 of fp32.
+SPLIT = Operand("split", ("splits", "halves", "split_rows", "split_columns"), contiguous=True)
+SPLIT_OF = Operand("split_of", ("splits",), "fp32", contiguous=True)
+OF_SPLIT = (
+    DerivedSize("splits", SHARES * 2),
+    DerivedSize("halves", constant(4)),
+    DerivedSize("split_rows", constant(128)),
+    DerivedSize("split_columns", ceil_divide(size("dq_rows"), DQ_TILES)),
+)
+
+ATTN_BWD_HOPPER_SHARES = replace(
+    ATTN_BWD_HOPPER_PAIR,
+    name="attn_bwd_hopper_shares",
+    arguments=(
+        *ATTN_BWD_HOPPER_PAIR.arguments[:7],
+        Tensor("Split", SPLIT, KEY_ROWS_SPLIT, does="write"),
+        Tensor("SplitOf", SPLIT_OF, does="write"),
+        *BEHIND_TENSORS,
+        Number("batch", "i32", size("batch")),
+        Number("sharing", "i32", c.GROUP),
+        *WIDTHS,
+    ),
+    grid=(SHARES, constant(1), constant(1)),
+    guards=(
+        *ADDS_DQ,
+        # A ticket is twice the number of a step of 64 rows.
+        Guard(_TILES * _WALK <= (2**31 - 1) // 8, "it has more steps than are counted in 32 bits"),
+    ),
+)
+
 # A consumer's rows of K, or of V, fit in registers beside the accumulators of 96 columns, not of 128.
 ATTN_BWD_HOPPER_PAIR_SLIM = replace(
     ATTN_BWD_HOPPER_PAIR,
@@ -324,6 +359,27 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
     archs=("sm_90",),
+)
+
+ATTN_BWD_HOPPER_SHARES_FINISH = replace(
+    ATTN_BWD_HOPPER_FINISH,
+    name="attn_bwd_hopper_shares_finish",
+    arguments=(
+        Tensor("DQSum", DQ_SUM),
+        Tensor("Split", SPLIT),
+        Tensor("SplitOf", SPLIT_OF),
+        Tensor("DQ", DQ),
+        Tensor("DK", DK),
+        Tensor("DV", DV),
+        c.SM_SCALE,
+        *strides("bhs", "DQ", "DK", "DV"),
+        *c.SIZES,
+        DQ_WIDTH,
+        Number("splits", "i32", size("splits")),
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    grid=(ATTN_BWD_HOPPER_FINISH.grid[0] + size("splits") * 8, constant(1), constant(1)),
+    guards=(c.GUARD_Q, c.GUARD_K),
 )
 
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
@@ -603,6 +659,12 @@ OPERATOR = Operator(
             (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH),
             (DELTA, DQ_SUM),
             OF_DQ_SUM,
+        ),
+        Backend(
+            "hopper_shares",
+            (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_SHARES, ATTN_BWD_HOPPER_SHARES_FINISH),
+            (DELTA, DQ_SUM, SPLIT, SPLIT_OF),
+            (*OF_DQ_SUM, *OF_SPLIT),
         ),
         Backend("hopper_heads", (ATTN_BWD_PREPROCESS, ATTN_BWD_HOPPER_HEADS), (DELTA, DQ_SUM), OF_DQ_SUM),
         Backend(

@@ -143,18 +143,19 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem:
 def test_the_problems_reach_every_backend() -> None:
     """What the test above says, it says of each backend that this GPU has."""
     import aotriton
+    from aotriton.rules.family import family
 
-    def backends(op: str, problem: Problem) -> tuple[str, list[str]]:
+    def backend(op: str, problem: Problem) -> str:
         names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "causal")
         sizes = {name: getattr(problem, name) for name in names}
         place = {"arch": aotriton.arch(), "product": aotriton.product()}
         lead = aotriton.explain(op, multiprocessors=aotriton.multiprocessors(), **place, **sizes)[-1]
-        return lead["backend"], [backend["name"] for backend in lead["backends"]]
+        return str(lead["backend"])
 
-    for op in ("attn_fwd", "attn_bwd"):
-        used = [backends(op, problem) for problem in PROBLEMS if problem.layout == "bhsd"]
-        served = set(used[0][1]) if aotriton.arch() == "sm_90" else {"portable"}
-        assert {backend for backend, _ in used} == served
+    for operator in family("flash").operators:
+        used = {backend(operator.name, problem) for problem in PROBLEMS if problem.layout == "bhsd"}
+        served = {one.name for one in operator.backends if all(aotriton.arch() in of.archs for of in one.kernels)}
+        assert used == (served if aotriton.arch() == "sm_90" else {"portable"})
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])

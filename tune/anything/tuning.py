@@ -84,11 +84,16 @@ class DrawnData:
         """All results are known."""
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+        self,
+        kernel: KernelDescription,
+        argument: Tensor,
+        psels: Mapping[str, int],
+        results: Mapping[str, torch.Tensor],
     ) -> Check:
         import torch
 
         name = argument.operand.name
+        actual = results[name]
         if not bool(torch.isfinite(actual).all()):
             return Check(None, None, f"{name} has elements that were not written, or are not finite")
         return self._expected[name].compare(name, actual.double())

@@ -16,10 +16,12 @@ from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
 from aotriton.tune.check import Check, Expected
+from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 
 if TYPE_CHECKING:
     import torch
 
+SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the order of their halves, and where
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
 # Results kept in fp32 (L, Delta) carry no rounding to T to derive a tolerance from. Hardware exp2 and log2 and another
@@ -36,6 +38,7 @@ class Attention:
     q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels
     are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
     ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
+    ``multiprocessors`` says how persistent kernels split tiles.
     """
 
     batch: int
@@ -47,6 +50,7 @@ class Attention:
     dtype: torch.dtype
     device: str
     truth: torch.dtype
+    multiprocessors: int
     seed: int = 0
     _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, init=False, repr=False)
 
@@ -97,6 +101,29 @@ class Attention:
     def dv_sum(self) -> torch.Tensor:
         return self._any_sum(self.v, 3)
 
+    @cached_property
+    def _portions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the last kernel of a backward in shares is given: the first tiles of dv_sum and dk_sum in two portions
+        each, as many as there are programs but one.
+        """
+        import torch
+
+        of_head = -(-self.seqlen_k // ROWS)
+        count = min(self.batch * self.heads * of_head, self.multiprocessors - 1)
+        columns = max(32, 1 << (self.head_dim - 1).bit_length())
+        padding = (0, columns - self.head_dim, 0, of_head * ROWS - self.seqlen_k)
+        tiles = [
+            torch.nn.functional.pad(one, padding).view(-1, ROWS, columns)[:count] for one in (self.dv_sum, self.dk_sum)
+        ]
+        whole = torch.stack(tiles, 1)
+        portions = whole.new_zeros(count + 1, 2, *whole.shape[1:])  # of each program, what it began and ended with
+        portions[:-1, 1] = self._any_sum(whole, 4)
+        portions[1:, 0] = whole - portions[:-1, 1]
+        number = 2 * torch.arange(count, dtype=torch.int32, device=self.device)
+        whose = torch.full((count + 1, 2), -1, dtype=torch.int32, device=self.device)
+        whose[:-1, 1], whose[1:, 0] = number + 1, number
+        return in_halves(portions.flatten(0, 1), self.dtype), whose.flatten().view(torch.float32)
+
     def _any_sum(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         import torch
 
@@ -129,6 +156,8 @@ class Attention:
             "dq_sum": self.dq_sum,
             "dk_sum": self.dk_sum,
             "dv_sum": self.dv_sum,
+            "split": self._portions[0],
+            "split_of": self._portions[1],
         }
 
     @property
@@ -141,27 +170,52 @@ class Attention:
         import torch
 
         fill = 0.0 if argument.access == "add" else torch.nan
-        if argument.operand.name == "dq_sum":
+        if argument.operand.name in ("dq_sum", *SHARED):
             backend = next(one for one in operator_of(kernel).backends if kernel in one.kernels)
-            given = {"seqlen_q": self.seqlen_q, "head_dim": self.head_dim}
-            sizes = derived_sizes(backend, Environment(given))
-            return self.lse.new_empty(self.batch, self.heads, sizes["dq_rows"], sizes["dq_columns"]), fill
+            sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads, "head_dim": self.head_dim}
+            sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
+            sizes |= derived_sizes(
+                backend, Environment(sizes, {"causal": self.causal}, multiprocessors=self.multiprocessors)
+            )
+            dtype = self.dtype if argument.dtype == "T" else torch.float32
+            return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill
         like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
         return torch.empty_like(like[argument.operand.name]), fill
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
-        self.expected(name_of(kernel, argument))
+        if argument.operand.name not in SHARED:
+            self.expected(name_of(kernel, argument))
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+        self,
+        kernel: KernelDescription,
+        argument: Tensor,
+        psels: Mapping[str, int],
+        results: Mapping[str, torch.Tensor],
     ) -> Check:
-        return self.compare(name_of(kernel, argument), actual)
+        import torch
+
+        operand, name = argument.operand.name, name_of(kernel, argument)
+        actual = results[operand]
+        if operand in SHARED:
+            return Check(None, None)  # as a part of dk and dv
+        if operand in SUMMED and "split" in results:
+            split = sums(results["split"], results["split_of"])
+            actual = with_tiles(actual, {tile: summed[SUMMED.index(operand)] for tile, summed in split.items()})
+        elif name.endswith("_of_split"):  # the other tiles are another kernel's to write
+            ones = {tile: torch.ones_like(one[0]) for tile, one in sums(*self._portions).items()}
+            split = with_tiles(torch.zeros_like(actual), ones)
+            if not bool((actual.isnan() | (split != 0)).all()):
+                return Check(None, None, f"{operand} was written outside of the split tiles")
+            actual = torch.where(split != 0, actual, self.tensors[f"{operand}_sum"].to(self.dtype))
+        return self.compare(name, actual)
 
     def compare(self, name: str, actual: torch.Tensor) -> Check:
         """Compares a result that was NaN before the launch, or zero where the kernel adds to it.
 
         ``name``: ``out``, ``lse``, ``delta``, ``dq``, ``dk``, ``dv``; of these three ``dq_added``, in fp32 before
-        sm_scale; ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale, but for dv.
+        sm_scale; ``dq_cleared``, zeros; ``dq_of_sum``, ``dq_sum`` scaled by sm_scale, but for dv; ``dk_of_split`` and
+        ``dv_of_split``, their sums as they are.
         """
         import torch
 
@@ -192,7 +246,7 @@ class Attention:
         gradient, _, what = name.partition("_")
         if gradient not in ("dq", "dk", "dv"):
             return self._forward
-        return self._around_sums if what in ("cleared", "of_sum") else self._backward
+        return self._around_sums if what in ("cleared", "of_sum", "of_split") else self._backward
 
     def _high(self, tensor: torch.Tensor, head: Head) -> torch.Tensor:
         return tensor[head].to(self.truth)
@@ -244,15 +298,16 @@ class Attention:
     def _around_sums(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
         """What the first and the last kernel of a Hopper backward do with their sums."""
         found = {}
-        for name, sums, scale in (
+        for name, given, scale in (
             ("dq", self.dq_rows, self.sm_scale),
             ("dk", self.dk_sum, self.sm_scale),
             ("dv", self.dv_sum, 1.0),
         ):
-            exact = self._high(sums, head)
+            exact = self._high(given, head)
             scaled = exact * scale
             found[f"{name}_cleared"] = exact.new_zeros(exact.shape)
-            found[f"{name}_of_sum"] = scaled.to(self.dtype).to(self.truth) if low else scaled
+            for what, true in (("of_sum", scaled), ("of_split", exact)):
+                found[f"{name}_{what}"] = true.to(self.dtype).to(self.truth) if low else true
         return found
 
 
@@ -286,4 +341,6 @@ def name_of(kernel: KernelDescription, argument: Tensor) -> str:
         return operand.removesuffix("sum") + ("added" if argument.access == "add" else "cleared")
     if f"{operand}_sum" in reads:
         return f"{operand}_of_sum"
+    if operand in SUMMED and "split" in reads:
+        return f"{operand}_of_split"
     return {"logsumexp": "lse"}.get(operand, operand)

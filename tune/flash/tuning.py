@@ -101,6 +101,7 @@ class FlashTuning:
             dtype=dtypes[str(problem.functional["T"])],
             device="cuda",
             truth=torch.float32,
+            multiprocessors=problem.functional.target.multiprocessors,
         )
 
     def draw(self, functional: Functional, random: Random) -> Shape:

@@ -106,8 +106,13 @@ class Product:
         _ = self.expected
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+        self,
+        kernel: KernelDescription,
+        argument: Tensor,
+        psels: Mapping[str, int],
+        results: Mapping[str, torch.Tensor],
     ) -> Check:
+        actual = results[argument.operand.name]
         if all(one.operand.name != "partial" for one in kernel.arguments if isinstance(one, Tensor)):
             return check_finite("d", actual) or self.expected.compare("d", actual.float())
         sizes = self._partial_sizes(psels)
@@ -178,8 +183,13 @@ class Parts:
         _ = self.truth
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+        self,
+        kernel: KernelDescription,
+        argument: Tensor,
+        psels: Mapping[str, int],
+        results: Mapping[str, torch.Tensor],
     ) -> Check:
+        actual = results[argument.operand.name]
         whole = actual.clone()
         for tile in self._split:
             whole[tile] = float("nan")
