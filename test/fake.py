@@ -44,6 +44,7 @@ UNCOVERED: dict[str, dict[str, Value]] = {"flash": {"BLOCK_DMODEL": 32}}
 UNMEASURED: dict[str, dict[str, Value]] = {
     "attn_fwd_hopper": {"BLOCK_DMODEL": 64},
     "attn_bwd_hopper_pair": {"BLOCK_DMODEL": 64, "CAUSAL": False},
+    "attn_bwd_hopper_shares": {},
     "attn_bwd_hopper_heads": {},
     "attn_bwd_hopper_parts": {"CAUSAL": False},
     "attn_bwd_hopper_dk_dv_parts": {"CAUSAL": False},

@@ -293,7 +293,7 @@ TEST("explain says why a backend cannot serve the very call: guard, arch, addres
   CHECK_EQ(wide.choice, std::string("BLOCK_DMODEL"));
   CHECK_EQ(wide.choice_value, std::string("256"));
   // It would compute 128 as 256, but no cell has it do so.
-  const BackendState narrow = state(bwd_call({.head_dim = 128}), "sm_90", 5);  // hopper_split
+  const BackendState narrow = state(bwd_call({.head_dim = 128}), "sm_90", 6);  // hopper_split
   CHECK_EQ(narrow.refusal, std::string("it has no image for this choice"));
   CHECK_EQ(narrow.choice_value, std::string("128"));
 }
