@@ -276,12 +276,12 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
     schedule=DFS,
 )
 
-# As that, but programs share the steps of all tiles evenly. What is left of a tile to another program costs both some
-# steps more: beyond one program a tile, each has at least two of 128 rows.
+# As that, but programs share the steps of all tiles evenly. A split tile costs each of its programs some steps more:
+# where there are more programs than tiles, each has at least two of 128 rows.
 _WALK = c.GROUP * tiles("seqlen_q", 128)
 _MOST = ceil_divide(_TILES * _WALK, choose(scalar("causal"), 4, 2))
 SHARES = minimum(maximum(_TILES, _MOST), multiprocessors())
-# dv and dk of the last two portions of a tile that a program leaves to others: bits 16 to 31 and 0 to 15 of fp32.
+# dv and dk of split tiles' portions, of which a program has two at most: bits 16 to 31 of fp32 each, then bits 0 to 15.
 SPLIT = Operand("split", ("splits", "halves", "split_rows", "split_columns"), contiguous=True)
 SPLIT_OF = Operand("split_of", ("splits",), "fp32", contiguous=True)
 OF_SPLIT = (
