@@ -470,6 +470,15 @@ class TuningDatabase:
                     list(row.values()),
                 )
 
+    def forget_winners(self, winners: Iterable[Winner]) -> None:
+        """Takes the winners of these bins back, all or none; what was measured stays."""
+        with self._transaction():
+            for one in winners:
+                self._db.execute(
+                    "DELETE FROM winner WHERE (arch, product, kernel, functional, bin) = (?, ?, ?, ?, ?)",
+                    [one.arch, one.product, one.kernel, one.functional, one.bin],
+                )
+
     def merge(self, path: str | os.PathLike[str], called: Path | None = None) -> int:
         """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. How many
         measurements, and timings of launch sequences.

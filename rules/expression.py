@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # What each code does to the numbers before it, as a postfix program has them; v2src/expression.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
@@ -68,6 +68,12 @@ class Expression:
         """The program of a stack machine: (code, name or constant), operands before what takes them."""
         argument = self.value if self.code == "constant" else self.name
         return [step for operand in self.operands for step in operand.postfix()] + [(self.code, argument)]
+
+    def with_other(self, part: Expression, other: Expression) -> Expression:
+        """The same with ``other`` wherever ``part`` stands in it."""
+        if self == part:
+            return other
+        return replace(self, operands=tuple(operand.with_other(part, other) for operand in self.operands))
 
 
 def _operation(code: str, *operands: Expression | int) -> Expression:

@@ -85,8 +85,11 @@ PREDICTED: dict[str, dict[str, tuple[float, float, str]]] = {
     "scale_rows_apply": {"BLOCK_M=64 MOST_SPLITS=4 num_warps=4": (1.0, 0.5, ALL_PROGRAMS)},
     # Alone: nothing is known of the first backend, so cells decide, and it runs where a hint asks for it.
     "attn_fwd_hopper_slim": {
-        "BLOCK_N=64 CONSUMERS=2 STAGES=2 GROUP_ROUNDS=0 OUT_IN_Q=0 Q_IN_REGISTERS=0 EARLY_WAIT=0"
-        " num_warps=4 maxnreg=168": (2.0, 0.0, WALK)
+        "BLOCK_N=64 CONSUMERS=2 STAGES=2 GROUP_ROUNDS=0 Q_SLOTS=1 Q_IN_REGISTERS=0 num_warps=4 maxnreg=168": (
+            2.0,
+            0.0,
+            WALK,
+        )
     },
 }
 # By family, the choices of what is predicted, where a kernel has them.

@@ -1,4 +1,4 @@
-"""How persistent programs share tiles out: attn_bwd_hopper_pair's own code, run as plain Python for each program."""
+"""How persistent programs share tiles out: the kernels' own code, run as plain Python for each program."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
 from aotriton.tritonsrc.flash import attn_bwd_hopper_pair as kernel
+from aotriton.tritonsrc.flash import hopper_forward
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, key heads, keys
@@ -69,3 +70,55 @@ def test_causal_tiles_are_dealt_out_evenly(batch: int, heads_k: int, keys: int) 
     """The busiest program has no more steps than a tenth above the mean, or than the longest tile."""
     steps = [sum(ceil((keys - key) / 128) for _, key in one) for one in dealt_out(batch, heads_k, keys, True)]
     assert max(steps) <= max(1.1 * sum(steps) / MULTIPROCESSORS, ceil(keys / 128))
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+@pytest.mark.parametrize("group_rounds", [0, 1, 4])
+@pytest.mark.parametrize(("batch", "heads", "queries"), SHAPES)
+def test_each_tile_of_the_forward_is_dealt_out_once(
+    batch: int, heads: int, queries: int, group_rounds: int, consumers: int
+) -> None:
+    """And every program has one, as its consumers expect. GROUP_ROUNDS is 0 where tiles are alike."""
+    of_programs = forward_tiles(batch * heads, queries, 64 * consumers, group_rounds)
+    assert all(of_programs), "a program without a tile"
+    everything = Counter((head, row) for one in of_programs for head, row, _ in one)
+    rows = range(0, queries, 64 * consumers)
+    assert everything == Counter((head, row) for head in range(batch * heads) for row in rows)
+
+
+@pytest.mark.parametrize(("batch", "heads", "queries"), [shape for shape in SHAPES if prod(shape) > 1e5])
+def test_causal_tiles_of_the_forward_are_dealt_out_evenly(batch: int, heads: int, queries: int) -> None:
+    """The busiest program has no more key tiles than an eighth above the mean, or than the longest tile."""
+    work = [sum(steps for _, _, steps in one) for one in forward_tiles(batch * heads, queries, 128, 4)]
+    assert max(work) <= max(1.125 * sum(work) / MULTIPROCESSORS, ceil(queries / KEYS))
+
+
+KEYS = 128  # of a step of the forward
+
+
+def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> list[list[tuple[int, int, int]]]:
+    """Head, first row and key tiles of each tile that each program of a call takes, heads not packed."""
+    programs = min(MULTIPROCESSORS, ceil(queries / rows) * heads)
+    causal = group_rounds > 0
+    gl = SimpleNamespace(
+        where=lambda this, a, b: a if this else b,
+        cdiv=lambda a, b: -(-a // b),
+        minimum=min,
+        static_assert=lambda *_: None,
+        constexpr=int,
+    )
+    space: dict[str, Any] = {"gl": gl, "special": {"%nctaid.x": programs}.get, "quotient": lambda a, b: a // b}
+    for name in ("heads_of_group", "dealt", "order", "tile_at"):
+        space[name] = FunctionType(getattr(hopper_forward, name).fn.__code__, space, name)
+    of_call = space["order"](heads, queries, rows, causal, group_rounds)
+    found = []
+    for program in range(programs):
+        mine, state = [], (0, 0, program)
+        while True:
+            *state, row, head, tiles = space["tile_at"](*of_call, *state, queries, 0, rows, KEYS, causal)
+            if not tiles:
+                break
+            mine.append((head, row, tiles))
+            state[1] += 1
+        found.append(mine)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,22 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     assert images(database, other) == {slow}
     assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
     assert database.spills()[fast] == 8
+
+
+def test_a_winner_of_another_time_is_forgotten(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel has no such parameter any more; what was measured stays, and other bins keep their winners."""
+    monkeypatch.setattr(module, "compile_images", Compiler())
+    store = ImageStore(tmp_path / "store")
+    settle(database, [functional()], store, 1)
+    (winner,) = database.winners()
+    other = bin_text(KERNEL.tuning_keys, (64, 64, 1))
+    database.put_winners([replace(winner, bin=other, psels={"BLOCK_M": 64, "BLOCK_N": 64, "OUT_IN_Q": 1})])
+    before = database.outcomes()
+    settle(database, [functional()], store, 1)
+    assert database.winners() == [winner]
+    assert database.outcomes() == before
 
 
 def test_what_does_not_compile_is_tried_once(

@@ -159,44 +159,56 @@ def test_impossible_configs_are_skipped_before_they_are_compiled() -> None:
 
 
 def test_the_hopper_forward_has_its_own_restrictions() -> None:
-    """Consumers without rows, accumulators beyond their registers and idle stages are skipped; known good ones stay."""
+    """Consumers without rows, accumulators beyond their registers, idle stages and places are skipped; known good ones
+    stay.
+    """
     at = (8192, 8192, 8)
     wide = reasons(problem("attn_fwd_hopper", 128, at, ADDRESSING="descriptor"))
-    config = "BLOCK_N={} CONSUMERS={} STAGES={} GROUP_ROUNDS=0 OUT_IN_Q={} Q_IN_REGISTERS={} EARLY_WAIT=0"
-    config += " num_warps=4 maxnreg={}"
-    assert "registers" in wide[config.format(128, 3, 2, 0, 0, 128)]
-    assert "shared memory" in wide[config.format(128, 2, 4, 0, 0, 168)]
-    assert "stage" in wide[config.format(64, 2, 2, 1, 0, 168)]
-    assert "maxnreg" in wide[config.format(128, 2, 2, 0, 0, 128)]
+    config = "BLOCK_N={} CONSUMERS={} STAGES={} GROUP_ROUNDS=0 Q_SLOTS={} Q_IN_REGISTERS={} num_warps=4 maxnreg={}"
+    assert "registers" in wide[config.format(128, 3, 2, 1, 0, 128)]
+    assert "shared memory" in wide[config.format(128, 2, 4, 1, 0, 168)]
+    assert "stage" in wide[config.format(64, 2, 2, 2, 0, 168)]
+    assert "maxnreg" in wide[config.format(128, 2, 2, 2, 0, 128)]
+    assert "second place" in wide[config.format(128, 2, 2, 1, 0, 168)]
+    assert "leaves its place" in wide[config.format(128, 2, 2, 2, 1, 168)]
+    halves = "BLOCK_N=128 CONSUMERS=2 STAGES=2 GROUP_ROUNDS=0 Q_SLOTS=2 Q_IN_REGISTERS=0 OUT_PIECES=2"
+    assert "all of Out" in wide[f"{halves} num_warps=4 maxnreg=168"]
+    causal = reasons(problem("attn_fwd_hopper", 64, at, ADDRESSING="descriptor", CAUSAL=True))
+    tall = "BLOCK_N=64 CONSUMERS=3 STAGES=2 GROUP_ROUNDS=4 Q_SLOTS=2 Q_IN_REGISTERS=0 num_warps=4 maxnreg=128"
+    assert tall in causal
     short = [
         dict(s.psels) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates
     ]
     assert {psels["CONSUMERS"] for psels in short} == {1}
     for head_dim, good in (
-        (64, (128, 3, 4, 0, 0, 128)),
-        (64, (128, 2, 4, 0, 1, 168)),
-        (128, (128, 2, 2, 0, 1, 168)),
-        (128, (128, 2, 3, 1, 0, 168)),
-        (256, (64, 2, 2, 1, 0, 168)),
+        (64, (128, 3, 4, 2, 0, 128)),
+        (64, (128, 2, 4, 1, 1, 168)),
+        (128, (128, 2, 2, 1, 1, 168)),
+        (128, (128, 2, 2, 2, 0, 168)),
     ):
         found = space(problem("attn_fwd_hopper", head_dim, at, ADDRESSING="descriptor"))
         assert config.format(*good) in {spec.config for spec in found.candidates}
+    ring = "BLOCK_N=64 CONSUMERS=2 STAGES=4 GROUP_ROUNDS=0 Q_SLOTS=1 Q_IN_REGISTERS=0 OUT_PIECES=2 TURNS=1 RING=1"
+    found = space(problem("attn_fwd_hopper", 256, at, ADDRESSING="descriptor"))
+    assert f"{ring} num_warps=4 maxnreg=168" in {spec.config for spec in found.candidates}
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_columns_in_two_parts_fill_registers_and_shared_memory(causal: bool) -> None:
-    """96 columns leave two consumers room for 128 keys, three for 64; 192 leave two of them room
-    for 64, in three stages where Out lies in Q's place, else in two, or for 128, in a ring of three slots.
+    """96 columns leave two consumers room for 128 keys, three for 64; 192 leave two of them room for 64, or for 128 in
+    a ring of three slots, where Out is staged in halves. Q has a second place or Out is whole, if that leaves room.
     """
     tiles: dict[int, set[tuple[int, ...]]] = {}
     for head_dim in (96, 192):
         one = problem("attn_fwd_hopper_slim", head_dim, (8192, 8192, 8), CAUSAL=causal, ADDRESSING="descriptor")
         found = [dict(spec.psels) for spec in space(one).candidates]
-        names = "BLOCK_N", "CONSUMERS", "STAGES", "OUT_IN_Q", "RING"
+        names = "BLOCK_N", "CONSUMERS", "STAGES", "Q_SLOTS", "OUT_PIECES", "RING"
         tiles[head_dim] = {tuple(psels[name] for name in names) for psels in found}
-    two = {(128, 2, 3, 0, 0), (128, 2, 4, 1, 0), (64, 2, 6, 0, 0), (64, 2, 6, 1, 0)}
-    assert tiles[96] == two | {(64, 3, 6, 0, 0), (64, 3, 6, 1, 0)}
-    assert tiles[192] == {(64, 2, 2, 0, 0), (64, 2, 3, 1, 0), (128, 2, 3, 1, 1)}
+    two = {(128, 2, 3, 1, 1, 0), (128, 2, 3, 2, 1, 0), (64, 2, 6, 1, 1, 0), (64, 2, 6, 2, 1, 0)}
+    assert tiles[96] == two | {(64, 3, 6, 1, 1, 0), (64, 3, 5, 2, 2, 0), (64, 3, 4, 2, 1, 0)}
+    pairs = {(64, 2, 2, 1, 1, 0), (64, 2, 3, 1, 2, 0), (64, 2, 2, 2, 2, 0)}
+    rings = {(64, 2, 5, 1, 1, 1), (64, 2, 4, 2, 2, 1), (64, 2, 3, 2, 1, 1), (128, 2, 3, 1, 2, 1)}
+    assert tiles[192] == pairs | rings
 
 
 def test_known_good_configs_stay() -> None:

@@ -9,6 +9,7 @@ from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.rows import Winner
 from aotriton.tune.compiled import FACTS
 from aotriton.tune.recompile import Compile
 from aotriton.tune.session import decide_siblings
@@ -22,7 +23,8 @@ def settle(
     compiler: Compile | None = None,
 ) -> int:
     """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
-    until none of it is known to spill, here or by another ``compiler``.
+    until none of it is known to spill, here or by another ``compiler``. A winner whose parameters its kernel has no
+    more wins nothing: its bin borrows until it is measured again.
 
     Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
     """
@@ -32,6 +34,9 @@ def settle(
         asked.setdefault((group[0].arch, group[0].kernel), {}).update({str(one): one for one in group})
         for product in database.products(group[0].arch):
             decide_siblings(database, group[0], product.name)
+    for (arch, kernel), named in asked.items():
+        mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
+        database.forget_winners(one for one in mine if not _sayable(named[one.functional], one))
     compiled, failed = 0, set[str]()
     while True:
         known = database.spills()
@@ -53,3 +58,11 @@ def settle(
                 compiled += 1
             else:
                 failed.add(spec.name)
+
+
+def _sayable(functional: Functional, winner: Winner) -> bool:
+    try:
+        ImageSpec.of(functional, winner.psels, winner.copts)
+    except ValueError:
+        return False
+    return True

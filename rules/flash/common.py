@@ -191,15 +191,15 @@ GUARD_Q, GUARD_K = (
 
 
 def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
-    """A kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, which the
-    side that names BLOCK_DMODEL has.
+    """A kernel's arguments with two descriptors for each, of the first part of the columns and of the rest, in place of
+    BLOCK_DMODEL.
     """
     whole = [one for one in arguments if isinstance(one, Tensor) and one.block]
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
         def side(one: Side) -> Side:
-            named = one.postfix() if isinstance(one, Expression) else [("psel", one)]
-            return columns if ("psel", "BLOCK_DMODEL") in named else one
+            named = psel(one) if isinstance(one, str) else one
+            return named.with_other(psel("BLOCK_DMODEL"), columns) if isinstance(named, Expression) else one
 
         return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 

@@ -69,6 +69,7 @@ def _tiles(rows: Expression | int) -> Expression:
     return ceil_divide(size("seqlen_q") * c.PACKED, rows) * ceil_divide(size("heads_q"), c.PACKED) * size("batch")
 
 
+OUT_PIECES = psel("OUT_PIECES")
 LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
@@ -79,7 +80,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, c.PACKED_ROWS, packed=c.PACKED),
+        Tensor("Out", OUT, (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES)), packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,
@@ -87,7 +88,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Number("batch", "i32", size("batch")),
         Number("log2_packed", "i32", LOG2_PACKED),
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
-        *c.constexprs("GROUP_ROUNDS", "OUT_IN_Q", "Q_IN_REGISTERS", "EARLY_WAIT", "TURNS", "RING"),
+        *c.constexprs("GROUP_ROUNDS", "Q_SLOTS", "Q_IN_REGISTERS", "OUT_PIECES", "TURNS", "RING"),
     ),
     choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
     psels=(
@@ -98,12 +99,13 @@ ATTN_FWD_HOPPER = KernelDescription(
                 "CONSUMERS": (1, 2, 3),
                 "STAGES": (2, 3, 4, 5, 6),
                 "GROUP_ROUNDS": (0, 1, 2, 4, 8),
-                "OUT_IN_Q": (0, 1),
+                "Q_SLOTS": (1, 2),
                 "Q_IN_REGISTERS": (0, 1),
-                "EARLY_WAIT": (0, 1),
             },
         ),
-        *by_vendor({"TURNS": 0, "RING": 0}, cuda={"TURNS": (0, 1), "RING": (0, 1)}),
+        *by_vendor(
+            {"OUT_PIECES": 1, "TURNS": 0, "RING": 0}, cuda={"OUT_PIECES": (1, 2), "TURNS": (0, 1), "RING": (0, 1)}
+        ),
     ),
     # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
     # consumers take over what the producer does not need.

@@ -13,7 +13,8 @@ REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the produce
 OTHER_REGISTERS = 24  # addresses, row sums, barriers
 KEYS = 128  # of a program of the backward
 MOST_ROWS = 512  # of K in all stages: more bring nothing
-FEWEST_KEYS_OF_TURNS = 2048
+FEWEST_KEYS_OF_TURNS = 512
+BARRIERS = 512  # bytes beside the tiles
 
 
 def _idle_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -43,8 +44,23 @@ def _other_registers(functional: Functional, keys: Mapping[str, int], config: Co
     return config["maxnreg"] != (128 if config["CONSUMERS"] == 3 else 168)  # for 16 warps with padding, or 8 and 12
 
 
-def _one_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return keys["waves"] == 1 and not config["OUT_IN_Q"]
+def _kept_apart(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["Q_SLOTS"] == 2 and (bool(config["Q_IN_REGISTERS"]) or keys["waves"] == 1)
+
+
+def _one_place(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    two = {**config, "Q_SLOTS": 2}
+    possible = not any(rule(functional, keys, two) for rule in (_kept_apart, _too_much_shared))
+    return config["Q_SLOTS"] == 1 and possible
+
+
+def _needless_pieces(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["OUT_PIECES"] == 2 and not _too_much_shared(functional, keys, {**config, "OUT_PIECES": 1})
+
+
+def _passes_too_many(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    passed = (ROWS * config["CONSUMERS"] - 1) // config["BLOCK_N"] if functional["CAUSAL"] else 0
+    return passed * (2 if config["RING"] else 1) >= config["STAGES"]
 
 
 def _one_order(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -70,14 +86,14 @@ def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Conf
 
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    own = config["CONSUMERS"] * ROWS * (1 if config["OUT_IN_Q"] else 2)
+    own = config["CONSUMERS"] * ROWS
     of_slot = config["BLOCK_N"] * (1 if config["RING"] else 2)
-    rows = own + config["STAGES"] * of_slot
-    return rows * _head_dim(functional) * ELEMENT > functional.target.shared_limit
+    rows = own * config["Q_SLOTS"] + own // config["OUT_PIECES"] + config["STAGES"] * of_slot
+    return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.target.shared_limit
 
 
 def _needless_ring(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    pairs = {**config, "RING": 0, "STAGES": 2}
+    pairs = {**config, "RING": 0, "STAGES": 3}
     needed = config["STAGES"] > 2 and _too_much_shared(functional, keys, pairs)
     return bool(config["RING"]) and not needed
 
@@ -119,7 +135,11 @@ FORWARD_RESTRICTIONS = (
     # An idle stage costs nothing but shared memory, which nothing else asks for.
     Restriction("one more stage fits", _too_few_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
-    Restriction("a program with one tile has Q's memory free for Out", _one_tile, certain=False),
+    Restriction("Q in registers leaves its place, and a program with one tile needs no other", _kept_apart),
+    # The next tile's Q is then there early.
+    Restriction("there is room for a second place of Q", _one_place, certain=False),
+    Restriction("there is room for all of Out", _needless_pieces, certain=False),
+    Restriction("a consumer lets more steps pass than there are slots", _passes_too_many),
     Restriction("GROUP_ROUNDS is 0 where tiles are alike, and 1 where there is one round of them", _one_order),
     Restriction("one consumer has nobody to take turns with", _needless_turns),
     # With few steps a tile, what consumers do at its ends keeps them apart.
@@ -127,5 +147,5 @@ FORWARD_RESTRICTIONS = (
     # A spill makes every matrix product wait for the one before.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
-    Restriction("a ring has three slots, where two of keys and values do not fit", _needless_ring),
+    Restriction("a ring has three slots or more, where three of keys and values do not fit", _needless_ring),
 )

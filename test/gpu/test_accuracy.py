@@ -186,6 +186,24 @@ def test_scale_is_the_callers() -> None:
             check(name, outputs[name].view, reference, low_precision)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 192, 256])
+def test_scores_may_rise_from_step_to_step(head_dim: int, causal: bool, dtype: str) -> None:
+    """Keys are gone through from the last: exponentials of every second row rise by 2^23 in 64 keys, others fall."""
+    case = Case(Problem(seqlen_q=700, seqlen_k=700, head_dim=head_dim, causal=causal, dtype=dtype))
+    case.sm_scale = 0.125
+    case.q[..., 0] = torch.tensor([4.0, -4.0], device="cuda").repeat(350)
+    case.k[..., 0] = torch.arange(700, 0, -1, device="cuda") * 0.5
+    outputs = case.outputs()
+    case.launch(outputs)
+    torch.cuda.synchronize()
+    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, causal)
+    reference, low_precision = truth(*inputs), ordinary(*inputs)
+    for name in ("out", "logsumexp", "dv", "dk", "dq"):
+        check(name, outputs[name].view, reference, low_precision)
+
+
 @pytest.mark.parametrize("head_dim", [64, 72])
 def test_scale_has_a_default(head_dim: int) -> None:
     """Left out, or zero, it is 1 / sqrt(head_dim): forward and backward give the bits that they give with that."""

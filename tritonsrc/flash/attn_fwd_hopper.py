@@ -28,9 +28,9 @@ def attn_fwd_hopper(
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
     GROUP_ROUNDS: gl.constexpr,
-    OUT_IN_Q: gl.constexpr,
+    Q_SLOTS: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
-    EARLY_WAIT: gl.constexpr,
+    OUT_PIECES: gl.constexpr,
     TURNS: gl.constexpr,
     RING: gl.constexpr,
 ):
@@ -46,5 +46,5 @@ def attn_fwd_hopper(
     forward(
         (Q,), (K,), (V,), (Out,), L, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
         batch, log2_packed,
-        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING,
+        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
     )  # fmt: skip

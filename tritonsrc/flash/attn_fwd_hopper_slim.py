@@ -39,9 +39,9 @@ def attn_fwd_hopper_slim(
     BLOCK_DMODEL: gl.constexpr,
     CAUSAL: gl.constexpr,
     GROUP_ROUNDS: gl.constexpr,
-    OUT_IN_Q: gl.constexpr,
+    Q_SLOTS: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr,
-    EARLY_WAIT: gl.constexpr,
+    OUT_PIECES: gl.constexpr,
     TURNS: gl.constexpr,
     RING: gl.constexpr,
 ):
@@ -53,5 +53,5 @@ def attn_fwd_hopper_slim(
     forward(
         (Q, QRest), (K, KRest), (V, VRest), (Out, OutRest), L, store_lse, sm_scale, num_heads_q, num_heads_k,
         max_seqlen_q, max_seqlen_k, batch, log2_packed,
-        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, OUT_IN_Q, Q_IN_REGISTERS, EARLY_WAIT, TURNS, RING,
+        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
     )  # fmt: skip
