@@ -180,9 +180,8 @@ def plan(
                         except ValueError as error:
                             if needed:
                                 complete = False
-                                problems.append(
-                                    f"{where(functional)} {row.bin}: a winner of another time, which tune.py --decide forgets: {error}"
-                                )
+                                stale = "a winner of another time, which tune.py --decide forgets"
+                                problems.append(f"{where(functional)} {row.bin}: {stale}: {error}")
                 if absent:
                     missing.append(Missing(functional, tuple(sorted(absent))))
                 elif complete and (any(present) or worth):
