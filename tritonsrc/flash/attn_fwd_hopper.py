@@ -39,9 +39,10 @@ def attn_fwd_hopper(
     num_heads_q / num_heads_k. `sm_scale` must not be negative.
 
     K, V: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_N, BLOCK_DMODEL]; Q, Out: of
-    [batch, heads / packed, seqlen, packed, head_dim], with boxes [1, 1, 64 / packed, packed, BLOCK_DMODEL], which the
-    compiler takes for [1, 1, 64, 1, BLOCK_DMODEL]: the same bytes in the same place. CAUSAL needs max_seqlen_q ==
-    max_seqlen_k. L, contiguous fp32 [batch, num_heads_q, max_seqlen_q], is untouched when store_lse is 0.
+    [batch, heads / packed, seqlen, packed, head_dim], with boxes [1, 1, 64 / packed, packed, BLOCK_DMODEL], Out's of
+    BLOCK_DMODEL / OUT_PIECES columns, which the compiler takes for [1, 1, 64, 1, ...]: the same bytes in the same
+    place. CAUSAL needs max_seqlen_q == max_seqlen_k. L, contiguous fp32 [batch, num_heads_q, max_seqlen_q], is
+    untouched when store_lse is 0.
     """
     forward(
         (Q,), (K,), (V,), (Out,), L, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,

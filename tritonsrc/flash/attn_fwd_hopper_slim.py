@@ -48,7 +48,8 @@ def attn_fwd_hopper_slim(
     """Grid and arguments as attn_fwd_hopper's, with BLOCK_DMODEL the sum of two powers of two.
 
     Q, K, V, Out: boxes of as many columns as the first, QRest, KRest, VRest, OutRest: of as many as the second, and of
-    as many rows. Each pair is of one tensor. STAGES of a RING: keys or values of one step.
+    as many rows; Out's and OutRest's of a half of them with two OUT_PIECES. Each pair is of one tensor. STAGES of a
+    RING: keys or values of one step.
     """
     forward(
         (Q, QRest), (K, KRest), (V, VRest), (Out, OutRest), L, store_lse, sm_scale, num_heads_q, num_heads_k,
