@@ -81,6 +81,12 @@ class Recorded:
         cell = tuple(int(part.partition("=")[2]) for part in one.bin.split())
         return Problem(functional, cell, tuple(one.shape.items()))
 
+    @property
+    def sayable(self) -> bool:
+        """Whether the kernel still has the choices that were recorded, so that its images can be named."""
+        psels, copts = ({one.name for one in of} for of in (self.problem.kernel.psels, self.problem.kernel.copts))
+        return {name for name, _ in self.recording.configs[0]} - copts == psels
+
     @cached_property
     def specs(self) -> list[ImageSpec]:
         """In the order of the configs."""
@@ -106,10 +112,13 @@ class Recorded:
 
 
 class Recordings:
-    """Recordings as machines look into them: by problem and by image."""
+    """Recordings as machines look into them: by problem and by image. Without those of a kernel whose choices have
+    changed since, which can only be searched.
+    """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        self.all = [Recorded(one) for one in load(RECORDINGS) if not names or one.name in names]
+        every = [Recorded(one) for one in load(RECORDINGS) if not names or one.name in names]
+        self.all = [one for one in every if one.sayable]
         self._by_problem = {
             (one.recording.kernel, one.recording.functional, one.recording.bin): one for one in self.all
         }
@@ -262,8 +271,12 @@ class Processes:
     def wait(self) -> None:
         from distributed import Client
 
+        until = time.monotonic() + 600
         with Client(self.address, set_as_default=False, timeout=60) as client:
-            client.wait_for_workers(2 * self.machines, timeout=600)
+            while len(client.scheduler_info(n_workers=-1)["workers"]) < 2 * self.machines:
+                if any(one.poll() is not None for one in self._others) or time.monotonic() > until:
+                    raise RuntimeError(f"the simulated machines do not start: {self._said.name} says why")
+                time.sleep(0.1)
 
     def cpu(self) -> tuple[float, float, float]:
         """Seconds of processor time so far: of this process, of the scheduler, and of what simulates machines."""
