@@ -36,7 +36,7 @@ from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from recording import Recording, load
+from recording import Config, Recording, load
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import TuningDatabase
@@ -53,6 +53,7 @@ from aotriton.tune.problems import Problem
 from aotriton.tune.progress import Progress
 from aotriton.tune.search import DEFAULT
 from aotriton.tune.session import EXHAUSTIVE, Plan, tune
+from aotriton.tune.settle import sayable
 from aotriton.tune.worker import Device, Race, Request, Result
 
 HERE = Path(__file__).resolve().parent
@@ -81,24 +82,18 @@ class Recorded:
         cell = tuple(int(part.partition("=")[2]) for part in one.bin.split())
         return Problem(functional, cell, tuple(one.shape.items()))
 
-    @property
-    def sayable(self) -> bool:
-        """Whether the kernel still has the choices that were recorded, so that its images can be named."""
-        psels, copts = ({one.name for one in of} for of in (self.problem.kernel.psels, self.problem.kernel.copts))
-        return {name for name, _ in self.recording.configs[0]} - copts == psels
+    def parts(self, config: Config) -> tuple[dict[str, int], dict[str, int]]:
+        """The psels and the copts."""
+        psels = {one.name for one in self.problem.kernel.psels}
+        return (
+            {name: value for name, value in config if name in psels},
+            {name: value for name, value in config if name not in psels},
+        )
 
     @cached_property
     def specs(self) -> list[ImageSpec]:
         """In the order of the configs."""
-        psels = {one.name for one in self.problem.kernel.psels}
-        return [
-            ImageSpec.of(
-                self.problem.functional,
-                {name: value for name, value in config if name in psels},
-                {name: value for name, value in config if name not in psels},
-            )
-            for config in self.recording.configs
-        ]
+        return [ImageSpec.of(self.problem.functional, *self.parts(config)) for config in self.recording.configs]
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -118,7 +113,7 @@ class Recordings:
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         every = [Recorded(one) for one in load(RECORDINGS) if not names or one.name in names]
-        self.all = [one for one in every if one.sayable]
+        self.all = [one for one in every if sayable(one.problem.functional, *one.parts(one.recording.configs[0]))]
         self._by_problem = {
             (one.recording.kernel, one.recording.functional, one.recording.bin): one for one in self.all
         }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.rows import Winner
 from aotriton.tune.compiled import FACTS
 from aotriton.tune.recompile import Compile
 from aotriton.tune.session import decide_siblings
@@ -36,7 +35,7 @@ def settle(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not _sayable(named[one.functional], one))
+        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.psels, one.copts))
     compiled, failed = 0, set[str]()
     while True:
         known = database.spills()
@@ -60,9 +59,10 @@ def settle(
                 failed.add(spec.name)
 
 
-def _sayable(functional: Functional, winner: Winner) -> bool:
+def sayable(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
+    """Whether the functional's kernel has these parameters today."""
     try:
-        ImageSpec.of(functional, winner.psels, winner.copts)
+        ImageSpec.of(functional, psels, copts)
     except ValueError:
         return False
     return True
