@@ -1,8 +1,6 @@
 #include "build.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -16,8 +14,6 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-constexpr int64_t kMostPrograms[3] = {INT32_MAX, 65535, 65535};  // along x, y and z
-
 constexpr size_t align_up(size_t value, size_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 }  // namespace
@@ -30,27 +26,22 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.workspace_bytes = 0;
   made_.empty = false;
   made_.part = made_.last_part = nullptr;
+  made_.part_steps = nullptr;
   made_.launch_count = 0;
   made_.argument_count = made_.place_count = 0;
-  made_.byte_count = 0;
+  byte_count_ = 0;
   overflow_ = false;
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
     const View& view = call[slot];
     const OperandInfo& operand = call.info->operands[slot];
     const size_t place = call.from[slot];
-    made_.data[place] = view.data;
+    data_[place] = view.data;
     const bool given = view.sizes && (view.data || !operand.optional);
-    made_.extents[place] = given ? extent(operand, view) : 0;
+    extents_[place] = given ? extent(operand, view) : 0;
     for (size_t i = 0; given && i < operand.dims.size(); ++i)
-      if (view.sizes[i] == 0) made_.extents[place] = 0;
+      if (view.sizes[i] == 0) extents_[place] = 0;
   }
-  made_.data[kWorkspaceSlot] = call.workspace;
-}
-
-void Builder::keep_key(const Call& call) noexcept {
-  write_key(call, made_.key);
-  made_.hash = hash_of(call);
-  if (call.hints) made_.hints = *call.hints;
+  data_[call.info->operands.size()] = call.workspace;
 }
 
 Error Builder::prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
@@ -58,11 +49,12 @@ Error Builder::prepare_parts(const Call& call, const Device& device, const Piece
   begin(call, device);
   made_.part_count = call.sizes[call.info->cut] / pieces.size;
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
-    made_.part_steps[call.from[slot]] = step_of(call, slot, pieces.size);
+    part_steps_[call.from[slot]] = step_of(call, slot, pieces.size);
+  made_.part_steps = part_steps_;
   made_.workspace_bytes = parts[0]->workspace_bytes;
   if (parts[1]) made_.workspace_bytes = std::max(made_.workspace_bytes, parts[1]->workspace_bytes);
   if (made_.workspace_bytes)
-    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, made_.data, made_.extents));
+    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, data_, extents_));
   made_.part = parts[0];
   made_.last_part = parts[1];
   return Error::success;
@@ -73,66 +65,45 @@ void Builder::prepare_empty(const Call& call, const Device& device) noexcept {
   made_.empty = true;
 }
 
-Error Builder::workspace_size(Call& call, const Dispatch& dispatch, size_t* bytes) noexcept {
-  AOTRITON_TRY(place_workspace(call, dispatch));
-  *bytes = made_.workspace_bytes;
-  return Error::success;
-}
-
-Error Builder::prepare(Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept {
+Error Builder::prepare(const Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept {
   begin(call, device);
-  AOTRITON_TRY(place_workspace(call, dispatch));
+  made_.workspace_bytes = dispatch.workspace.bytes;
+  offsets_of_workspace_ = dispatch.workspace.offsets;
   if (made_.workspace_bytes && call.workspace && call.workspace_size < made_.workspace_bytes)
     return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", call.info->name,
                 call.workspace_size, made_.workspace_bytes);
   if (made_.workspace_bytes)
-    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, made_.data, made_.extents));
+    AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, data_, extents_));
   const BackendInfo& backend = dispatch.chosen();
   for (size_t i = 0; i < backend.kernels.size(); ++i) {
-    const Entry& entry = dispatch.kernels[i].entry();
     log_first_use(dispatch, i);
-    AOTRITON_TRY(add(call, device, *backend.kernels[i], *entry.image, entry.psels, stream));
+    AOTRITON_TRY(
+        add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, stream));
   }
   return Error::success;
 }
 
-Error Builder::prepare(Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
-                       Stream stream) noexcept {
+Error Builder::prepare(const Call& call, const Device& device, const KernelInfo& kernel, Image& image,
+                       const int32_t* psels, Stream stream) noexcept {
+  KernelPlan plan;
+  if (const Misfit misfit = plan_kernel(call, kernel, image, psels, device.facts.place, nullptr, &plan))
+    return refuse(call, misfit);
   begin(call, device);
-  return add(call, device, kernel, image, psels, stream);
+  return add(call, device, kernel, plan, image, stream);
 }
 
-Error Builder::place_workspace(Call& call, const Dispatch& dispatch) noexcept {
-  AOTRITON_TRY(lay_out(call, dispatch, &workspace_));
-  made_.workspace_bytes = workspace_.bytes;
-  return Error::success;
-}
-
-Error Builder::add(const Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
-                   Stream stream) noexcept {
-  PreparedLaunch& launch = made_.launches[made_.launch_count];
+Error Builder::add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan,
+                   Image& image, Stream stream) noexcept {
+  if (!plan.has_programs) return Error::success;
+  PreparedLaunch& launch = launches_[made_.launch_count++];
   launch.image = &image;
-  const Environment environment = {&call, psels, device.facts.place.multiprocessors, 0};
-  bool has_programs = true;
-  for (int axis = 0; axis < 3; ++axis) {
-    int64_t programs;
-    if (!evaluate(kernel.grid[axis], environment, &programs) || programs < 0 || programs > kMostPrograms[axis])
-      return fail(Error::not_supported, "%s: more than %" PRId64 " programs of %s along %c", call.info->name,
-                  kMostPrograms[axis], kernel.name, "xyz"[axis]);
-    launch.grid[axis] = static_cast<uint32_t>(programs);
-    has_programs &= programs > 0;
-  }
-  if (!has_programs) return Error::success;  // no driver launches none
-  ++made_.launch_count;
+  std::copy_n(plan.grid, 3, launch.grid);
   AOTRITON_TRY(load_image(device, image, stream, &launch.function));
-  if (uint64_t{launch.grid[0]} * image.threads > device.driver->most_threads_x)
-    return fail(Error::not_supported, "%s: %s has more threads of %s along x than can be launched", call.info->name,
-                device.driver->name, kernel.name);
-
   launch.first = made_.argument_count;
-  kernel_begin_ = made_.byte_count = static_cast<uint32_t>(align_up(made_.byte_count, alignof(TensorMap)));
+  kernel_begin_ = byte_count_ = static_cast<uint32_t>(align_up(byte_count_, alignof(TensorMap)));
   descriptors_ = 0;
-  for (const Argument& argument : kernel.arguments) AOTRITON_TRY(add_argument(call, argument, environment, image));
+  const int64_t* number = plan.numbers;
+  for (const Argument& argument : kernel.arguments) AOTRITON_TRY(add_argument(call, argument, image, &number));
   put<void*>(nullptr);  // global scratch
   put<void*>(nullptr);  // profile scratch
   if (overflow_) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
@@ -145,20 +116,20 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
   return Error::success;
 }
 
-Error Builder::add_argument(const Call& call, const Argument& argument, const Environment& environment,
-                            const Image& image) noexcept {
+// `number`: the next of the plan's.
+Error Builder::add_argument(const Call& call, const Argument& argument, const Image& image,
+                            const int64_t** number) noexcept {
   const View& view = call[argument.slot];
   switch (argument.pass) {
-    case Pass::tensor:
-      if (argument.block && image.descriptor_count) {
-        note_place(call, argument.slot, true);
-        int64_t packed = 0;  // of the second dimension, where the description has so many side by side
-        if (!argument.value.code.empty()) AOTRITON_TRY(number(call, argument, environment, &packed));
-        return add_map(call.info->slot(argument.slot), view, packed, image);
-      }
-      note_place(call, argument.slot, false);
+    case Pass::tensor: {
+      // Of the second dimension, where the description has so many side by side.
+      const int64_t packed = argument.value.code.empty() ? 0 : *(*number)++;
+      const bool map = argument.block && image.descriptor_count;
+      note_place(call, argument.slot, map);
+      if (map) return add_map(call.info->slot(argument.slot), view, packed, image);
       put(view.data);
       return Error::success;
+    }
     case Pass::stride:
       if (argument.block && image.descriptor_count) return Error::success;  // the descriptor has it
       // A kernel may take a stride as i32 where tensors are small: the driver reads the leading bytes, which on the
@@ -168,27 +139,13 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const En
     case Pass::fp32:
       put(call.scalars[argument.slot].real);
       return Error::success;
-    default:
-      return add_number(call, argument, environment);
+    case Pass::i32:
+      put(static_cast<int32_t>(*(*number)++));
+      return Error::success;
+    case Pass::i64:
+      put(*(*number)++);
+      return Error::success;
   }
-}
-
-Error Builder::number(const Call& call, const Argument& argument, const Environment& environment,
-                      int64_t* value) noexcept {
-  const bool fits = evaluate(argument.value, environment, value);
-  if (!fits || (argument.pass == Pass::i32 && (*value < INT32_MIN || *value > INT32_MAX)))
-    return fail(Error::not_supported, "%s: a size is beyond what kernels count in %d bits", call.info->name,
-                argument.pass == Pass::i32 ? 32 : 63);
-  return Error::success;
-}
-
-Error Builder::add_number(const Call& call, const Argument& argument, const Environment& environment) noexcept {
-  int64_t value;
-  AOTRITON_TRY(number(call, argument, environment, &value));
-  if (argument.pass == Pass::i32)
-    put(static_cast<int32_t>(value));
-  else
-    put(value);
   return Error::success;
 }
 
@@ -255,12 +212,12 @@ void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
     return;
   }
   places_[made_.place_count++] = {made_.argument_count,
-                                  static_cast<uint8_t>(of_workspace ? kWorkspaceSlot : call.from[slot]), map,
-                                  of_workspace ? workspace_.offsets[slot] : 0};
+                                  of_workspace ? kWorkspaceSlot : call.from[slot], map,
+                                  of_workspace ? offsets_of_workspace_[slot] : 0};
 }
 
 void* Builder::reserve(size_t size, size_t alignment) noexcept {
-  const size_t begin = align_up(made_.byte_count, alignment);
+  const size_t begin = align_up(byte_count_, alignment);
   if (made_.argument_count == kMaxArguments || begin + size > kernel_begin_ + kMaxKernelBytes ||
       begin + size > kMaxBytes) {
     overflow_ = true;
@@ -268,7 +225,7 @@ void* Builder::reserve(size_t size, size_t alignment) noexcept {
   }
   offsets_[made_.argument_count] = begin;
   sizes_[made_.argument_count++] = static_cast<uint16_t>(size);
-  made_.byte_count = static_cast<uint32_t>(begin + size);
+  byte_count_ = static_cast<uint32_t>(begin + size);
   return bytes_ + begin;
 }
 
@@ -277,18 +234,58 @@ void Builder::put(Number number) noexcept {
   if (void* place = reserve(sizeof number, alignof(Number))) memcpy(place, &number, sizeof number);
 }
 
-Prepared* Builder::finish() const noexcept {
-  const size_t head = sizeof(Prepared) + made_.argument_count * (sizeof(void*) + sizeof(uint16_t)) +
-                      made_.place_count * sizeof(PointerPlace);
-  const size_t bytes = align_up(head, alignof(TensorMap));
-  void* const block = aligned_alloc(alignof(TensorMap), align_up(bytes + made_.byte_count, alignof(TensorMap)));
+Prepared* Builder::finish(Prepared* recycled) const noexcept {
+  const size_t operands = made_.info->operands.size();
+  size_t bytes = 0;
+  const auto place = [&](size_t size, size_t alignment) {
+    bytes = align_up(bytes, alignment);
+    return std::exchange(bytes, bytes + size);
+  };
+  place(sizeof(Prepared), alignof(Prepared));
+  const size_t launches = place(made_.launch_count * sizeof(PreparedLaunch), alignof(PreparedLaunch));
+  const size_t data = place((operands + 1) * sizeof(void*), alignof(void*));
+  const size_t extents = place(operands * sizeof(int64_t), alignof(int64_t));
+  const size_t part_steps = place(made_.part_steps ? operands * sizeof(int64_t) : 0, alignof(int64_t));
+  const size_t words = place(key.count * sizeof(int64_t), alignof(int64_t));
+  const size_t hints = place(key.hints ? sizeof(aotriton_hints) : 0, alignof(aotriton_hints));
+  const size_t arguments = place(made_.argument_count * sizeof(void*), alignof(void*));
+  const size_t places = place(made_.place_count * sizeof(PointerPlace), alignof(PointerPlace));
+  const size_t sizes = place(made_.argument_count * sizeof(uint16_t), alignof(uint16_t));
+  const size_t storage = place(byte_count_, alignof(TensorMap));
+
+  constexpr size_t kGrain = 256;  // so that blocks suit many calls
+  size_t block_bytes = align_up(bytes, kGrain);
+  void* block;
+  if (recycled && !recycled->part && recycled->block_bytes >= block_bytes && recycled->block_bytes / 2 < block_bytes) {
+    block = recycled;
+    block_bytes = recycled->block_bytes;
+  } else {
+    Prepared::destroy(recycled);
+    block = aligned_alloc(alignof(TensorMap), block_bytes);
+  }
   if (!block) return nullptr;
+  char* const begin = static_cast<char*>(block);
+  const auto at = [&]<class T>(size_t offset, const T* from, size_t count) {
+    T* const to = reinterpret_cast<T*>(begin + offset);
+    if (count) memcpy(to, from, count * sizeof(T));
+    return to;
+  };
   auto* const prepared = new (block) Prepared(made_);
-  unsigned char* const storage = static_cast<unsigned char*>(block) + bytes;
-  memcpy(storage, bytes_, made_.byte_count);
-  for (size_t i = 0; i < made_.argument_count; ++i) prepared->arguments()[i] = storage + offsets_[i];
-  memcpy(prepared->places(), places_, made_.place_count * sizeof(PointerPlace));
-  memcpy(prepared->sizes(), sizes_, made_.argument_count * sizeof(uint16_t));
+  prepared->hash = key.hash;
+  prepared->block_bytes = static_cast<uint32_t>(block_bytes);
+  prepared->key_count = static_cast<uint16_t>(key.count);
+  prepared->launches = at(launches, launches_, made_.launch_count);
+  prepared->data = reinterpret_cast<void**>(begin + data);
+  memcpy(prepared->data, data_, (operands + 1) * sizeof(void*));
+  prepared->extents = at(extents, extents_, operands);
+  prepared->part_steps = made_.part_steps ? at(part_steps, part_steps_, operands) : nullptr;
+  prepared->key = at(words, key.words, key.count);
+  prepared->hints = key.hints ? at(hints, key.hints, 1) : nullptr;
+  prepared->arguments = reinterpret_cast<void**>(begin + arguments);
+  for (size_t i = 0; i < made_.argument_count; ++i) prepared->arguments[i] = begin + storage + offsets_[i];
+  prepared->places = at(places, places_, made_.place_count);
+  prepared->sizes = at(sizes, sizes_, made_.argument_count);
+  at(storage, bytes_, byte_count_);
   return prepared;
 }
 

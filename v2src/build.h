@@ -9,22 +9,18 @@
 #include "pieces.h"
 #include "prepared.h"
 #include "select.h"
-#include "workspace.h"
 
 namespace aotriton::v2::inline abi1 {
 
 // A prepared call under construction. Large: it belongs in memory that stays.
 class Builder {
  public:
-  // What the call needs on the device, loaded and in place. The call's sizes are set; its workspace tensors become set.
-  Error prepare(Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept;
+  // What the dispatched call needs on the device, loaded and in place.
+  Error prepare(const Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept;
 
   // The same for one kernel with this image. All its operands are given.
-  Error prepare(Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
+  Error prepare(const Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
                 Stream stream) noexcept;
-
-  // Bytes of workspace that the dispatch needs.
-  Error workspace_size(Call& call, const Dispatch& dispatch, size_t* bytes) noexcept;
 
   // A call that is run as these parts, of which the second is null where all pieces are alike. They are its own then.
   Error prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
@@ -33,12 +29,11 @@ class Builder {
   // A call that launches nothing.
   void prepare_empty(const Call& call, const Device& device) noexcept;
 
-  // The prepared call, to be destroyed by Prepared::destroy; null where there is no memory. Before it, the call's key
-  // and pointers must have been kept.
-  Prepared* finish() const noexcept;
+  // The prepared call, to be destroyed by Prepared::destroy; null where there is no memory. `key` must have been
+  // written. `recycled`: one that is no longer wanted, in whose block the new one may be, or null.
+  Prepared* finish(Prepared* recycled = nullptr) const noexcept;
 
-  // Keeps the key of the call as it was given, before its checks put in what was left to them.
-  void keep_key(const Call& call) noexcept;
+  Key key;
 
  private:
   static constexpr size_t kMaxArguments = 512;  // of all kernels
@@ -47,25 +42,26 @@ class Builder {
   static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
 
   void begin(const Call& call, const Device& device) noexcept;
-  Error place_workspace(Call& call, const Dispatch& dispatch) noexcept;
-  Error add(const Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
+  Error add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan, Image& image,
             Stream stream) noexcept;
-  Error add_argument(const Call& call, const Argument& argument, const Environment& environment,
-                     const Image& image) noexcept;
+  Error add_argument(const Call& call, const Argument& argument, const Image& image, const int64_t** number) noexcept;
   Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
-  Error number(const Call& call, const Argument& argument, const Environment& environment, int64_t* value) noexcept;
-  Error add_number(const Call& call, const Argument& argument, const Environment& environment) noexcept;
   void note_place(const Call& call, size_t slot, bool map) noexcept;
   void* reserve(size_t size, size_t alignment) noexcept;
   template <class Number>
   void put(Number number) noexcept;
 
-  Prepared made_;
+  Prepared made_;  // but for what stands behind one
+  PreparedLaunch launches_[kMaxKernels];
+  void* data_[kMaxOperands + 1];
+  int64_t extents_[kMaxOperands];
+  int64_t part_steps_[kMaxOperands];
   size_t kernel_begin_;  // of the kernel's bytes
-  int descriptors_;      // that the kernel took so far
+  uint32_t byte_count_;
+  int descriptors_;  // that the kernel took so far
   bool overflow_;
-  Workspace workspace_;
-  size_t offsets_[kMaxArguments];  // into bytes_
+  const size_t* offsets_of_workspace_;  // by slot
+  size_t offsets_[kMaxArguments];       // into bytes_
   uint16_t sizes_[kMaxArguments];
   PointerPlace places_[kMaxPlaces];
   alignas(64) unsigned char bytes_[kMaxBytes];

@@ -1,11 +1,9 @@
 #include "candidate.h"
 
 #include <cinttypes>
-#include <memory>
-#include <new>
 
-#include "build.h"
 #include "error.h"
+#include "memo.h"
 #include "select.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -30,7 +28,7 @@ Error check_fit(const Candidate& candidate, const Call& call, const Device& devi
       return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(slot).name);
   const Place& place = device.facts.place;
   const Environment environment = {&call, candidate.psels, place.multiprocessors,
-                                   static_cast<int>(usable_addressing(kernel, call, place))};
+                                   static_cast<int>(Survey(call, place).addressing(kernel))};
   for (size_t i = 0; i < kernel.choices.size(); ++i) {
     const ChoiceInfo& choice = kernel.choices[i];
     int64_t value;
@@ -45,14 +43,15 @@ Error check_fit(const Candidate& candidate, const Call& call, const Device& devi
 }  // namespace
 
 Error run(Candidate& candidate, Call& call, Stream stream) noexcept {
-  static thread_local std::unique_ptr<Builder> builder;
-  if (!builder) builder.reset(new (std::nothrow) Builder);
-  if (!builder) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
+  const MemoOfCall own;
+  if (!own.get()) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
+  Builder& builder = own.get()->builder;
+  builder.key.write(call);
   AOTRITON_TRY(check_call(call, Data::needed, true));
   return on_device(candidate.image.name, stream, [&](const Device& device) {
     AOTRITON_TRY(check_fit(candidate, call, device));
-    AOTRITON_TRY(builder->prepare(call, device, *candidate.kernel, candidate.image, candidate.psels, stream));
-    Prepared* const prepared = builder->finish();
+    AOTRITON_TRY(builder.prepare(call, device, *candidate.kernel, candidate.image, candidate.psels, stream));
+    Prepared* const prepared = builder.finish();
     if (!prepared) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
     const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
     const Error error = prepared->launch(entered, stream);

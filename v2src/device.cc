@@ -19,17 +19,28 @@ struct Record {
   DeviceFacts facts;
   Record* next;
 };
-std::atomic<Record*> records{nullptr};  // grows at the front, and never shrinks
+// By the address of their context, one record an address. A list grows at the front, and never shrinks.
+constexpr size_t kBuckets = 256;
+std::atomic<Record*> records[kBuckets];
 
-const Record* find(uint64_t id) {
-  for (const Record* record = records.load(std::memory_order_acquire); record; record = record->next)
-    if (record->id.load(std::memory_order_acquire) == id) return record;
-  return nullptr;
+std::atomic<Record*>& records_of(const void* context) {
+  return records[(reinterpret_cast<uintptr_t>(context) * 0x9E3779B97F4A7C15u) >> 56];
+}
+
+Record* find(const void* context) {
+  Record* record = records_of(context).load(std::memory_order_acquire);
+  while (record && record->context != context) record = record->next;
+  return record;
+}
+
+const Record* find(const Contexts& contexts) {
+  const Record* const record = find(contexts.of_stream);
+  return record && record->id.load(std::memory_order_acquire) == contexts.id ? record : nullptr;
 }
 
 Error add(const char* who, const Driver& driver, const Contexts& contexts, DeviceFacts* facts) {
   const std::lock_guard lock(slow_path());
-  if (const Record* record = find(contexts.id)) {  // another thread was faster
+  if (const Record* record = find(contexts)) {  // another thread was faster
     *facts = record->facts;
     return Error::success;
   }
@@ -45,33 +56,35 @@ Error add(const char* who, const Driver& driver, const Contexts& contexts, Devic
   *facts = {{arch, found.product, properties.multiprocessors, found.exact}, properties.ordinal};
 
   // A context that is gone leaves its record to the next one at its address: records do not pile up.
-  Record* record = records.load(std::memory_order_relaxed);
-  while (record && record->context != contexts.of_stream) record = record->next;
+  Record* record = find(contexts.of_stream);
   const bool known = record != nullptr;
-  if (!known) record = new (std::nothrow) Record{{0}, contexts.of_stream, {}, records.load(std::memory_order_relaxed)};
+  std::atomic<Record*>& all = records_of(contexts.of_stream);
+  if (!known) record = new (std::nothrow) Record{{0}, contexts.of_stream, {}, all.load(std::memory_order_relaxed)};
   if (!record) return Error::success;  // out of memory: asked again by the next call
   record->id.store(0, std::memory_order_release);
   record->facts = *facts;
   record->id.store(contexts.id, std::memory_order_release);
-  if (!known) records.store(record, std::memory_order_release);
+  if (!known) all.store(record, std::memory_order_release);
   return Error::success;
 }
 
 }  // namespace
 
-Error enter_device(const char* who, Stream stream, Device* device) noexcept {
+Error enter_device(const char* who, Stream stream, Device* device, const Contexts* known) noexcept {
   device->driver = driver();
   if (!device->driver) return Error::no_driver;
   const Driver& driver = *device->driver;
   Contexts& contexts = device->contexts;
-  if (const int status = driver.contexts(stream.handle, &contexts))
+  if (known)
+    contexts = *known;
+  else if (const int status = driver.contexts(stream.handle, &contexts))
     return driver_failure(driver, status, who, "say which device the stream is on");
   if (!contexts.of_stream)
     return fail(Error::no_context, "%s: no device is current: select one first, or pass a stream", who);
   if (contexts.of_stream != contexts.current)
     if (const int status = driver.enter(contexts.of_stream))
       return driver_failure(driver, status, who, "make the stream's device current");
-  if (const Record* record = find(contexts.id)) {
+  if (const Record* record = find(contexts)) {
     device->facts = record->facts;
     return Error::success;
   }
@@ -87,7 +100,8 @@ Error leave_device(const char* who, const Device& device, Error error) noexcept 
 }
 
 void forget_devices() noexcept {
-  for (Record* record = records.load(); record; record = record->next) record->id = 0;
+  for (std::atomic<Record*>& all : records)
+    for (Record* record = all.load(); record; record = record->next) record->id = 0;
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -24,8 +24,8 @@ struct Device {
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:
-// no_driver, no_context, unknown_arch, driver_failed.
-Error enter_device(const char* who, Stream stream, Device* device) noexcept;
+// no_driver, no_context, unknown_arch, driver_failed. `contexts` where the driver has told them already; else null.
+Error enter_device(const char* who, Stream stream, Device* device, const Contexts* contexts = nullptr) noexcept;
 
 // Makes the previous context current again. Returns `error`, or if that is success, how the leaving went.
 Error leave_device(const char* who, const Device& device, Error error) noexcept;
@@ -35,9 +35,9 @@ void forget_devices() noexcept;
 
 // Runs body(device) -> Error with the stream's context current.
 template <class Body>
-Error on_device(const char* who, Stream stream, Body&& body) noexcept {
+Error on_device(const char* who, Stream stream, Body&& body, const Contexts* contexts = nullptr) noexcept {
   Device device;
-  if (const Error error = enter_device(who, stream, &device); error != Error::success) return error;
+  if (const Error error = enter_device(who, stream, &device, contexts); error != Error::success) return error;
   return leave_device(who, device, body(device));
 }
 

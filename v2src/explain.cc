@@ -44,13 +44,11 @@ float total_of(std::span<const Selection> selections) {
 }
 
 // The call's value of a choice, as the lead, which serves it, spells it; empty where it has no such choice.
-const char* text_of(const char* name, const Dispatch& dispatch, const Call& call) {
-  const KernelInfo& lead = dispatch.info->lead();
-  const Environment environment = {&call, nullptr, dispatch.place.multiprocessors,
-                                   static_cast<int>(usable_addressing(lead, call, dispatch.place))};
+const char* text_of(const char* name, Survey& survey) {
+  const KernelInfo& lead = survey.call.info->lead();
   for (const ChoiceInfo& choice : lead.choices) {
     if (strcmp(choice.name, name)) continue;
-    const int found = digit(choice, environment);
+    const int found = survey.digit(choice, survey.addressing(lead));
     return found < 0 ? "" : choice.texts[static_cast<size_t>(found)];
   }
   return "";
@@ -119,11 +117,14 @@ static_assert(std::extent_v<decltype(KernelChoice::backends)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backend_states)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backends_predicted_us)> == kMaxBackends);
 
-void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
+void add_call_facts(const Call& dispatched, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
+  Call call(dispatched);
+  shape_workspace(call, false);  // as it was when backends were compared
+  Survey survey(call, dispatch.place);
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {
     Selection selections[kMaxKernels];
-    const Unserved unserved = examine(backends[i], call, dispatch.place, selections, dispatch.by);
+    const Unserved unserved = examine(backends[i], survey, selections, dispatch.by);
     BackendState& state = choice->backend_states[i];
     state = {"", "", "", "", 0, !backends[i].workspace.empty()};
     if (!unserved.why) {
@@ -135,18 +136,19 @@ void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, K
     state.kernel = unserved.kernel->name;
     if (!unserved.choice) continue;
     state.choice = unserved.choice->name;
-    state.choice_value = text_of(state.choice, dispatch, call);
+    state.choice_value = text_of(state.choice, survey);
   }
   int64_t flops;
-  const Environment environment = {&call, nullptr, dispatch.place.multiprocessors, 0};
-  if (!call.info->flops.code.empty() && evaluate(call.info->flops, environment, &flops))
+  if (!call.info->flops.code.empty() && survey.value(call.info->flops, &flops))
     choice->flops = static_cast<double>(flops);
   const KernelInfo& chosen = *dispatch.kernels[kernel].kernel;
   for (const ChoiceInfo& one : chosen.choices) {
-    int64_t value, padded;
     if (choice->padding_count == std::ssize(choice->paddings)) break;
-    if (one.round_up && rounded(chosen, one, call, dispatch.place, &padded, &value) && value < padded)
-      choice->paddings[choice->padding_count++] = {one.name, value, padded};
+    int64_t value;
+    const int found = survey.digit(one, survey.addressing(chosen));
+    if (!one.round_up || found < 0 || !survey.value(one.value, &value)) continue;
+    const int64_t padded = one.values[static_cast<size_t>(found)];
+    if (value < padded) choice->paddings[choice->padding_count++] = {one.name, value, padded};
   }
 }
 

@@ -52,9 +52,9 @@ class Left final : public EntryFilter {
   // can be where they do not fit in 63 bits.
   size_t bytes_of(const Entry& entry) const noexcept {
     Workspace workspace;
-    const Error error = lay_out(call_, *backend, entry.psels, place_.multiprocessors, &workspace);
+    const Misfit misfit = lay_out(call_, *backend, entry.psels, place_.multiprocessors, &workspace);
     shape_workspace(call_, false);  // as dispatching has it
-    return error == Error::success ? workspace.bytes : SIZE_MAX;
+    return misfit ? SIZE_MAX : workspace.bytes;
   }
 
   const BackendInfo* backend = nullptr;  // whose entries are asked about
@@ -82,8 +82,13 @@ struct Candidate {
 
 class Narrower {
  public:
-  Narrower(Call& call, By by, Dispatch& dispatch)
-      : call_(call), hints_(*call.hints), by_(by), dispatch_(dispatch), left_(call, dispatch.place) {}
+  Narrower(Survey& survey, Call& call, By by, unsigned refused, Dispatch& dispatch)
+      : survey_(survey),
+        hints_(*call.hints),
+        by_(by),
+        refused_(refused),
+        dispatch_(dispatch),
+        left_(call, dispatch.place) {}
 
   Error narrow(Backends among) {
     AOTRITON_TRY(check_names());
@@ -137,7 +142,7 @@ class Narrower {
     for (const KernelInfo* kernel : backend.kernels)
       if (lists(hints_.exclude, kernel->name)) return "a kernel of it is excluded";
     if (left_.owner && !has(backend, left_.owner)) return "it does not have the image";
-    if (among == Backends::first && &backend != &backends()[0]) return "it may turn out not to serve the call";
+    if (refused_ >> (&backend - backends().data()) & 1) return "a launch of it would be larger than a driver takes";
     if (among == Backends::without_workspace && backends()[0].workspace.empty() && !backend.workspace.empty())
       return "it needs a workspace, and the call brings none";
     return nullptr;
@@ -157,7 +162,7 @@ class Narrower {
       Candidate tried;
       tried.backend = i;
       left_.backend = &backends()[i];
-      if (examine(backends()[i], call_, dispatch_.place, tried.kernels, by_, &left_).why) continue;
+      if (examine(backends()[i], survey_, tried.kernels, by_, &left_).why) continue;
       tried.predicted_us = predicted(backends()[i], tried.kernels);
       if (!found || is_better(tried, *best)) *best = tried;
       found = true;
@@ -191,7 +196,7 @@ class Narrower {
       Selection selections[kMaxKernels];
       Unserved unserved = {refusals_[i], nullptr, nullptr};
       left_.backend = &backend;
-      if (!unserved.why) unserved = examine(backend, call_, dispatch_.place, selections, by_, &left_);
+      if (!unserved.why) unserved = examine(backend, survey_, selections, by_, &left_);
       const size_t used = strlen(text);
       snprintf(text + used, sizeof text - used, "; %s: %s%s%s%s", backend.name, unserved.why,
                unserved.kernel ? " (" : "", unserved.kernel ? unserved.kernel->name : "", unserved.kernel ? ")" : "");
@@ -262,9 +267,10 @@ class Narrower {
     std::copy_n(best_.kernels, count, dispatch_.kernels);
   }
 
-  Call& call_;
+  Survey& survey_;
   const aotriton_hints& hints_;
   const By by_;
+  const unsigned refused_;
   Dispatch& dispatch_;
   Left left_;
   Candidate best_;
@@ -273,8 +279,8 @@ class Narrower {
 
 }  // namespace
 
-Error narrow(Call& call, Backends among, By by, Dispatch* dispatch) noexcept {
-  return Narrower(call, by, *dispatch).narrow(among);
+Error narrow(Survey& survey, Call& call, Backends among, By by, unsigned refused, Dispatch* dispatch) noexcept {
+  return Narrower(survey, call, by, refused, *dispatch).narrow(among);
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -7,6 +7,7 @@ namespace aotriton::v2::inline abi1 {
 
 // Narrows what was dispatched for the call, which has hints. What was chosen stays where the hints allow it.
 // not_supported, with what is in the way of each backend, where those that must be followed leave nothing.
-Error narrow(Call& call, Backends among, By by, Dispatch* dispatch) noexcept;
+// `survey` is the call's, and `refused` has the backends, as bits, of which a launch cannot be made.
+Error narrow(Survey& survey, Call& call, Backends among, By by, unsigned refused, Dispatch* dispatch) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

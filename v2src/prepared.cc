@@ -1,6 +1,7 @@
 #include "prepared.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -47,24 +48,27 @@ bool walk(const Call& call, Step step) {
 
 }  // namespace
 
-size_t write_key(const Call& call, int64_t* key) noexcept {
-  size_t count = 0;
+void Key::write(const Call& call) noexcept {
+  info = call.info;
+  hints = call.hints;
+  int64_t* end = words;
   walk(call, [&](int64_t word) {
-    key[count++] = word;
+    *end++ = word;
     return true;
   });
-  return count;
-}
-
-uint64_t hash_of(const Call& call) noexcept {
-  auto hash = reinterpret_cast<uint64_t>(call.info);
-  walk(call, [&](int64_t word) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 29;
-    return true;
-  });
-  if (call.hints) hash ^= std::hash<std::string_view>{}(bytes_of(*call.hints)) * 0x9E3779B97F4A7C15u;
-  return hash;
+  count = static_cast<size_t>(end - words);
+  // Products of pairs do not wait for each other, as a chain of words would. As wyhash mixes them.
+  constexpr uint64_t kEven = 0xA0761D6478BD642Fu, kOdd = 0xE7037ED1A0B428DBu;
+  *end = 0;  // beside an odd last one
+  uint64_t mixed = reinterpret_cast<uint64_t>(info);
+  for (size_t i = 0; i < count; i += 2) {
+    const auto product = static_cast<unsigned __int128>(static_cast<uint64_t>(words[i]) ^ kEven) *
+                         (static_cast<uint64_t>(words[i + 1]) ^ kOdd);
+    mixed = std::rotl(mixed, 7) + (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64));
+  }
+  if (hints) mixed ^= std::hash<std::string_view>{}(bytes_of(*hints));
+  hash = mixed * 0x9E3779B97F4A7C15u;
+  hash ^= hash >> 32;
 }
 
 CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers) noexcept : call_(info) {
@@ -82,7 +86,13 @@ bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   if (call.info != info || id != context_id) return false;
   const int64_t* word = key;
   return walk(call, [&](int64_t wanted) { return *word++ == wanted; }) &&
-         (!call.hints || bytes_of(*call.hints) == bytes_of(hints));
+         (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
+}
+
+bool Prepared::is(const Key& other, uint64_t id) const noexcept {
+  return hash == other.hash && other.info == info && id == context_id &&
+         !memcmp(key, other.words, other.count * sizeof(int64_t)) &&
+         (!hints || bytes_of(*other.hints) == bytes_of(*hints));
 }
 
 Error Prepared::rebind(const Call& call) noexcept {
@@ -91,32 +101,31 @@ Error Prepared::rebind(const Call& call) noexcept {
   return rebind(pointers, call.workspace, call.workspace_size);
 }
 
-Error Prepared::rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept {
+Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t workspace_size) noexcept {
   if (workspace_bytes && workspace_size < workspace_bytes)
     return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", info->name, workspace_size,
                 workspace_bytes);
   const size_t count = info->operands.size();
-  const bool same_workspace = !workspace_bytes || workspace == data[kWorkspaceSlot];
+  const bool same_workspace = !workspace_bytes || own_workspace == workspace();
   if (same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
   AOTRITON_TRY(check_pointers(pointers));
-  if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, workspace, workspace_bytes, pointers, extents));
-  place(pointers, workspace);
+  if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, own_workspace, workspace_bytes, pointers, extents));
+  place(pointers, own_workspace);
   return Error::success;
 }
 
-void Prepared::place(void* const* pointers, void* workspace) noexcept {
-  void** const argument = arguments();
+void Prepared::place(void* const* pointers, void* own_workspace) noexcept {
   for (size_t i = 0; i < place_count; ++i) {
-    const PointerPlace& one = places()[i];
+    const PointerPlace& one = places[i];
     const bool of_workspace = one.slot == kWorkspaceSlot;
-    void* const wanted = of_workspace ? static_cast<char*>(workspace) + one.offset : pointers[one.slot];
+    void* const wanted = of_workspace ? static_cast<char*>(own_workspace) + one.offset : pointers[one.slot];
     if (one.map)
-      driver->replace_address(static_cast<TensorMap*>(argument[one.argument]), wanted);
+      driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted);
     else
-      memcpy(argument[one.argument], &wanted, sizeof wanted);
+      memcpy(arguments[one.argument], &wanted, sizeof wanted);
   }
   memcpy(data, pointers, info->operands.size() * sizeof(void*));
-  if (workspace_bytes) data[kWorkspaceSlot] = workspace;
+  if (workspace_bytes) workspace() = own_workspace;
 }
 
 Error Prepared::check_pointers(void* const* pointers) const noexcept {
@@ -155,7 +164,7 @@ Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
   std::copy_n(data, info->operands.size(), pointers);
   for (int64_t i = 0; i < part_count + (last_part ? 1 : 0); ++i) {
     Prepared& one = i < part_count ? *part : *last_part;
-    one.place(pointers, data[kWorkspaceSlot]);
+    one.place(pointers, workspace());
     AOTRITON_TRY(one.launch(contexts, stream));
     for (size_t slot = 0; slot < info->operands.size(); ++slot)
       if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + part_steps[slot];
@@ -178,8 +187,8 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
         .threads = one.image->threads,
         .shared = one.image->shared,
         .stream = stream.handle,
-        .arguments = arguments() + one.first,
-        .sizes = sizes() + one.first,
+        .arguments = arguments + one.first,
+        .sizes = sizes + one.first,
         .argument_count = one.count,
     };
     if (const int status = driver->launch(launch)) error = driver_failure(*driver, status, one.image->name, "launch");

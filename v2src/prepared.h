@@ -7,11 +7,23 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr size_t kWorkspaceSlot = kMaxOperands;  // where pointers have the workspace's own
+inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer place: the workspace
 
 // What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
 // then the scalars, then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
+
+
+// A call's key as it was given, before checks put in what was left to them.
+struct Key {
+  const OperatorInfo* info;
+  uint64_t hash;  // which equal keys share
+  const aotriton_hints* hints;  // the caller's; null: none
+  size_t count;
+  int64_t words[kKeyWords + 1];  // one more than there can be
+
+  void write(const Call& call) noexcept;
+};
 
 struct PreparedLaunch {
   const Image* image;
@@ -28,7 +40,7 @@ struct PointerPlace {
   size_t offset;
 };
 
-// One block of memory: behind this stand the arguments' places, their sizes, the pointer places and the bytes.
+// One block of memory, with all that it points at behind it, but for its parts.
 class Prepared {
  public:
   const Driver* driver;
@@ -36,23 +48,34 @@ class Prepared {
   void* context;
   const OperatorInfo* info;
   size_t workspace_bytes;
-  bool empty;
-  uint8_t launch_count;
-  uint16_t argument_count, place_count;
-  uint32_t byte_count;
-  PreparedLaunch launches[kMaxKernels];
-  void* data[kMaxOperands + 1];   // that the arguments hold now, in the caller's order
-  int64_t extents[kMaxOperands];  // bytes of each operand, in the caller's order; 0 of what was not given
-  int64_t key[kKeyWords];
-  aotriton_hints hints;  // where the key has some
+  uint64_t hash;  // of the key, with the hints
   // Of a call in pieces, which launches nothing of its own: the first `part_count`, and one of another size or null.
   Prepared *part, *last_part;
   int64_t part_count;
-  int64_t part_steps[kMaxOperands];  // bytes from an operand in one piece to that in the next, in the caller's order
-  uint64_t hash;
+  uint32_t block_bytes;  // of this and all that stands behind it
+  uint16_t argument_count, place_count, key_count;
+  uint8_t launch_count;
+  bool empty;
+
+  // What stands behind this in its block.
+  PreparedLaunch* launches;
+  void** data;          // that the arguments hold now, in the caller's order, with the workspace last
+  int64_t* extents;     // bytes of each operand, in the caller's order; 0 of what was not given
+  int64_t* part_steps;  // bytes from an operand in one piece to that in the next, in the caller's order; null: no pieces
+  const int64_t* key;
+  const aotriton_hints* hints;  // null: none
+  void** arguments;
+  PointerPlace* places;
+  uint16_t* sizes;  // of the arguments
+
+  // Where a memo has it.
+  Prepared *next_of_bucket, *newer, *older;
 
   // Whether a call on a stream of this context is this one, but for its pointers.
   bool is(const Call& call, uint64_t id) const noexcept;
+
+  // The same of a call whose key is written.
+  bool is(const Key& other, uint64_t id) const noexcept;
 
   // Makes these the pointers, where they may be: null_pointer, misaligned_pointer, invalid_stride, workspace_too_small.
   Error rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept;
@@ -64,9 +87,8 @@ class Prepared {
   // The same without asking whether they may be.
   void place(void* const* pointers, void* workspace) noexcept;
 
-  void** arguments() noexcept { return reinterpret_cast<void**>(this + 1); }
-  PointerPlace* places() noexcept { return reinterpret_cast<PointerPlace*>(arguments() + argument_count); }
-  uint16_t* sizes() noexcept { return reinterpret_cast<uint16_t*>(places() + place_count); }
+  // Of the caller's workspace, that the arguments hold now.
+  void*& workspace() const noexcept { return data[info->operands.size()]; }
 
   // Frees what `Builder::finish` made. Null is nothing to free.
   static void destroy(Prepared* prepared) noexcept;
@@ -75,10 +97,6 @@ class Prepared {
   Error check_pointers(void* const* pointers) const noexcept;
   Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
 };
-
-// The key of a call, and a number that calls with equal keys share.
-size_t write_key(const Call& call, int64_t* key) noexcept;
-uint64_t hash_of(const Call& call) noexcept;
 
 // A call with this key and these pointers.
 class CallOfKey {

@@ -1,80 +1,20 @@
 #include "run.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <optional>
 
-#include "build.h"
 #include "error.h"
 #include "explain.h"
 #include "load.h"
+#include "memo.h"
 #include "pieces.h"
 #include "select.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-
-// A thread's last calls. A call's set follows from its hash; in a set the one made last comes first, and a new one
-// takes the place of the one that was made longest ago. So any few calls stay, wherever their hashes fall.
-class Memo {
- public:
-  ~Memo() {
-    for (Set& set : sets_)
-      for (Prepared* prepared : set) Prepared::destroy(prepared);
-  }
-
-  Prepared* find(const Call& call, uint64_t context_id) noexcept {
-    if (last_ && last_->is(call, context_id)) return last_;
-    const uint64_t hash = hash_of(call);
-    Set& set = set_of(hash);
-    for (Prepared*& kept : set) {
-      if (!kept || kept->hash != hash || !kept->is(call, context_id)) continue;
-      last_ = kept;
-      std::rotate(set.begin(), &kept, &kept + 1);
-      return last_;
-    }
-    return nullptr;
-  }
-
-  void keep(Prepared* prepared) noexcept {
-    Set& set = set_of(prepared->hash);
-    const auto place = std::find_if(set.begin(), set.end() - 1, [&](const Prepared* kept) {
-      return !kept || (kept->hash == prepared->hash && kept->context_id == prepared->context_id);
-    });
-    Prepared::destroy(*place);
-    last_ = *place = prepared;
-    std::rotate(set.begin(), place, place + 1);
-  }
-
-  void drop(Prepared* prepared) noexcept {
-    Set& set = set_of(prepared->hash);
-    std::replace(set.begin(), set.end(), prepared, static_cast<Prepared*>(nullptr));
-    last_ = nullptr;
-    Prepared::destroy(prepared);
-  }
-
-  Builder builder;
-
- private:
-  static constexpr int kBits = 4;
-  using Set = std::array<Prepared*, 8>;
-
-  Set& set_of(uint64_t hash) noexcept { return sets_[hash >> (64 - kBits)]; }
-
-  Prepared* last_ = nullptr;
-  Set sets_[size_t{1} << kBits] = {};
-};
-
-// This thread's memo, made by its first call; null where there is no memory.
-Memo* memo() noexcept {
-  static thread_local std::unique_ptr<Memo> own;
-  if (!own) own.reset(new (std::nothrow) Memo);
-  return own.get();
-}
 
 Error no_memory(const Call& call) noexcept { return fail(Error::out_of_memory, "%s: no memory", call.info->name); }
 
@@ -96,8 +36,7 @@ bool launches_nothing(const Call& call) { return call.empty && (call.info->fills
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
 // A checked call in pieces.
-Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder,
-                  Prepared** prepared) {
+Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder) {
   Prepared* parts[2] = {};
   size_t made = 0;
   Error error = each_part(call, pieces, [&](Call& part) {
@@ -108,10 +47,41 @@ Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream
     return parts[made++] ? Error::success : no_memory(call);
   });
   if (error == Error::success) error = builder.prepare_parts(call, device, pieces, parts);
-  if (error == Error::success && !(*prepared = builder.finish())) error = no_memory(call);
   if (error != Error::success)
     for (Prepared* part : parts) Prepared::destroy(part);
   return error;
+}
+
+// Operands whose data is not there yet, by which kernels follow their strides: where one of a group is misaligned, it
+// is as if all of it were.
+struct Groups {
+  size_t count = 0;
+  uint16_t slots[kMaxOperands];  // of each group, as bits
+};
+Groups missing_groups(const Call& call) {
+  const OperatorInfo& info = *call.info;
+  Groups groups;
+  uint64_t users[kMaxOperands];
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    const size_t own = call.from[slot];
+    if (call[slot].data || info.operands[slot].optional || !call[slot].sizes) continue;
+    uint64_t using_it = 0;
+    uint64_t kernel_bit = 1;
+    for (const BackendInfo& backend : info.backends)
+      for (const KernelInfo* kernel : backend.kernels) {
+        if (kernel->uses.strided >> slot & 1) using_it |= kernel_bit;
+        kernel_bit = std::rotl(kernel_bit, 1);
+      }
+    if (!using_it) continue;
+    size_t group = 0;
+    while (group < groups.count && users[group] != using_it) ++group;
+    if (group == groups.count) {
+      users[groups.count] = using_it;
+      groups.slots[groups.count++] = 0;
+    }
+    groups.slots[group] |= static_cast<uint16_t>(1u << own);
+  }
+  return groups;
 }
 
 // Loads what a part of a call needs.
@@ -119,6 +89,7 @@ Error load(Call& part, const Device& device, Backends among, Stream stream) {
   Dispatch found;
   AOTRITON_TRY(dispatch(part, device.facts.place, &found, among));
   for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
+    if (!found.plans[i].has_programs) continue;
     void* function;
     AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
   }
@@ -137,65 +108,70 @@ Error dispatch_first(Call& call, const Place& place, Backends among, By by, Disp
   return Error::success;
 }
 
-// The checked call, ready to be launched on the device, which is entered.
-Error build(Call& call, const Device& device, Stream stream, Builder& builder, Prepared** prepared) {
+// Has the builder make what the checked call launches on the device, which is entered.
+Error build(Call& call, const Device& device, Stream stream, Builder& builder) {
   if (launches_nothing(call)) {
     builder.prepare_empty(call, device);
-  } else {
-    Pieces pieces;
-    AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), &pieces));
-    if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder, prepared);
-    Dispatch found;
-    AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
-    AOTRITON_TRY(builder.prepare(call, device, found, stream));
+    return Error::success;
   }
-  *prepared = builder.finish();
-  return *prepared ? Error::success : no_memory(call);
+  Pieces pieces;
+  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), &pieces));
+  if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder);
+  Dispatch found;
+  AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
+  return builder.prepare(call, device, found, stream);
 }
 
-// A call that this thread has not made lately.
-Error run_cold(Call& call, Stream stream, Memo& memo) {
-  memo.builder.keep_key(call);
+// A call that this thread has not made lately, whose key is written.
+Error run_cold(Call& call, Stream stream, const Contexts* contexts, Memo& memo) {
   AOTRITON_TRY(check_call(call, Data::needed));
-  return on_device(call.info->name, stream, [&](const Device& device) {
-    Prepared* prepared;
-    AOTRITON_TRY(build(call, device, stream, memo.builder, &prepared));
+  const auto body = [&](const Device& device) {
+    AOTRITON_TRY(build(call, device, stream, memo.builder));
+    Prepared* const prepared = memo.keep();
+    if (!prepared) return no_memory(call);
     const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
     const Error error = prepared->launch(entered, stream);
-    if (error == Error::success)
-      memo.keep(prepared);
-    else
-      Prepared::destroy(prepared);
+    if (error != Error::success) memo.drop(prepared);
     return error;
-  });
+  };
+  return on_device(call.info->name, stream, body, contexts);
 }
 
 }  // namespace
 
 Error run(Call& call, Stream stream) noexcept {
-  Memo* const memo = abi1::memo();
+  const MemoOfCall own;
+  Memo* const memo = own.get();
   if (!memo) return no_memory(call);
   const Driver* const driver = opened_driver();
   Contexts contexts;
-  if (driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream) {
-    Prepared* const prepared = memo->find(call, contexts.id);
-    if (prepared && prepared->rebind(call) == Error::success) {
-      const Error error = prepared->launch(contexts, stream);
-      if (error != Error::success) memo->drop(prepared);
-      return error;
-    }
+  const bool entered = driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream;
+  Prepared* prepared = entered ? memo->last(call, contexts.id) : nullptr;
+  if (!prepared) [[unlikely]] {
+    memo->builder.key.write(call);
+    if (entered) prepared = memo->find(contexts.id);
   }
-  return run_cold(call, stream, *memo);
+  if (prepared && prepared->rebind(call) == Error::success) {
+    const Error error = prepared->launch(contexts, stream);
+    if (error != Error::success) memo->drop(prepared);
+    return error;
+  }
+  if (prepared) memo->builder.key.write(call);
+  return run_cold(call, stream, entered ? &contexts : nullptr, *memo);
 }
 
 Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {
   *prepared = nullptr;
-  Memo* const memo = abi1::memo();
+  const MemoOfCall own;
+  Memo* const memo = own.get();
   if (!memo) return no_memory(call);
-  memo->builder.keep_key(call);
+  memo->builder.key.write(call);
   AOTRITON_TRY(check_call(call, Data::needed));
-  return on_device(call.info->name, stream,
-                   [&](const Device& device) { return build(call, device, stream, memo->builder, prepared); });
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    AOTRITON_TRY(build(call, device, stream, memo->builder));
+    *prepared = memo->builder.finish();
+    return *prepared ? Error::success : no_memory(call);
+  });
 }
 
 Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream stream) noexcept {
@@ -223,36 +199,43 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
   *bytes = 0;
   AOTRITON_TRY(check_call(call, Data::optional));
   if (launches_nothing(call)) return Error::success;
-  Memo* const memo = abi1::memo();
-  if (!memo) return no_memory(call);
-  bool everything_given = true;
-  for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
-    everything_given &= call[slot].data != nullptr || call.info->operands[slot].optional;
   return on_device(call.info->name, stream, [&](const Device& device) {
-    Pieces pieces;
-    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, &pieces));
-    return each_part(call, pieces, [&](Call& part) {
-      Dispatch found;
-      size_t needed;
-      AOTRITON_TRY(dispatch(part, device.facts.place, &found));
-      AOTRITON_TRY(memo->builder.workspace_size(part, found, &needed));
-      *bytes = std::max(*bytes, needed);
-      if (everything_given || !found.backend) return Error::success;
-      // Data that turns out to be misaligned would be the first backend's, unless hints leave it out.
-      if (const Error error = dispatch(part, device.facts.place, &found, Backends::first); error != Error::success)
-        return call.hints ? Error::success : error;
-      AOTRITON_TRY(memo->builder.workspace_size(part, found, &needed));
-      *bytes = std::max(*bytes, needed);
-      return Error::success;
-    });
+    const Place& place = device.facts.place;
+    const auto include = [&] {
+      Pieces pieces;
+      AOTRITON_TRY(plan_pieces(call, place, Backends::all, &pieces));
+      return each_part(call, pieces, [&](Call& part) {
+        Dispatch found;
+        AOTRITON_TRY(dispatch(part, place, &found));
+        *bytes = std::max(*bytes, found.workspace.bytes);
+        return Error::success;
+      });
+    };
+    // Data that is not there yet may turn out to be misaligned, any of it, which leaves other kernels. The call is
+    // refused where none of these ways is served.
+    const Groups groups = missing_groups(call);
+    Error refusal = Error::success;
+    bool any = false;
+    for (unsigned which = 0; which < 1u << groups.count; ++which) {
+      call.misaligned = 0;
+      for (unsigned left = which; left; left &= left - 1) call.misaligned |= groups.slots[std::countr_zero(left)];
+      const Error error = include();
+      any |= error == Error::success;
+      if (!which) refusal = error;
+    }
+    call.misaligned = 0;
+    return any ? Error::success : refusal;
   });
 }
 
 Error supported(Call& call, Stream stream) noexcept {
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    Pieces pieces;
     Dispatch found;
-    return launches_nothing(call) ? Error::success : dispatch(call, device.facts.place, &found);
+    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, &pieces));
+    return each_part(call, pieces, [&](Call& part) { return dispatch(part, device.facts.place, &found); });
   });
 }
 
@@ -307,16 +290,18 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   Dispatch found;
   Pieces pieces;
   AOTRITON_TRY(dispatch_first(call, place, Backends::all, by, &found, &pieces));
-  const size_t needed = found.chosen().kernels.size();
+  size_t launched[kMaxKernels], needed = 0;
+  for (size_t i = 0; i < found.chosen().kernels.size(); ++i)
+    if (found.plans[i].has_programs) launched[needed++] = i;
   if (needed > room)
     return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
   std::optional<Piece> first;
   if (pieces.count > 1) first.emplace(call, 0, pieces.size);
   for (size_t i = 0; i < needed; ++i) {
     // An array of another version's structs: as much of each as both know.
-    KernelChoice choice = explain(found, i);
+    KernelChoice choice = explain(found, launched[i]);
     choice.pieces = pieces.count;
-    add_call_facts(first ? first->call : call, found, i, &choice);
+    add_call_facts(first ? first->call : call, found, launched[i], &choice);
     choice.size = stride;
     memcpy(reinterpret_cast<char*>(kernels) + i * stride, &choice, stride < sizeof choice ? stride : sizeof choice);
   }

@@ -151,15 +151,40 @@ class Fuzzer {
     size_t bytes = 0;
     const int fail_at = std::exchange(state.fail_at, 0);
     const Error of_query = op.workspace_size(draft, {}, &bytes);
+    const bool supported = op.supported(draft, {});
+    if (of_query == Error::success) check_query_without_data(op, draft, bytes);
     state.fail_at = fail_at;
     reset_seen();
     const Error error = op.run(draft, any_stream());
     count(op, "call", error);
     check(op, draft, error);
+    check_answer(draft, supported, error);
     if (error != Error::success) return;
     if (of_query != Error::success) object("a call was accepted whose workspace query was refused");
     if (bytes && !state.launches.empty() && !does_without(draft)) Judge(op, draft).check_workspace(bytes);
     if (chance_.percent(15)) check_same_anew(op, draft);
+  }
+
+  // A workspace query of the same call before any or some of its data is there must have said enough.
+  void check_query_without_data(const Operator& op, const Draft& draft, size_t bytes) {
+    Draft early = draft;
+    for (size_t slot = 0; slot < early.tensors.size(); ++slot)
+      if (!draft.info->operands[slot].optional && chance_.percent(50)) early.tensors[slot].data = nullptr;
+    size_t before = 0;
+    if (op.workspace_size(early, {}, &before) != Error::success || before < bytes)
+      object("a query without all data said " + std::to_string(before) + " bytes, " + std::to_string(bytes) +
+             " are needed");
+  }
+
+  // What supported() said must be what the call does, but for what it does not ask for: the workspace, data that is not
+  // there, and what a driver is in the mood for.
+  static void check_answer(const Draft& draft, bool supported, Error error) {
+    if (error == Error::success && !supported) object("a call was accepted that is not supported");
+    if (!supported || error == Error::success || error == Error::driver_failed || error == Error::not_loaded ||
+        error == Error::null_pointer || error == Error::workspace_too_small)
+      return;
+    if (strstr(last_error_message(), "workspace")) return;
+    object(std::string("a call is supported, and was refused: ") + error_name(error) + draft.hints_text);
   }
 
   // One bit of the parameters is turned: whatever it was, the call is refused, or right as the parameters now are.

@@ -201,17 +201,31 @@ TEST("without models the cell decides, and nothing is predicted") {
   CHECK_EQ(choice.image, std::string(explained(p, kModelled, By::cell).kernels[0].image));
 }
 
-TEST("work that does not fit in 63 bits is not predicted, and the cell decides") {
+TEST("work that does not fit in 63 bits is not known") {
+  const auto is_known = [](const Shape& shape, const char* kernel) {
+    const scale_params p = params_of(shape);
+    Call call(*find_operator("scale"));
+    call.views[0] = View::of(p.x), call.views[1] = View::of(p.w), call.views[2] = View::none();
+    call.views[3] = View::of(p.y);
+    call.set_real(0, p.factor);
+    call.set_whole(1, p.times);
+    CHECK_EQ(check_call(call, Data::optional), Error::success);
+    shape_workspace(call, false);
+    Place place;
+    CHECK_EQ(find_place("test", "sm_90", nullptr, 0, &place), Error::success);
+    const Survey survey(call, place);
+    for (const BackendInfo& backend : call.info->backends)
+      for (const KernelInfo* one : backend.kernels) {
+        WorkOfCall work;
+        if (one->name == std::string(kernel)) return survey.work(*one, &work);
+      }
+    return false;
+  };
   const Shape vast = {.batch = 1 << 30, .heads = 1 << 5, .rows = 1 << 21};
-  const KernelChoice choice = choice_of(vast);
-  CHECK_EQ(choice.predicted_us, 0.0f);
-  CHECK_EQ(choice.image, std::string(choice.bin_image));
   const Shape half = {.batch = 1 << 29, .heads = 1 << 5, .rows = 1 << 21};
-  CHECK(choice_of(half).predicted_total_us > 0);
-  // The split backend's does not fit here: it is not chosen, however long the others take.
-  CHECK_EQ(choice_of(half).backends_predicted_us[2], 0.0f);
-  CHECK_EQ(choice_of(half).backend_states[2].refusal, std::string());
-  CHECK(choice_of(half).backend != std::string("split"));
+  CHECK(!is_known(vast, "scale_rows"));
+  CHECK(is_known(half, "scale_rows"));
+  CHECK(!is_known(half, "scale_rows_apply"));
 }
 
 TEST("an explanation by the cell has its image and nothing predicted, and one by time names both") {

@@ -251,7 +251,7 @@ TEST("a warm call that the driver fails is driver_failed, and the next one works
 
 TEST("the errors of a failing driver say what it could not do") {
   Recording& recording = start("cuda");
-  recording.fail_at = 5;  // contexts twice, properties, capture, load
+  recording.fail_at = 4;  // contexts, properties, capture, load
   CHECK_EQ(attn_fwd(fwd_call(), {}), Error::driver_failed);
   CHECK_CONTAINS(last_error_message(), "attn_fwd_sm_90_");
   CHECK_CONTAINS(last_error_message(), ": CUDA could not load the image: RECORDED_FAILURE");

@@ -1,5 +1,7 @@
 // Every argument, grid, block and shared size of every launch, on the stand-ins for CUDA and HIP.
 #include "calls.h"
+#include "registry.h"
+#include "survey.h"
 
 using namespace aotriton::v2;
 
@@ -176,16 +178,26 @@ TEST("attn_fwd on HIP passes pointers, by 32-bit offsets where tensors are align
 }
 
 TEST("a logsumexp of 2 GiB rules out 32-bit offsets on HIP") {
-  const Sizes s = {.batch = 1 << 14, .heads = 1 << 14, .heads_k = 1, .seqlen_q = 2, .seqlen_k = 1, .head_dim = 64};
-  attn_bwd_params p = bwd_call(s);
-  for (aotriton_tensor4* t : {&p.q, &p.out, &p.dout}) t->strides[0] = t->strides[1] = t->strides[2] = 8;
-  Explanation explanation;
-  CHECK_EQ(explain(p, "gfx942", 0, &explanation), Error::success);
-  CHECK_CONTAINS(explanation.kernels[1].functional, "ADDRESSING=general");  // dk_dv, which dq does not concern
-  p.q.sizes[0] = p.out.sizes[0] = p.dout.sizes[0] = p.dq.sizes[0] = p.logsumexp.sizes[0] = s.batch / 2;
-  for (aotriton_tensor4* t : {&p.k, &p.v, &p.dk, &p.dv}) t->sizes[0] = s.batch / 2;
-  CHECK_EQ(explain(p, "gfx942", 0, &explanation), Error::success);
-  CHECK_CONTAINS(explanation.kernels[1].functional, "ADDRESSING=offset32");
+  const auto reached = [](int64_t batch) {
+    const Sizes s = {.batch = batch, .heads = 1 << 14, .heads_k = 1, .seqlen_q = 2, .seqlen_k = 1, .head_dim = 64};
+    attn_bwd_params p = bwd_call(s);
+    for (aotriton_tensor4* t : {&p.q, &p.out, &p.dout}) t->strides[0] = t->strides[1] = t->strides[2] = 8;
+    Call call(*find_operator("attn_bwd"));
+    const aotriton_tensor4* const tensors[] = {&p.q, &p.k, &p.v, &p.out, &p.dout, nullptr, &p.dq, &p.dk, &p.dv};
+    for (size_t slot = 0; slot < std::size(tensors); ++slot)
+      call.views[slot] = tensors[slot] ? View::of(*tensors[slot]) : View::of(p.logsumexp);
+    call.set_real(0, 0.125f);
+    call.set_whole(1, 0);
+    call.set_whole(2, 0);
+    CHECK_EQ(check_call(call, Data::optional), Error::success);
+    shape_workspace(call, false);
+    Place place;
+    CHECK_EQ(find_place("test", "gfx942", nullptr, 0, &place), Error::success);
+    // Of dk_dv, which dq does not concern.
+    return Survey(call, place).addressing(*call.info->backends[0].kernels[1]);
+  };
+  CHECK(reached(1 << 14) == Addressing::general);
+  CHECK(reached(1 << 13) == Addressing::offset32);
 }
 
 TEST("attn_bwd on CUDA launches preprocess, dk_dv and dq, in this order") {

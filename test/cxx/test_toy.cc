@@ -74,14 +74,32 @@ TEST("programs are along three axes, and operands of two dimensions and of any s
   }
 }
 
-TEST("more programs along y or z than a GPU launches are refused by their axis") {
+TEST("more programs along y or z than a GPU launches go to another backend, and are refused by their axis without one") {
   Recording& recording = start("cuda");
-  CHECK_EQ(scale(call({.batch = 1, .heads = 65535, .rows = 1}), {}), Error::success);
-  CHECK_EQ(scale(call({.batch = 1, .heads = 65536, .rows = 1}), {}), Error::not_supported);
+  hints portable;
+  CHECK_EQ(portable.parse("backend=portable"), Error::success);
+  for (const Shape& shape : {Shape{.batch = 1, .heads = 65536, .rows = 1}, Shape{.batch = 65536, .heads = 1, .rows = 1}}) {
+    scale_params p = call(shape);
+    recording.launches.clear();
+    CHECK_EQ(scale(p, {}), Error::success);
+    CHECK(!recording.launches.empty() && recording.launches[0].entry != "scale_rows");
+    CHECK(supported(p, {}));
+    Explanation explanation;
+    CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
+    CHECK_EQ(explanation.kernels[0].kernel, recording.launches[0].entry);
+
+    recording.launches.clear();
+    p.hints = &portable;
+    CHECK_EQ(scale(p, {}), Error::not_supported);
+    CHECK_CONTAINS(last_error_message(), "portable: a launch of it would be larger than a driver takes");
+    CHECK(!supported(p, {}));
+    CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::not_supported);
+    CHECK(recording.launches.empty());
+  }
+  const scale_params both = call({.batch = 1 << 20, .heads = 1 << 20, .rows = 1});
+  CHECK_EQ(scale(both, {}), Error::not_supported);
   CHECK_EQ(last_error_message(), std::string("scale: more than 65535 programs of scale_rows along y"));
-  CHECK_EQ(scale(call({.batch = 65536, .heads = 1, .rows = 1}), {}), Error::not_supported);
-  CHECK_EQ(last_error_message(), std::string("scale: more than 65535 programs of scale_rows along z"));
-  CHECK_EQ(recording.launches.size(), 1u);
+  CHECK(!supported(both, {}));
 }
 
 TEST("an operand that is left out is another functional, and a null pointer") {

@@ -146,7 +146,6 @@ void describe_error(int status, char* text, size_t size) {
 constexpr Driver table = {
     .name = "CUDA",
     .vendor = "cuda",
-    .most_threads_x = UINT64_MAX,
     .contexts = contexts,
     .enter = enter,
     .leave = leave,

@@ -55,7 +55,6 @@ struct Contexts {
 struct Driver {
   const char* name;
   const char* vendor;       // as in ArchInfo
-  uint64_t most_threads_x;  // of all programs along x
 
   int (*contexts)(void* stream, Contexts* contexts);
   int (*enter)(void* context);

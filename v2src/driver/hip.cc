@@ -131,7 +131,6 @@ void describe_error(int status, char* text, size_t size) {
 constexpr Driver table = {
     .name = "HIP",
     .vendor = "hip",
-    .most_threads_x = UINT32_MAX,
     .contexts = contexts,
     .enter = enter,
     .leave = leave,

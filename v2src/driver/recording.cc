@@ -156,7 +156,6 @@ void describe_error(int status, char* text, size_t size) { snprintf(text, size, 
 constexpr Driver table(const char* name, const char* vendor, bool descriptors) {
   return {.name = name,
           .vendor = vendor,
-          .most_threads_x = descriptors ? UINT64_MAX : UINT32_MAX,
           .contexts = contexts,
           .enter = enter,
           .leave = leave,

@@ -104,6 +104,12 @@ inline void* wild_address(Chance& chance) {
   return reinterpret_cast<void*>((chance.any() >> chance.below(40)) & ~(uintptr_t{1} << chance.below(6)));
 }
 
+// What is counted in 16, 31 or 32 bits ends here, or a tile before.
+inline int64_t near_limit(Chance& chance) {
+  static constexpr int64_t kLimits[] = {65535, 65536, int64_t{1} << 20, INT32_MAX, int64_t{1} << 31, int64_t{1} << 32};
+  return chance.one_of(kLimits) - (chance.percent(50) ? 0 : 8 * chance.between(0, 300));
+}
+
 inline float wild_real(Chance& chance) {
   static constexpr float kValues[] = {0, -0.0f, 1, -1, 1e-30f, 1e-45f, 2.4e38f, FLT_MAX, NAN, INFINITY, -INFINITY};
   return chance.one_of(kValues);
@@ -186,12 +192,19 @@ class Drafter {
   // A draft of these sizes and scalars, with every operand.
   void lay_out(Draft& draft) {
     const OperatorInfo& info = *draft.info;
+    gap_ = uintptr_t{1} << 32;
+    if (chance_.percent(8)) {
+      draft.sizes[chance_.below(info.given_sizes)] = near_limit(chance_);
+      gap_ = uintptr_t{1} << 58;
+    }
     const int64_t dtype = info.dtypes.empty() ? 0 : info.dtypes[chance_.below(info.dtypes.size())];
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
       DraftTensor& tensor = draft.tensors[slot];
       const bool left_out = operand.optional && chance_.percent(30);
       tensor.data = left_out ? nullptr : next_address();
+      if (tensor.data && !operand.alignment && chance_.percent(10))
+        tensor.data = static_cast<char*>(tensor.data) + 4 * chance_.between(1, 3);
       tensor.dtype = operand.dtype == DType::none ? static_cast<aotriton_dtype>(dtype)
                                                   : static_cast<aotriton_dtype>(operand.dtype);
       for (size_t i = 0; i < operand.dims.size(); ++i) tensor.sizes[i] = draft.sizes[operand.dims[i]];
@@ -238,8 +251,8 @@ class Drafter {
 
  private:
   void* next_address() {
-    address_ += uintptr_t{1} << 32;
-    if (address_ > uintptr_t{1} << 46) address_ = 0x10000;
+    address_ += gap_;
+    if (address_ > uintptr_t{1} << (gap_ >> 32 > 1 ? 62 : 46)) address_ = 0x10000 + gap_;
     return reinterpret_cast<void*>(address_);
   }
 
@@ -285,6 +298,7 @@ class Drafter {
 
   Chance& chance_;
   uintptr_t address_ = 0x10000;
+  uintptr_t gap_ = uintptr_t{1} << 32;  // between addresses
 };
 
 }  // namespace fuzz

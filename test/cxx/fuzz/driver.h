@@ -192,7 +192,6 @@ inline const Driver& fuzzed_driver() {
   static const Driver made = {
       .name = state.hip ? "HIP" : "CUDA",
       .vendor = state.hip ? "hip" : "cuda",
-      .most_threads_x = state.hip ? UINT32_MAX : UINT64_MAX,
       .contexts = contexts,
       .enter = enter,
       .leave = leave,
