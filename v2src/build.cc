@@ -32,14 +32,8 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   byte_count_ = 0;
   overflow_ = false;
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
-    const View& view = call[slot];
-    const OperandInfo& operand = call.info->operands[slot];
-    const size_t place = call.from[slot];
-    data_[place] = view.data;
-    const bool given = view.sizes && (view.data || !operand.optional);
-    extents_[place] = given ? extent(operand, view) : 0;
-    for (size_t i = 0; given && i < operand.dims.size(); ++i)
-      if (view.sizes[i] == 0) extents_[place] = 0;
+    data_[call.from[slot]] = call[slot].data;
+    extents_[call.from[slot]] = call.extents[slot];
   }
   data_[call.info->operands.size()] = call.workspace;
 }

@@ -1,5 +1,6 @@
 #include "call.h"
 
+#include <bit>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -17,12 +18,6 @@ namespace {
 bool given(const Call& call, size_t slot) {
   const View& view = call[slot];
   return view.sizes && (view.data || !call.info->slot(slot).optional);
-}
-
-bool has_elements(const OperandInfo& operand, const View& view) {
-  for (size_t i = 0; i < operand.dims.size(); ++i)
-    if (view.sizes[i] == 0) return false;
-  return true;
 }
 
 Footprint footprint_of(const OperandInfo& operand, const View& view) {
@@ -45,19 +40,22 @@ class Checker {
     call_.empty = false;
     for (size_t i = 0; i < (partial_ ? info_.given_sizes : info_.sizes.size()); ++i) call_.sizes[i] = 0;
     const size_t count = partial_ ? info_.slots() : info_.operands.size();
-    for (size_t slot = 0; slot < count; ++slot)
-      if (given(call_, slot)) AOTRITON_TRY(check_sizes(slot));
-    for (size_t slot = 0; slot < count; ++slot)
-      if (given(call_, slot)) AOTRITON_TRY(check_dtype(slot));
-    for (size_t slot = 0; slot < count; ++slot)
-      if (given(call_, slot)) AOTRITON_TRY(check_layout(slot));
-    for (size_t slot = 0; slot < count; ++slot)
-      if (given(call_, slot)) AOTRITON_TRY(check_data(slot));
+    unsigned all = 0;
+    for (size_t slot = 0; slot < count; ++slot) {
+      call_.extents[slot] = 0;
+      if (given(call_, slot)) all |= 1u << slot;
+    }
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_sizes(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_dtype(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_layout(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_data(first_of(left)));
     AOTRITON_TRY(check_overlap(call_, partial_));
     return info_.check && !partial_ ? info_.check(call_) : Error::success;
   }
 
  private:
+  static size_t first_of(unsigned slots) { return static_cast<size_t>(std::countr_zero(slots)); }
+
   const char* dim_name(const OperandInfo& operand, size_t dim) const { return info_.sizes[operand.dims[dim]]; }
 
   Error check_sizes(size_t slot) {
@@ -104,12 +102,37 @@ class Checker {
                 dtype_name(dtype), dtype_name(call_.dtype));
   }
 
-  // Strides of tensors without elements say nothing.
+  // Sets the operand's extent. Strides of tensors without elements say nothing.
   Error check_layout(size_t slot) {
     const OperandInfo& operand = info_.slot(slot);
     const View& view = call_[slot];
     const size_t rank = operand.dims.size();
-    if (!has_elements(operand, view)) return Error::success;
+    const bool contiguous = operand.layout == Layout::contiguous;
+    int64_t elements = 1, reach = 1;  // all, and from the first to the last one
+    bool usual = true, apart = true;  // each dimension steps over all that narrower ones reach
+    for (size_t i = rank; i-- > 0;) {
+      const int64_t size = view.sizes[i], stride = view.strides[i];
+      int64_t span = 0;
+      usual &= size > 0 && stride >= 0 && (!contiguous || size == 1 || stride == elements);
+      usual &= !__builtin_mul_overflow(elements, size, &elements) && !__builtin_mul_overflow(size - 1, stride, &span);
+      apart &= size == 1 || stride >= reach;
+      usual &= !__builtin_add_overflow(reach, span, &reach);
+    }
+    if (operand.layout == Layout::rows) usual &= view.sizes[rank - 1] == 1 || view.strides[rank - 1] == 1;
+    usual &= !__builtin_mul_overflow(reach, bytes_of(view.dtype), &call_.extents[slot]);
+    if (usual && (apart || !operand.written)) [[likely]]
+      return Error::success;
+    call_.extents[slot] = 0;
+    return look_closely(slot);
+  }
+
+  // What is wrong with a layout, if anything is.
+  Error look_closely(size_t slot) {
+    const OperandInfo& operand = info_.slot(slot);
+    const View& view = call_[slot];
+    const size_t rank = operand.dims.size();
+    for (size_t i = 0; i < rank; ++i)
+      if (view.sizes[i] == 0) return Error::success;
     int64_t contiguous = 1;
     for (size_t i = rank; i-- > 0;) {
       const int64_t stride = view.strides[i];
@@ -128,7 +151,8 @@ class Checker {
       if (__builtin_mul_overflow(contiguous, view.sizes[i], &contiguous))
         return fail(Error::not_supported, "%s: %s has more elements than 63 bits count", info_.name, operand.name);
     }
-    if (extent(operand, view) < 0)
+    call_.extents[slot] = extent(operand, view);
+    if (call_.extents[slot] < 0)
       return fail(Error::invalid_stride, "%s: %s has strides that reach beyond 63 bits", info_.name, operand.name);
     if (operand.written && overlaps_itself(footprint_of(operand, view)))
       return fail(Error::invalid_stride, "%s: %s is written, but its elements overlap", info_.name, operand.name);
@@ -138,7 +162,8 @@ class Checker {
   Error check_data(size_t slot) {
     const OperandInfo& operand = info_.slot(slot);
     const View& view = call_[slot];
-    if (!has_elements(operand, view)) return Error::success;
+    const int64_t bytes = call_.extents[slot];
+    if (!bytes) return Error::success;
     if (!view.data && data_ == Data::optional) return Error::success;
     if (!view.data) return fail(Error::null_pointer, "%s: %s has no data", info_.name, operand.name);
     if (!aligned_to(view.data, static_cast<uintptr_t>(bytes_of(view.dtype))))
@@ -147,7 +172,7 @@ class Checker {
     if (operand.alignment && !aligned_to(view.data, operand.alignment))
       return fail(Error::misaligned_pointer, "%s: %s is at %p, which must be %d-byte aligned", info_.name, operand.name,
                   view.data, operand.alignment);
-    if (reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(extent(operand, view)) - 1 <
+    if (reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(bytes) - 1 <
         reinterpret_cast<uintptr_t>(view.data))
       return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info_.name,
                   operand.name, view.data);
@@ -243,15 +268,21 @@ bool shape_workspace(Call& call, bool derived) noexcept {
 Error check_overlap(const Call& call, bool partial) noexcept {
   const OperatorInfo& info = *call.info;
   const size_t count = partial ? info.slots() : info.operands.size();
-  const auto is_result = [&](size_t slot) {
-    return info.slot(slot).written && call[slot].data && given(call, slot) && has_elements(info.slot(slot), call[slot]);
-  };
   for (size_t a = 0; a < count; ++a) {
-    if (!is_result(a)) continue;
-    for (size_t b = a + 1; b < count; ++b)
-      if (is_result(b) && overlap(footprint_of(info.slot(a), call[a]), footprint_of(info.slot(b), call[b])))
+    const bool writes = info.slot(a).written;
+    if (!writes || !call[a].data || !call.extents[a]) continue;
+    for (size_t b = 0; b < count; ++b) {
+      const bool both = info.slot(b).written;
+      if (!call[b].data || !call.extents[b] || a == b || (both && b < a)) continue;
+      if (!ranges_meet(call[a].data, call.extents[a], call[b].data, call.extents[b])) [[likely]]
+        continue;
+      if (!overlap(footprint_of(info.slot(a), call[a]), footprint_of(info.slot(b), call[b]))) continue;
+      if (both)
         return fail(Error::invalid_stride, "%s: %s and %s are written, but overlap", info.name, info.slot(a).name,
                     info.slot(b).name);
+      return fail(Error::invalid_stride, "%s: %s is written and %s is read, but they overlap", info.name,
+                  info.slot(a).name, info.slot(b).name);
+    }
   }
   return Error::success;
 }
@@ -268,9 +299,8 @@ Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, 
     return fail(Error::invalid_argument, "%s: workspace is at %p and reaches beyond the end of the address space",
                 info.name, workspace);
   for (size_t slot = 0; slot < info.operands.size(); ++slot) {
-    const auto from = reinterpret_cast<uintptr_t>(pointers[slot]);
-    if (info.operands[slot].written && extents[slot] && begin < from + static_cast<uintptr_t>(extents[slot]) &&
-        from < begin + needed)
+    if (pointers[slot] && extents[slot] &&
+        ranges_meet(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]))
       return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
   }
   return Error::success;
@@ -280,7 +310,7 @@ Error fill_results(const Call& call, const Driver& driver, Stream stream) noexce
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
     const OperandInfo& operand = call.info->operands[slot];
     const View& view = call[slot];
-    if (!operand.written || !view.data || !has_elements(operand, view)) continue;
+    if (!operand.written || !view.data || !call.extents[slot]) continue;
     // Dimensions that follow each other without a gap are one. A stride that nothing follows may be anything.
     int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
     int rank = 0;

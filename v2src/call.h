@@ -46,6 +46,7 @@ struct Call {
   int64_t sizes[kMaxSizes];  // what follows is worked out by check_call
   DType dtype;
   bool empty;  // a size is 0, and nothing is to be launched
+  int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
   int64_t dims[kMaxOperands][2]
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
@@ -90,10 +91,17 @@ Error check_call(Call& call, Data data, bool partial = false) noexcept;
 // derived ones, or with `derived` all. False where one has more elements than 63 bits count.
 bool shape_workspace(Call& call, bool derived) noexcept;
 
-// Whether two results share memory: invalid_stride.
+// Whether so many bytes from one address on and from another one share any. Neither range is empty, or wraps.
+inline bool ranges_meet(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
+  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
+  return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)
+                          : from_a - from_b < static_cast<uintptr_t>(bytes_b);
+}
+
+// Whether a result shares memory with another result, or with what is read: invalid_stride.
 Error check_overlap(const Call& call, bool partial = false) noexcept;
 
-// Whether the workspace is there, aligned, in the address space and apart from the results, whose bytes are `extents`
+// Whether the workspace is there, aligned, in the address space and apart from all operands, whose bytes are `extents`
 // by slot, 0 of what is not given.
 Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
                       const int64_t* extents) noexcept;

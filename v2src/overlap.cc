@@ -24,23 +24,26 @@ int64_t take(Footprint& footprint, int64_t stride) {
   return std::exchange(footprint.sizes[place], 1);
 }
 
-int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+using Wide = __int128;  // what is added to an extent may be as large as one
+
+Wide floor_divide(Wide a, int64_t b) { return a / b - (a % b < 0); }
 
 // Whether `a` at 0 and `b` at `shift` share a byte. Dimensions are taken off from the widest on: elements of both are
 // one where some difference of their places along it, times the stride, brings the rest together.
 bool meet(Footprint a, Footprint b, int64_t shift) {
-  if (shift >= extent(a) || -shift >= extent(b)) return false;
+  const Wide bytes_a = extent(a), bytes_b = extent(b);
+  if (shift >= bytes_a || -Wide{shift} >= bytes_b) return false;
   const int of_a = widest(a), of_b = widest(b);
   if (of_a < 0 && of_b < 0) return true;
   const int64_t stride = std::max(of_a < 0 ? 0 : a.strides[of_a], of_b < 0 ? 0 : b.strides[of_b]);
   if (stride == 0) return true;
   const int64_t count_a = take(a, stride), count_b = take(b, stride);
   // What is left of b must begin before a ends, and end behind where a begins.
-  const int64_t first = std::max(-(count_a - 1), floor_divide(-extent(b) - shift, stride) + 1);
-  const int64_t last = std::min(count_b - 1, floor_divide(extent(a) - 1 - shift, stride));
+  const Wide first = std::max<Wide>(1 - count_a, floor_divide(-Wide{extent(b)} - shift, stride) + 1);
+  const Wide last = std::min<Wide>(count_b - 1, floor_divide(Wide{extent(a)} - 1 - shift, stride));
   if (last - first >= kMostShifts) return true;
-  for (int64_t k = first; k <= last; ++k)
-    if (meet(a, b, shift + k * stride)) return true;
+  for (Wide k = first; k <= last; ++k)
+    if (meet(a, b, static_cast<int64_t>(shift + k * stride))) return true;
   return false;
 }
 

@@ -47,6 +47,7 @@ Piece::Piece(const Call& whole, int64_t begin, int64_t size) noexcept : call(who
     if (cut < rank) sizes[cut] = size;
     view.sizes = sizes;
     view.strides = strides;
+    if (call.extents[slot]) call.extents[slot] = extent(info.operands[slot], view);
   }
 }
 

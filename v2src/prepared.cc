@@ -71,9 +71,12 @@ void Key::write(const Call& call) noexcept {
   hash ^= hash >> 32;
 }
 
-CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers) noexcept : call_(info) {
+CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers,
+                     const int64_t* extents) noexcept
+    : call_(info) {
   for (size_t slot = 0; slot < info.operands.size(); ++slot) {
     call_.views[slot] = View::none();
+    call_.extents[slot] = extents[slot];
     const int64_t word = *key++;
     if (!word) continue;
     for (size_t i = 0; i < info.operands[slot].dims.size(); ++i) sizes_[slot][i] = *key++, strides_[slot][i] = *key++;
@@ -129,7 +132,7 @@ void Prepared::place(void* const* pointers, void* own_workspace) noexcept {
 }
 
 Error Prepared::check_pointers(void* const* pointers) const noexcept {
-  bool ranges_meet = false;
+  bool moved = false;
   for (size_t slot = 0; slot < info->operands.size(); ++slot) {
     const OperandInfo& operand = info->operands[slot];
     const auto begin = reinterpret_cast<uintptr_t>(pointers[slot]);
@@ -148,15 +151,15 @@ Error Prepared::check_pointers(void* const* pointers) const noexcept {
     if (begin + static_cast<uintptr_t>(extents[slot]) - 1 < begin)
       return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info->name,
                   operand.name, pointers[slot]);
-    for (size_t other = 0; operand.written && other < slot; ++other) {
-      const auto from = reinterpret_cast<uintptr_t>(pointers[other]);
-      ranges_meet |= info->operands[other].written && extents[other] &&
-                     begin < from + static_cast<uintptr_t>(extents[other]) &&
-                     from < begin + static_cast<uintptr_t>(extents[slot]);
-    }
+    // Where two that meet are as far apart as those that were checked before, they are as right as those.
+    for (size_t other = 0; other < slot; ++other)
+      moved |= (operand.written || info->operands[other].written) && extents[other] &&
+               ranges_meet(pointers[slot], extents[slot], pointers[other], extents[other]) &&
+               static_cast<char*>(pointers[slot]) - static_cast<char*>(pointers[other]) !=
+                   static_cast<char*>(data[slot]) - static_cast<char*>(data[other]);
   }
-  if (!ranges_meet) return Error::success;
-  return check_overlap(CallOfKey(*info, key, pointers).call());
+  if (!moved) return Error::success;
+  return check_overlap(CallOfKey(*info, key, pointers, extents).call());
 }
 
 Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
@@ -178,7 +181,7 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
     if (const int status = driver->enter(contexts.of_stream))
       return driver_failure(*driver, status, info->name, "make the stream's device current");
   Error error = Error::success;
-  if (empty && info->fills_when_empty) error = fill_results(CallOfKey(*info, key, data).call(), *driver, stream);
+  if (empty && info->fills_when_empty) error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
   for (size_t i = 0; i < launch_count && error == Error::success; ++i) {
     const PreparedLaunch& one = launches[i];
     const Launch launch = {

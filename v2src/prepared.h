@@ -98,10 +98,10 @@ class Prepared {
   Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
 };
 
-// A call with this key and these pointers.
+// A call with this key, these pointers and these extents.
 class CallOfKey {
  public:
-  CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers) noexcept;
+  CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers, const int64_t* extents) noexcept;
   CallOfKey(const CallOfKey&) = delete;
   CallOfKey& operator=(const CallOfKey&) = delete;
 

@@ -86,6 +86,7 @@ bool Survey::given(size_t slot) const noexcept {
 // Whether buffer instructions reach all of the tensor.
 bool Survey::near(size_t slot) const noexcept {
   constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes
+  if (slot < call.info->operands.size()) return call.extents[slot] < kBufferLimit;
   return !given(slot) || extent(call.info->slot(slot), call[slot]) < kBufferLimit;
 }
 

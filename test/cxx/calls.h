@@ -55,7 +55,7 @@ struct Sizes {
 };
 
 // Far from each other, whatever their sizes are.
-constexpr uintptr_t address_of(int tensor) { return (uintptr_t{1} << 40) * static_cast<uintptr_t>(tensor); }
+constexpr uintptr_t address_of(int tensor) { return (uintptr_t{1} << 56) * static_cast<uintptr_t>(tensor); }
 
 inline attn_fwd_params fwd_call(const Sizes& s = {}) {
   attn_fwd_params p;

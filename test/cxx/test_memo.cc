@@ -199,7 +199,7 @@ TEST("a call that is known is refused for pointers that can not be, as an unknow
   };
   const Case cases[] = {
       {[](auto& p) { p.out.data = nullptr; }, "attn_bwd: out has no data"},
-      {[](auto& p) { p.k.data = pointer(address_of(11) + 1); }, "k is at 0xb0000000001, which is not aligned"},
+      {[](auto& p) { p.k.data = pointer(address_of(11) + 1); }, "k is at 0xb00000000000001, which is not aligned"},
       {[](auto& p) { p.logsumexp.data = pointer(address_of(11) + 8); }, "must be 16-byte aligned"},
       {[](auto& p) { p.dk.data = p.dv.data; }, "attn_bwd: dk and dv are written, but overlap"},
       {[](auto& p) { p.v.data = pointer(UINTPTR_MAX - 15); }, "reaches beyond the end of the address space"},

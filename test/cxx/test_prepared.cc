@@ -89,8 +89,8 @@ TEST("a launch is refused for pointers that can not be, each by name, and the ne
   const Case cases[] = {
       {q, 0, Error::null_pointer, "attn_bwd: q has no data"},
       {logsumexp, 0, Error::null_pointer, "attn_bwd: logsumexp has no data"},
-      {k, at(p.k) + 8, Error::misaligned_pointer, "attn_bwd: k is at 0x20000000008, which is aligned otherwise than"},
-      {dv, at(p.dv) + 2, Error::misaligned_pointer, "attn_bwd: dv is at 0x90000000002"},
+      {k, at(p.k) + 8, Error::misaligned_pointer, "attn_bwd: k is at 0x200000000000008, which is aligned otherwise than"},
+      {dv, at(p.dv) + 2, Error::misaligned_pointer, "attn_bwd: dv is at 0x900000000000002"},
       {dk, at(p.dv) + 16, Error::invalid_stride, "attn_bwd: dk and dv are written, but overlap"},
       {v, UINTPTR_MAX - 15, Error::invalid_stride, "attn_bwd: v is at 0xfffffffffffffff0 and reaches beyond"},
       {workspace, 0, Error::workspace_too_small, "attn_bwd: workspace is null, 527616 bytes are needed"},

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "calls.h"
+#include "launch_plan.h"
 
 using namespace aotriton::v2;
 
@@ -125,6 +126,22 @@ TEST("a workspace of more bytes than 63 bits count is refused") {
   p.logsumexp.sizes[0] = 1 << 24;
   size_t bytes = 7;
   CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::not_supported);
-  CHECK_EQ(last_error_message(), std::string("attn_bwd: the workspace overflows 63 bits"));
   CHECK_EQ(bytes, 0u);
+
+  Call call(*find_operator("attn_bwd"));
+  const aotriton_tensor4* const tensors[] = {&p.q, &p.k, &p.v, &p.out, &p.dout, nullptr, &p.dq, &p.dk, &p.dv};
+  for (size_t slot = 0; slot < std::size(tensors); ++slot)
+    call.views[slot] = tensors[slot] ? View::of(*tensors[slot]) : View::of(p.logsumexp);
+  for (size_t i = 0; i < 3; ++i) call.set_whole(i, 0);
+  CHECK_EQ(check_call(call, Data::optional), Error::success);
+  CHECK(shape_workspace(call, false));
+  const int32_t psels[kMaxPsels] = {64, 64, 64, 64};
+  const BackendInfo* summing = nullptr;
+  for (const BackendInfo& backend : call.info->backends)
+    if (!summing && backend.workspace.size() > 1) summing = &backend;
+  Workspace workspace;
+  const Misfit misfit = lay_out(call, *summing, psels, 132, &workspace);
+  CHECK(misfit.what == Misfit::workspace);
+  CHECK_EQ(refuse(call, misfit), Error::not_supported);
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: the workspace overflows 63 bits"));
 }

@@ -46,6 +46,7 @@ void make_rows_contiguous(Call& call) {
   std::swap(call.views[a].data, call.views[b].data);
   std::swap(call.views[a].sizes, call.views[b].sizes);
   std::swap(call.views[a].strides, call.views[b].strides);
+  std::swap(call.extents[a], call.extents[b]);
   std::swap(call.from[a], call.from[b]);
   std::swap(call.sizes[m], call.sizes[n]);
 }

@@ -31,7 +31,8 @@ class Judge {
     }
     for (size_t a = 0; a < draft_.tensors.size(); ++a)
       for (size_t b = 0; b < draft_.tensors.size(); ++b)
-        if (a != b && is_result(a) && is_result(b) && shares_a_sample(a, b)) complain("overlaps another result", a);
+        if (a != b && has_memory(a) && is_result(b) && shares_a_sample(a, b))
+          complain(is_result(a) ? "overlaps another result" : "is read, and overlaps a result", a);
     if (const char* objection = op_.objection(draft_)) object(std::string("accepted, but ") + objection);
   }
 
@@ -43,7 +44,7 @@ class Judge {
     const Interval own = {begin, Wide{begin} + bytes};
     if (own.end > Wide{1} << 64) object("a workspace that wraps around the address space was accepted");
     for (size_t slot = 0; slot < draft_.tensors.size(); ++slot)
-      if (is_result(slot) && own.begin < bytes_of(slot).end && bytes_of(slot).begin < own.end)
+      if (has_memory(slot) && own.begin < bytes_of(slot).end && bytes_of(slot).begin < own.end)
         complain("overlaps the workspace", slot);
   }
 
@@ -78,7 +79,9 @@ class Judge {
     return true;
   }
 
-  bool is_result(size_t slot) const { return info_.operands[slot].written && draft_.given(slot) && has_elements(slot); }
+  bool has_memory(size_t slot) const { return draft_.given(slot) && has_elements(slot); }
+
+  bool is_result(size_t slot) const { return info_.operands[slot].written && has_memory(slot); }
 
   Interval bytes_of(size_t slot) const {
     const DraftTensor& tensor = draft_.tensors[slot];
