@@ -315,7 +315,7 @@ class _Numbering:
             arguments=tuple(arguments),
             uses=tuple((slot, name in followed) for name, slot in slots.items()),
             grid=tuple(map(code, kernel.grid)),
-            guards=tuple(GuardProgram(code(one.condition), one.why) for one in kernel.guards),
+            guards=tuple(GuardProgram(code(one.condition), one.why) for one in kernel.all_guards(self.operator.sizes)),
             choices=tuple(
                 ChoiceProgram(
                     one.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -274,6 +274,9 @@ class Guard:
     why: str
 
 
+# Kernels count in 32 bits, up to the end of the last tile, and no tile has a side of more than 1024.
+MOST_COUNTED = 2**31 - 1 - 1023
+
 # In which order a kernel goes through independent slices, as in c.h: many side by side, or one after the other.
 BFS, DFS = constant(1), constant(2)
 
@@ -376,6 +379,20 @@ class KernelDescription:
     def called(self) -> bool:
         """Whether it is a Python function, which has no image that could be launched or shipped."""
         return self.provider is not None and self.provider.called
+
+    def all_guards(self, sizes: Collection[str]) -> tuple[Guard, ...]:
+        """``guards``, behind one for each of the caller's ``sizes`` that the kernel is passed in 32 bits.
+
+        What a choice rounds up is bounded by its values, and needs none.
+        """
+        bounded = {choice.source for choice in self.choices if choice.round_up}
+        passed = dict.fromkeys(one.value for one in self.arguments if isinstance(one, Number) and one.dtype == "i32")
+        counted = tuple(
+            Guard(one <= MOST_COUNTED, f"{one.name} is more than {MOST_COUNTED}")
+            for one in passed
+            if one.code == "size" and one.name in sizes and one not in bounded
+        )
+        return counted + self.guards
 
     @cached_property
     def places(self) -> tuple[Mapping[Value, int], ...]:

@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from toy.rules import OPERATOR
 
@@ -15,7 +16,7 @@ from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, launc
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.common import MOST_PACKED
-from aotriton.rules.kernel import Number, Stride, Tensor
+from aotriton.rules.kernel import MOST_COUNTED, Number, Stride, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.rules.target import ADDRESSING, DTYPES
 
@@ -120,7 +121,7 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
         uses = [(one.operand.name, one.block is not None or one.name in strided) for one in tensors.values()]
         assert [(reader.slots[slot], follows) for slot, follows in made.uses] == uses
         assert all(reader.says(code, axis) for code, axis in zip(made.grid, kernel.grid, strict=True))
-        for guard, wanted in zip(made.guards, kernel.guards, strict=True):
+        for guard, wanted in zip(made.guards, kernel.all_guards(operator.sizes), strict=True):
             assert guard.why == wanted.why
             assert reader.says(guard.condition, wanted.condition)
         for one_choice, choice in zip(made.choices, kernel.choices, strict=True):
@@ -202,8 +203,31 @@ def test_limits_are_those_of_cxx() -> None:
     assert constant("v2src/program.h", "kMaxSizes") == program.MAX_SIZES
     assert constant("v2src/program.h", "kMaxScalars") == program.MAX_SCALARS
     assert constant("v2src/program.h", "kMaxRank") == program.MAX_RANK
-    assert constant("v2src/select.cc", "kMostPacked") == MOST_PACKED
+    assert constant("v2src/survey.cc", "kMostPacked") == MOST_PACKED
     assert constant("v2src/backend.h", "kMaxBackends") == program.MAX_BACKENDS
     assert constant("v2src/include/aotriton/explain.h", "kMaxKernels") == program.MAX_KERNELS
     assert constant("v2src/lut.h", "kMaxPsels") == program.MAX_PSELS
     assert constant("v2src/lut.h", "kMaxKeys") == program.MAX_KEYS
+
+
+@EVERY_OPERATOR
+def test_every_size_that_is_passed_in_32_bits_is_guarded(operator: Operator) -> None:
+    """No kernel is launched with a size whose last tile ends beyond 32 bits: a guard or a choice's values bound it."""
+    whole = operator_program(operator)
+    for kernel in whole.kernels:
+        passed = {one.value for one in kernel.arguments if one.kind == "i32" and len(one.value) == 1}
+        sizes = {value for value in passed if value[0][0] == "size" and value[0][1] < whole.given_sizes}
+        bounded = {one.value for one in kernel.choices if one.round_up}
+        conditions = {one.condition for one in kernel.guards}
+        for value in sizes - bounded:
+            assert (*value, ("constant", MOST_COUNTED), ("at_most", 0)) in conditions, (kernel.name, value)
+
+
+def test_what_is_counted_ends_before_32_bits_do() -> None:
+    """The end of the last tile of any side up to 1024 is counted in 32 bits, for the largest size and not for more."""
+    for side in 1 << np.arange(11):
+        most = np.array([MOST_COUNTED, MOST_COUNTED + 1024], np.int64)
+        tiles = (most + side - 1) // side
+        with np.errstate(over="ignore"):
+            counted = (most.astype(np.int32) + np.int32(side - 1)) // np.int32(side) * np.int32(side)
+        assert (counted[0], counted[1] == tiles[1] * side) == (tiles[0] * side, False)

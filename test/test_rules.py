@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aotriton.rules.expression import Environment, evaluate
-from aotriton.rules.family import IN_TREE, family, source_module
+from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DQ_SLIM,
@@ -28,10 +28,11 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import FIRST, MOST_ROWS, REST
+from aotriton.rules.flash.common import FIRST, REST
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
+    MOST_COUNTED,
     Constexpr,
     Functional,
     KernelDescription,
@@ -439,7 +440,8 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call."""
     environment = Environment(sizes, {"deterministic": 0, "causal": 0} | scalars, multiprocessors=132)
-    return [guard.why for guard in kernel.guards if not evaluate(guard.condition, environment)]
+    guards = kernel.all_guards(operator_of(kernel).sizes)
+    return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
 
 @KERNELS
@@ -449,15 +451,15 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
     for side in "qk":
         one = dict.fromkeys(("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"), 1)
-        large = one | {f"seqlen_{side}": MOST_ROWS}
+        large = one | {f"seqlen_{side}": MOST_COUNTED}
         assert refused(kernel, large) == []
-        why = refused(kernel, large | {f"seqlen_{side}": MOST_ROWS + 1})
-        name = "seqlen_q, times the heads that are packed," if side == "q" and packed else f"seqlen_{side}"
-        assert why == ([f"{name} is more than {MOST_ROWS}"] if f"max_seqlen_{side}" in taken else [])
-    grouped = one | {"heads_q": 12, "seqlen_q": MOST_ROWS // 4}
+        why = refused(kernel, large | {f"seqlen_{side}": MOST_COUNTED + 1})
+        names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
+        assert why == [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
+    grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
     assert refused(kernel, grouped) == []
-    assert len(refused(kernel, grouped | {"seqlen_q": MOST_ROWS // 4 + 1})) == packed
-    assert MOST_ROWS + 1024 == 2**31
+    assert len(refused(kernel, grouped | {"seqlen_q": MOST_COUNTED // 4 + 1})) == packed
+    assert MOST_COUNTED + 1024 == 2**31
 
 
 def test_guards_of_single_kernels() -> None:

@@ -79,7 +79,6 @@ ATTN_BWD_PREPROCESS = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=2),
-    guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
 )
 
@@ -117,10 +116,6 @@ ATTN_BWD_DK_DV = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", "BLOCK_N", "heads_k"),
     work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-    ),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -157,10 +152,6 @@ ATTN_BWD_DQ = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-    ),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -197,7 +188,6 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=4),
-    guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
     archs=("sm_90",),
 )
@@ -237,8 +227,6 @@ _TWO_ROUNDS, _FOUR_ROUNDS = (ceil_divide(multiprocessors() * rounds, tiles("seql
 DEALT_OUT = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
 
 ADDS_DQ = (
-    c.GUARD_Q,
-    c.GUARD_K,
     Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
 )
 
@@ -356,7 +344,6 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=3),
-    guards=(c.GUARD_Q,),
     restrictions=RESTRICTIONS,
     archs=("sm_90",),
 )
@@ -379,7 +366,6 @@ ATTN_BWD_HOPPER_SHARES_FINISH = replace(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     grid=(ATTN_BWD_HOPPER_FINISH.grid[0] + size("splits") * 8, constant(1), constant(1)),
-    guards=(c.GUARD_Q, c.GUARD_K),
 )
 
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
@@ -421,8 +407,6 @@ ATTN_BWD_HOPPER_HEADS = replace(
         ),
     ),
     guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
         # But where it is the only backend that is deterministic and fast.
         Guard(
             ~(_BEYOND_L2 & (choose(scalar("causal"), *MOST_TILES_BEYOND_L2) <= _AGAIN) & ~scalar("deterministic")),
@@ -469,7 +453,6 @@ ATTN_BWD_HOPPER_PARTS_PREPARE = replace(
     choices=(c.T, HEAD_DIM_PARTS, c.DESCRIPTOR),
     grid=(ROWS_OF_BOTH * size("batch"), constant(1), constant(1)),
     work=c.row_work("BLOCK_M", tensors=4, of_k=4),
-    guards=(c.GUARD_Q, c.GUARD_K),
 )
 
 ATTN_BWD_HOPPER_PARTS = replace(
@@ -489,8 +472,6 @@ ATTN_BWD_HOPPER_PARTS = replace(
     grid=(_TILES * PARTS, constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 6), parts=PARTS),
     guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
         Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),
     ),
     restrictions=PARTS_RESTRICTIONS,
@@ -545,10 +526,6 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 64, "heads_k"),
     work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-    ),
     archs=("sm_90",),
     gluon=True,
     schedule=DFS,
@@ -575,10 +552,6 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),
     work=c.work("q", 128, "BLOCK_N", tensors=(3, 2)),
-    guards=(
-        c.GUARD_Q,
-        c.GUARD_K,
-    ),
     archs=("sm_90",),
     gluon=True,
     schedule=DFS,
@@ -644,7 +617,6 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
     psels=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
     grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),
     work=c.row_work("BLOCK_M", of="k", tensors=6),
-    guards=(c.GUARD_K,),
 )
 
 OPERATOR = Operator(

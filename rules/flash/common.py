@@ -23,6 +23,7 @@ from aotriton.rules.expression import (
     tiles,
 )
 from aotriton.rules.kernel import (
+    MOST_COUNTED,
     Argument,
     Choice,
     Constexpr,
@@ -181,12 +182,9 @@ def tiled_side(kernel: KernelDescription) -> str:
     return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k", "heads_q", "heads_k"))
 
 
-MOST_ROWS = 2**31 - 1 - 1023  # kernels count rows in 32 bits, up to the end of the last tile
 GUARD_PACKED_Q = Guard(
-    size("seqlen_q") * PACKED <= MOST_ROWS, f"seqlen_q, times the heads that are packed, is more than {MOST_ROWS}"
-)
-GUARD_Q, GUARD_K = (
-    Guard(size(f"seqlen_{side}") <= MOST_ROWS, f"seqlen_{side} is more than {MOST_ROWS}") for side in "qk"
+    size("seqlen_q") * PACKED <= MOST_COUNTED,
+    f"seqlen_q, times the heads that are packed, is more than {MOST_COUNTED}",
 )
 
 

@@ -56,7 +56,6 @@ ATTN_FWD = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2)),
-    guards=(c.GUARD_Q, c.GUARD_K),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -116,7 +115,6 @@ ATTN_FWD_HOPPER = KernelDescription(
     work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
     guards=(
         c.GUARD_PACKED_Q,
-        c.GUARD_K,
         # The smallest tiles are the most, and a round of programs lies beyond the last.
         Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),

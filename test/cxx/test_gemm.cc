@@ -318,3 +318,28 @@ TEST("gemm refuses every wrong argument by name") {
     CHECK(recording.launches.empty());
   }
 }
+
+TEST("a size beyond what kernels count in 32 bits is refused by its name, and so say the queries") {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1024;
+  Recording& recording = start("cuda");
+  for (const int axis : {0, 1, 2}) {
+    const char* const name = &"m\0n\0k"[2 * axis];
+    for (const int64_t size : {kMost + 8, (int64_t{1} << 31) - 8, int64_t{1} << 31, (int64_t{1} << 32) + 8}) {
+      Shape s = {.batch = 1, .m = 8, .n = 8, .k = 8};
+      (axis == 0 ? s.m : axis == 1 ? s.n : s.k) = size;
+      const gemm_params p = call(s);
+      CHECK_EQ(gemm(p, {}), Error::not_supported);
+      CHECK_CONTAINS(last_error_message(), std::string("gemm: ") + name + " is more than 2147482624");
+      CHECK(!supported(p, {}));
+      size_t bytes;
+      CHECK_EQ(gemm_workspace_size(p, {}, &bytes), Error::not_supported);
+      Explanation explanation;
+      CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::not_supported);
+    }
+    Shape s = {.batch = 1, .m = 8, .n = 8, .k = 8};
+    (axis == 0 ? s.m : axis == 1 ? s.n : s.k) = kMost;
+    CHECK_EQ(gemm(call(s), {}), Error::success);
+    CHECK(supported(call(s), {}));
+  }
+  for (const RecordedLaunch& launch : recording.launches) CHECK(launch.grid[0] <= 1u << 31);
+}

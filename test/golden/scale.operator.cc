@@ -16,54 +16,60 @@ namespace {
 constexpr Instruction e0_code[] = {{Code::scalar, 1}};  // times
 constexpr Expression e0 = {e0_code};
 constexpr Instruction e1_code[] = {{Code::size, 4}};  // taps
-constexpr Expression e1 = {e1_code, 16};
+constexpr Expression e1 = {e1_code, 0};
 constexpr Instruction e2_code[] = {{Code::size, 2}};  // rows
-constexpr Expression e2 = {e2_code, 6};
+constexpr Expression e2 = {e2_code, 3};
 constexpr Instruction e3_code[] = {{Code::size, 3}};  // width
-constexpr Expression e3 = {e3_code, 4};
+constexpr Expression e3 = {e3_code, 9};
 constexpr Instruction e4_code[] = {{Code::size, 2}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // rows BLOCK_M ceil_divide
 constexpr Expression e4 = {e4_code};
 constexpr Instruction e5_code[] = {{Code::size, 1}};  // heads
 constexpr Expression e5 = {e5_code};
 constexpr Instruction e6_code[] = {{Code::size, 0}};  // batch
 constexpr Expression e6 = {e6_code};
-constexpr Instruction e7_code[] = {{Code::scalar, 1}, {Code::constant, 100}, {Code::at_most, 0}};  // times 100 at_most
+constexpr Instruction e7_code[] = {{Code::size, 4}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // taps 2147482624 at_most
 constexpr Expression e7 = {e7_code, 2};
-constexpr Instruction e8_code[] = {{Code::dtype, 0}};  // dtype
-constexpr Expression e8 = {e8_code, 3};
-constexpr Instruction e9_code[] = {{Code::present, 2}};  // bias
-constexpr Expression e9 = {e9_code, 5};
-constexpr Instruction e10_code[] = {{Code::addressing, 0}};  // addressing
-constexpr Expression e10 = {e10_code};
-constexpr Instruction e11_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
-constexpr Expression e11 = {e11_code, 14};
-constexpr Instruction e12_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
-constexpr Expression e12 = {e12_code, 9};
-constexpr Instruction e13_code[] = {{Code::constant, 1}};  // 1
-constexpr Expression e13 = {e13_code, 15};
-constexpr Instruction e14_code[] = {{Code::constant, 0}};  // 0
-constexpr Expression e14 = {e14_code, 17};
-constexpr Instruction e15_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
-constexpr Expression e15 = {e15_code, 21};
-constexpr Instruction e16_code[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
-constexpr Expression e16 = {e16_code, 24};
-constexpr Instruction e17_code[] = {{Code::psel, 1}, {Code::constant, 2}, {Code::equal, 0}, {Code::constant, 1}, {Code::constant, 2}, {Code::choose, 0}};  // UNROLL 2 equal 1 2 choose
-constexpr Expression e17 = {e17_code};
-constexpr Instruction e18_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
-constexpr Expression e18 = {e18_code, 25};
-constexpr Instruction e19_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
+constexpr Instruction e8_code[] = {{Code::size, 2}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // rows 2147482624 at_most
+constexpr Expression e8 = {e8_code, 4};
+constexpr Instruction e9_code[] = {{Code::scalar, 1}, {Code::constant, 100}, {Code::at_most, 0}};  // times 100 at_most
+constexpr Expression e9 = {e9_code, 7};
+constexpr Instruction e10_code[] = {{Code::dtype, 0}};  // dtype
+constexpr Expression e10 = {e10_code, 8};
+constexpr Instruction e11_code[] = {{Code::present, 2}};  // bias
+constexpr Expression e11 = {e11_code, 10};
+constexpr Instruction e12_code[] = {{Code::addressing, 0}};  // addressing
+constexpr Expression e12 = {e12_code};
+constexpr Instruction e13_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::constant, 128}, {Code::ceil_divide, 0}, {Code::multiply, 0}, {Code::multiprocessors, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows 128 ceil_divide multiply multiprocessors ceil_divide
+constexpr Expression e13 = {e13_code, 18};
+constexpr Instruction e14_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}};  // batch heads multiply
+constexpr Expression e14 = {e14_code, 13};
+constexpr Instruction e15_code[] = {{Code::constant, 1}};  // 1
+constexpr Expression e15 = {e15_code, 19};
+constexpr Instruction e16_code[] = {{Code::constant, 0}};  // 0
+constexpr Expression e16 = {e16_code, 20};
+constexpr Instruction e17_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 4}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 4 multiply
+constexpr Expression e17 = {e17_code, 24};
+constexpr Instruction e18_code[] = {{Code::size, 4}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 2}, {Code::multiply, 0}};  // taps width multiply 2 multiply
+constexpr Expression e18 = {e18_code, 27};
+constexpr Instruction e19_code[] = {{Code::psel, 1}, {Code::constant, 2}, {Code::equal, 0}, {Code::constant, 1}, {Code::constant, 2}, {Code::choose, 0}};  // UNROLL 2 equal 1 2 choose
 constexpr Expression e19 = {e19_code};
-constexpr Instruction e20_code[] = {{Code::size, 5}};  // splits
-constexpr Expression e20 = {e20_code};
-constexpr Instruction e21_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
-constexpr Expression e21 = {e21_code, 18};
-constexpr Instruction e22_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
+constexpr Instruction e20_code[] = {{Code::scalar, 1}, {Code::constant, 1}, {Code::at_most, 0}};  // times 1 at_most
+constexpr Expression e20 = {e20_code, 28};
+constexpr Instruction e21_code[] = {{Code::size, 4}, {Code::size, 5}, {Code::ceil_divide, 0}};  // taps splits ceil_divide
+constexpr Expression e21 = {e21_code};
+constexpr Instruction e22_code[] = {{Code::size, 5}};  // splits
 constexpr Expression e22 = {e22_code};
-constexpr Instruction e23_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
-constexpr Expression e23 = {e23_code, 27};
-constexpr Instruction e24_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Instruction e23_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}};  // batch heads multiply rows multiply
+constexpr Expression e23 = {e23_code, 21};
+constexpr Instruction e24_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::psel, 0}, {Code::ceil_divide, 0}};  // batch heads multiply rows multiply BLOCK_M ceil_divide
 constexpr Expression e24 = {e24_code};
-constexpr Step kSteps[] = {{Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {0, 1}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {7, 8}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {6, 10}, 0}, {Code::multiply, {9, 11}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {12, 13}, 0}, {Code::constant, {}, 1}, {Code::size, {}, 4}, {Code::constant, {}, 0}, {Code::multiply, {9, 6}, 0}, {Code::multiply, {18, 4}, 0}, {Code::constant, {}, 4}, {Code::multiply, {19, 20}, 0}, {Code::multiply, {16, 4}, 0}, {Code::constant, {}, 2}, {Code::multiply, {22, 23}, 0}, {Code::at_most, {0, 15}, 0}, {Code::constant, {}, 8}, {Code::multiply, {19, 26}, 0}};
+constexpr Instruction e25_code[] = {{Code::size, 1}, {Code::constant, 2147482624}, {Code::at_most, 0}};  // heads 2147482624 at_most
+constexpr Expression e25 = {e25_code, 29};
+constexpr Instruction e26_code[] = {{Code::size, 0}, {Code::size, 1}, {Code::multiply, 0}, {Code::size, 2}, {Code::multiply, 0}, {Code::size, 3}, {Code::multiply, 0}, {Code::constant, 8}, {Code::multiply, 0}};  // batch heads multiply rows multiply width multiply 8 multiply
+constexpr Expression e26 = {e26_code, 31};
+constexpr Instruction e27_code[] = {{Code::constant, 1}, {Code::size, 4}, {Code::multiprocessors, 0}, {Code::psel, 1}, {Code::minimum, 0}, {Code::minimum, 0}, {Code::maximum, 0}};  // 1 taps multiprocessors MOST_SPLITS minimum minimum maximum
+constexpr Expression e27 = {e27_code};
+constexpr Step kSteps[] = {{Code::size, {}, 4}, {Code::constant, {}, 2147482624}, {Code::at_most, {0, 1}, 0}, {Code::size, {}, 2}, {Code::at_most, {3, 1}, 0}, {Code::scalar, {}, 1}, {Code::constant, {}, 100}, {Code::at_most, {5, 6}, 0}, {Code::dtype, {}, 0}, {Code::size, {}, 3}, {Code::present, {}, 2}, {Code::size, {}, 0}, {Code::size, {}, 1}, {Code::multiply, {11, 12}, 0}, {Code::constant, {}, 128}, {Code::ceil_divide, {3, 14}, 0}, {Code::multiply, {13, 15}, 0}, {Code::multiprocessors, {}, 0}, {Code::ceil_divide, {16, 17}, 0}, {Code::constant, {}, 1}, {Code::constant, {}, 0}, {Code::multiply, {13, 3}, 0}, {Code::multiply, {21, 9}, 0}, {Code::constant, {}, 4}, {Code::multiply, {22, 23}, 0}, {Code::multiply, {0, 9}, 0}, {Code::constant, {}, 2}, {Code::multiply, {25, 26}, 0}, {Code::at_most, {5, 19}, 0}, {Code::at_most, {12, 1}, 0}, {Code::constant, {}, 8}, {Code::multiply, {22, 30}, 0}};
 
 constexpr const char* kSizes[] = {"batch", "heads", "rows", "width", "taps", "splits"};
 constexpr uint8_t x_dims[] = {0, 1, 2, 3};
@@ -111,7 +117,9 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e3},
 };
 constexpr GuardInfo guards[] = {
-    {e7, "times is more than 100"},
+    {e7, "taps is more than 2147482624"},
+    {e8, "rows is more than 2147482624"},
+    {e9, "times is more than 100"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
@@ -122,19 +130,19 @@ constexpr const char* HAS_BIAS_texts[] = {"False", "True"};
 constexpr int64_t ADDRESSING_values[] = {0, 1, 2};
 constexpr const char* ADDRESSING_texts[] = {"general", "offset32", "descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts, 0},
+    {"T", e10, false, T_values, T_texts, 0},
     {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
-    {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
+    {"HAS_BIAS", e11, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
+    {"ADDRESSING", e12, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
     {"rows", e2},
-    {"waves", e11},
+    {"waves", e13},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
-constexpr WorkInfo work{e12, e2, e13, e13, e1, e13, e13, e14, e15, e16, e14};
+constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables};
 
 }  // namespace scale_rows
 
@@ -160,7 +168,9 @@ constexpr Argument arguments[] = {
     {Pass::i32, false, 0, 0, e3},
 };
 constexpr GuardInfo guards[] = {
-    {e18, "times is more than 1"},
+    {e7, "taps is more than 2147482624"},
+    {e8, "rows is more than 2147482624"},
+    {e20, "times is more than 1"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
@@ -171,19 +181,19 @@ constexpr const char* HAS_BIAS_texts[] = {"False"};
 constexpr int64_t ADDRESSING_values[] = {2};
 constexpr const char* ADDRESSING_texts[] = {"descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts, 0},
+    {"T", e10, false, T_values, T_texts, 0},
     {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 3},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 4},
-    {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
+    {"HAS_BIAS", e11, false, HAS_BIAS_values, HAS_BIAS_texts, 4},
+    {"ADDRESSING", e12, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
     {"rows", e2},
-    {"waves", e11},
+    {"waves", e13},
 };
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
-constexpr WorkInfo work{e12, e2, e13, e13, e1, e13, e13, e14, e15, e16, e14};
+constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e17, tables};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables};
 
 }  // namespace scale_rows_fast
 
@@ -195,23 +205,26 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 1, 0, {}},
     {Pass::stride, false, 1, 1, {}},
     {Pass::i32, false, 0, 0, e1},
-    {Pass::i32, false, 0, 0, e19},
+    {Pass::i32, false, 0, 0, e21},
     {Pass::i32, false, 0, 0, e3},
+};
+constexpr GuardInfo guards[] = {
+    {e7, "taps is more than 2147482624"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
 constexpr int64_t BLOCK_DMODEL_values[] = {32, 64};
 constexpr const char* BLOCK_DMODEL_texts[] = {"32", "64"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts, 0},
+    {"T", e10, false, T_values, T_texts, 0},
     {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
 };
 constexpr KeyInfo keys[] = {
-    {"waves", e11},
+    {"waves", e13},
 };
-constexpr WorkInfo work{e13, e1, e13, e13, e13, e13, e13, e14, e14, e14, e14};
+constexpr WorkInfo work{e15, e1, e15, e15, e15, e15, e15, e16, e16, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e20, e13, e13}, {}, choices, keys, {}, &work, {}, tables};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables};
 
 }  // namespace scale_rows_weigh
 
@@ -230,14 +243,16 @@ constexpr Argument arguments[] = {
     {Pass::stride, false, 3, 0, {}},
     {Pass::stride, false, 3, 1, {}},
     {Pass::stride, false, 3, 2, {}},
-    {Pass::i32, false, 0, 0, e20},
+    {Pass::i32, false, 0, 0, e22},
     {Pass::i32, false, 0, 0, e5},
     {Pass::i32, false, 0, 0, e2},
     {Pass::i32, false, 0, 0, e3},
-    {Pass::i64, false, 0, 0, e21},
+    {Pass::i64, false, 0, 0, e23},
 };
 constexpr GuardInfo guards[] = {
-    {e7, "times is more than 100"},
+    {e25, "heads is more than 2147482624"},
+    {e8, "rows is more than 2147482624"},
+    {e9, "times is more than 100"},
 };
 constexpr int64_t T_values[] = {2};
 constexpr const char* T_texts[] = {"bf16"};
@@ -248,18 +263,18 @@ constexpr const char* HAS_BIAS_texts[] = {"False", "True"};
 constexpr int64_t ADDRESSING_values[] = {0, 1, 2};
 constexpr const char* ADDRESSING_texts[] = {"general", "offset32", "descriptor"};
 constexpr ChoiceInfo choices[] = {
-    {"T", e8, false, T_values, T_texts, 0},
+    {"T", e10, false, T_values, T_texts, 0},
     {"BLOCK_DMODEL", e3, true, BLOCK_DMODEL_values, BLOCK_DMODEL_texts, 1},
-    {"HAS_BIAS", e9, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
-    {"ADDRESSING", e10, false, ADDRESSING_values, ADDRESSING_texts},
+    {"HAS_BIAS", e11, false, HAS_BIAS_values, HAS_BIAS_texts, 2},
+    {"ADDRESSING", e12, false, ADDRESSING_values, ADDRESSING_texts},
 };
 constexpr KeyInfo keys[] = {
     {"rows", e2},
 };
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
-constexpr WorkInfo work{e13, e21, e13, e13, e13, e13, e13, e14, e23, e14, e14};
+constexpr WorkInfo work{e15, e23, e15, e15, e15, e15, e15, e16, e26, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e22, e13, e13}, guards, choices, keys, psels, &work, {}, tables};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, psels, &work, {}, tables};
 
 }  // namespace scale_rows_apply
 
@@ -269,7 +284,7 @@ constexpr const KernelInfo* fast_kernels[] = {&scale_rows_fast::info};
 
 constexpr const KernelInfo* split_kernels[] = {&scale_rows_weigh::info, &scale_rows_apply::info};
 constexpr uint8_t split_workspace[] = {4};
-constexpr DerivedSize split_sizes[] = {{5, e24}};
+constexpr DerivedSize split_sizes[] = {{5, e27}};
 
 constexpr BackendInfo kBackends[] = {
     {"portable", portable_kernels, {}, {}, 0},
