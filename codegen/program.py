@@ -128,7 +128,7 @@ class OperandProgram:
 class ScalarProgram:
     name: str
     type: str
-    default: float
+    default: float | None
     internal: bool
 
 
@@ -227,7 +227,8 @@ class _Numbering:
             operands=tuple(map(self._operand, operator.operands)),
             workspace=tuple(map(self._operand, operator.workspace)),
             scalars=tuple(
-                ScalarProgram(one.name, one.dtype, float(one.default), one.internal) for one in operator.scalars
+                ScalarProgram(one.name, one.dtype, None if one.default is None else float(one.default), one.internal)
+                for one in operator.scalars
             ),
             dtypes=tuple(choice.number(value) for choice in types for value in choice.values),
             backends=tuple(self._backend(place) for place in range(len(operator.backends))),

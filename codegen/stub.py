@@ -19,6 +19,8 @@ def values(operator: Operator) -> dict[str, Any]:
         tensors.append(("workspace", True))
     scalars = [
         (scalar.name, TYPES[scalar.dtype].__name__, TYPES[scalar.dtype](scalar.default))
+        if scalar.default is not None
+        else (scalar.name, f"{TYPES[scalar.dtype].__name__} | None", None)
         for scalar in operator.scalars
         if not scalar.internal
     ]

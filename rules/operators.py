@@ -14,18 +14,21 @@ from aotriton.rules.kernel import Argument, KernelDescription, Operand, Tensor
 class Scalar:
     """A number of the call that is no size: "fp32", "i32" or "bool"; ``default`` where the caller gives none.
 
+    A default of None, of fp32 alone: the operator's own checks see a NaN, and put in what follows from the call.
     ``internal``: no caller's, but set by the operator's own checks.
     """
 
     name: str
     dtype: str
-    default: float = 0
+    default: float | None = 0
     internal: bool = False
 
     def __post_init__(self) -> None:
         identifier("a scalar's name", self.name)
         if self.dtype not in ("fp32", "i32", "bool"):
             raise ValueError(f"scalar {self.name}: dtype must be fp32, i32 or bool, not {self.dtype!r}")
+        if self.default is None and self.dtype != "fp32":
+            raise ValueError(f"scalar {self.name}: only fp32 can do without a default, and it is {self.dtype}")
 
 
 @dataclass(frozen=True)

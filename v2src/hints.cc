@@ -4,18 +4,33 @@
 #include <charconv>
 #include <cstring>
 
+#include "abi.h"
 #include "error.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-constexpr size_t kMostBytes = 1 << 16;  // of a struct, by whichever version
 constexpr char kBlanks[] = " \t\n\r";
+
+constexpr Field kFields[] = {
+    AOTRITON_FIELD(aotriton_hints, size),
+    AOTRITON_FIELD(aotriton_hints, schedule),
+    AOTRITON_FIELD(aotriton_hints, objective),
+    AOTRITON_FIELD(aotriton_hints, workspace_limit),
+    AOTRITON_FIELD(aotriton_hints, workspace_limited),
+    AOTRITON_FIELD(aotriton_hints, deterministic),
+    AOTRITON_FIELD(aotriton_hints, reserved),
+    AOTRITON_FIELD(aotriton_hints, backend),
+    AOTRITON_FIELD(aotriton_hints, image),
+    AOTRITON_FIELD(aotriton_hints, exclude),
+    AOTRITON_FIELD(aotriton_hints, unknown),
+};
+static_assert(are_all(kFields, sizeof(aotriton_hints)));
 
 // The struct in this library's size.
 Error read(const char* who, const aotriton_hints& given, aotriton_hints* own) {
-  if (given.size < sizeof(size_t) || given.size > kMostBytes)
+  if (given.size < sizeof(size_t) || given.size > kMostStructBytes || !cuts_no_field(kFields, given.size))
     return fail(Error::invalid_argument, "%s: hints.size is %zu, which must be sizeof of the struct, %zu", who,
                 given.size, sizeof given);
   memset(own, 0, sizeof *own);
@@ -30,6 +45,8 @@ Error check(const char* who, const aotriton_hints& hints) {
   if (hints.objective < AOTRITON_NO_OBJECTIVE || hints.objective > AOTRITON_THROUGHPUT)
     return fail(Error::invalid_argument, "%s: hints.objective is %d, which is none of those in c.h", who,
                 hints.objective);
+  for (const uint8_t byte : hints.reserved)
+    if (byte) return fail(Error::not_supported, "%s: a reserved field of hints is not zero", who);
   const struct {
     const char *name, *text;
     size_t size;
@@ -167,6 +184,16 @@ Error parse_hints(const char* text, aotriton_hints* hints) noexcept {
     const Word word = {whole.substr(0, equals), has_value ? whole.substr(equals + 1) : "", has_value};
     AOTRITON_TRY(read_word(word, &own));
   }
+  const struct {
+    const char *name, *text;
+    size_t end;
+  } hard[] = {{"backend", own.backend, offsetof(aotriton_hints, image)},
+              {"image", own.image, offsetof(aotriton_hints, exclude)},
+              {"exclude", own.exclude, offsetof(aotriton_hints, unknown)}};
+  for (const auto& [name, names, end] : hard)
+    if (*names && hints->size < end)
+      return fail(Error::not_supported, "parse_hints: %s has no place in a struct of %zu bytes, an older version's",
+                  name, hints->size);
   memcpy(hints, &own, std::min(hints->size, sizeof own));
   return Error::success;
 }

@@ -12,9 +12,7 @@ namespace {
 constexpr int64_t kMostPrograms[3] = {INT32_MAX, 65535, 65535};  // along x, y and z
 
 // Threads of all programs along x that the vendor's driver counts.
-uint64_t most_threads(const ArchInfo& arch) {
-  return std::string_view(arch.vendor) == "hip" ? UINT32_MAX : UINT64_MAX;
-}
+uint64_t most_threads(const ArchInfo& arch) { return std::string_view(arch.vendor) == "hip" ? UINT32_MAX : UINT64_MAX; }
 
 // Whether the argument is a whole number that follows from the call.
 bool is_number(const Argument& argument) {

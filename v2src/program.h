@@ -102,12 +102,19 @@ struct OperandInfo {
   float if_empty;      // what a result holds whose call has a size of 0
 };
 
+// Of an fp32 scalar that the caller leaves to the operator: a NaN of its own, which no computation makes.
+inline constexpr float kNotGiven = __builtin_nanf("0xa0a0");
+inline bool is_given(float scalar) noexcept {
+  return __builtin_bit_cast(uint32_t, scalar) != __builtin_bit_cast(uint32_t, kNotGiven);
+}
+
 enum class ScalarType : uint8_t { fp32, i32, boolean };
 
 struct ScalarInfo {
   const char* name;
   ScalarType type;
-  float fallback;  // where the caller gives none
+  float fallback;  // where the caller gives none; kNotGiven: the operator's checks put in what follows from
+                   // the call
   bool internal;   // no caller's, but set by the operator's checks
 };
 

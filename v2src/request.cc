@@ -85,13 +85,11 @@ class Contiguous {
       call.views[slot] = {nullptr, operand.dtype == DType::none ? dtype : operand.dtype, sizes_[slot], strides_[slot]};
     }
     for (size_t i = 0; i < info.scalars.size(); ++i) {
-      double value = static_cast<double>(info.scalars[i].fallback);
+      call.set_real(i, info.scalars[i].fallback);
+      double value = is_given(info.scalars[i].fallback) ? static_cast<double>(info.scalars[i].fallback) : 0;
       for (const Named& one : request.values)
-        if (!strcmp(one.name, info.scalars[i].name)) value = one.value;
-      if (info.scalars[i].type == ScalarType::fp32) {
-        call.set_real(i, static_cast<float>(value));
-        continue;
-      }
+        if (!strcmp(one.name, info.scalars[i].name)) call.set_real(i, static_cast<float>(value = one.value));
+      if (info.scalars[i].type == ScalarType::fp32) continue;
       if (!(value >= INT32_MIN && value <= INT32_MAX) || value != std::floor(value))
         return fail(Error::invalid_argument, "explain: %s is %g, which must be a whole number of 32 bits",
                     info.scalars[i].name, value);

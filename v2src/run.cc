@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "abi.h"
 #include "error.h"
 #include "explain.h"
 #include "load.h"
@@ -15,6 +16,50 @@
 namespace aotriton::v2::inline abi1 {
 
 namespace {
+
+constexpr Field kChoiceFields[] = {
+    AOTRITON_FIELD(aotriton_kernel_choice, size),
+    AOTRITON_FIELD(aotriton_kernel_choice, kernel),
+    AOTRITON_FIELD(aotriton_kernel_choice, arch),
+    AOTRITON_FIELD(aotriton_kernel_choice, functional),
+    AOTRITON_FIELD(aotriton_kernel_choice, godel_number),
+    AOTRITON_FIELD(aotriton_kernel_choice, key_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, keys),
+    AOTRITON_FIELD(aotriton_kernel_choice, image),
+    AOTRITON_FIELD(aotriton_kernel_choice, psels),
+    AOTRITON_FIELD(aotriton_kernel_choice, copts),
+    AOTRITON_FIELD(aotriton_kernel_choice, provenance),
+    AOTRITON_FIELD(aotriton_kernel_choice, median_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, source),
+    AOTRITON_FIELD(aotriton_kernel_choice, runners_up),
+    AOTRITON_FIELD(aotriton_kernel_choice, runner_up_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend),
+    AOTRITON_FIELD(aotriton_kernel_choice, backends),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend_states),
+    AOTRITON_FIELD(aotriton_kernel_choice, paddings),
+    AOTRITON_FIELD(aotriton_kernel_choice, padding_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, exact_product),
+    AOTRITON_FIELD(aotriton_kernel_choice, product),
+    AOTRITON_FIELD(aotriton_kernel_choice, shape),
+    AOTRITON_FIELD(aotriton_kernel_choice, measured),
+    AOTRITON_FIELD(aotriton_kernel_choice, low_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, high_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_error),
+    AOTRITON_FIELD(aotriton_kernel_choice, model),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_image),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_psels),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_copts),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_median_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_total_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, backends_predicted_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, flops),
+    AOTRITON_FIELD(aotriton_kernel_choice, hints),
+    AOTRITON_FIELD(aotriton_kernel_choice, hint_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, pieces),
+};
+static_assert(are_all(kChoiceFields, sizeof(aotriton_kernel_choice)));
 
 Error no_memory(const Call& call) noexcept { return fail(Error::out_of_memory, "%s: no memory", call.info->name); }
 
@@ -281,7 +326,8 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   if (!kernels || !count) return fail(Error::null_pointer, "explain: kernels or count is null");
   const size_t room = *count, stride = kernels->size;
   *count = 0;
-  if (stride < offsetof(aotriton_kernel_choice, arch) || stride > 65536)
+  if (stride < offsetof(aotriton_kernel_choice, arch) || stride > kMostStructBytes ||
+      !cuts_no_field(kChoiceFields, stride))
     return fail(Error::invalid_argument, "explain: the first element's size is %zu, not sizeof of the struct", stride);
   AOTRITON_TRY(check_call(call, Data::optional));
   Place place;
@@ -303,7 +349,9 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
     choice.pieces = pieces.count;
     add_call_facts(first ? first->call : call, found, launched[i], &choice);
     choice.size = stride;
-    memcpy(reinterpret_cast<char*>(kernels) + i * stride, &choice, stride < sizeof choice ? stride : sizeof choice);
+    char* const element = reinterpret_cast<char*>(kernels) + i * stride;
+    memcpy(element, &choice, std::min(stride, sizeof choice));
+    if (stride > sizeof choice) memset(element + sizeof choice, 0, stride - sizeof choice);
   }
   *count = needed;
   return Error::success;

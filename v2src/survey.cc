@@ -92,9 +92,9 @@ bool Survey::near(size_t slot) const noexcept {
 
 // Whether the fast way can follow the tensor's strides.
 bool Survey::strides_suit(size_t slot) const noexcept {
-  constexpr int64_t kMostPacked = 16;                 // along the second of four dimensions, by any description
-  constexpr int64_t kSizeLimit = INT32_MAX;           // elements along a dimension, of a tensor map's argument
-  constexpr int64_t kAlignment = 16;                  // bytes, of both
+  constexpr int64_t kMostPacked = 16;        // along the second of four dimensions, by any description
+  constexpr int64_t kSizeLimit = INT32_MAX;  // elements along a dimension, of a tensor map's argument
+  constexpr int64_t kAlignment = 16;         // bytes, of both
   if (!given(slot)) return true;
   const OperandInfo& operand = call.info->slot(slot);
   const View& view = call[slot];

@@ -623,7 +623,7 @@ OPERATOR = Operator(
     name="attn_bwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV),
-    scalars=(Scalar("sm_scale", "fp32"), Scalar("causal", "bool"), Scalar("deterministic", "bool")),
+    scalars=(Scalar("sm_scale", "fp32", None), Scalar("causal", "bool"), Scalar("deterministic", "bool")),
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend(

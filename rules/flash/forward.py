@@ -136,7 +136,7 @@ OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP),
-    scalars=(Scalar("sm_scale", "fp32"), Scalar("causal", "bool")),
+    scalars=(Scalar("sm_scale", "fp32", None), Scalar("causal", "bool")),
     backends=(
         Backend("portable", (ATTN_FWD,)),
         Backend("hopper", (ATTN_FWD_HOPPER,)),

@@ -169,7 +169,7 @@ TEST("a struct of another version is read and written as far as both know it") {
   memset(bytes, 0xaa, sizeof bytes);
   memset(bytes, 0, offsetof(aotriton_hints, backend));
   other->size = offsetof(aotriton_hints, backend);
-  CHECK_EQ(aotriton_parse_hints("schedule=dfs backend=portable deterministic", other), AOTRITON_SUCCESS);
+  CHECK_EQ(aotriton_parse_hints("schedule=dfs deterministic", other), AOTRITON_SUCCESS);
   CHECK_EQ(other->schedule, AOTRITON_DFS);
   CHECK_EQ(other->deterministic, 1);
   for (size_t i = offsetof(aotriton_hints, backend); i < sizeof bytes; ++i) CHECK_EQ(bytes[i], 0xaa);

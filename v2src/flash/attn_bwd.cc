@@ -10,8 +10,32 @@ namespace {
 
 using namespace attn_bwd_call;
 
+constexpr Field kFields[] = {
+    AOTRITON_FIELD(aotriton_attn_bwd_params, size),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, q),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, k),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, v),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, out),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dout),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, logsumexp),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dq),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dk),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dv),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, sm_scale),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, causal),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, deterministic),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, skip_gradients),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, scale_given),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, workspace),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, workspace_size),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, features),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dbias),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, dsinks),
+    AOTRITON_FIELD(aotriton_attn_bwd_params, hints),
+};
+static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
+
 Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
-  AOTRITON_TRY(check_reserved("attn_bwd", p.reserved));
   AOTRITON_TRY(check_features("attn_bwd", p.features));
   AOTRITON_TRY(check_v_head_dim("attn_bwd", p.q, p.v, p.out));
   if (p.skip_gradients) return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet");
@@ -26,7 +50,7 @@ Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   call->views[dq] = View::of(p.dq);
   call->views[dk] = View::of(p.dk);
   call->views[dv] = View::of(p.dv);
-  call->set_real(sm_scale, p.sm_scale);
+  call->set_real(sm_scale, p.sm_scale == 0 && !p.scale_given ? kNotGiven : p.sm_scale);
   call->set_whole(causal, p.causal != 0);
   call->set_whole(deterministic, p.deterministic != 0);
   call->workspace = p.workspace;
@@ -43,4 +67,4 @@ Error check_attn_bwd(Call& call) noexcept {
 }  // namespace aotriton::v2::inline abi1::flash
 
 using namespace aotriton::v2::flash;
-AOTRITON_C_OPERATOR(attn_bwd)
+AOTRITON_C_OPERATOR(attn_bwd, kFields)

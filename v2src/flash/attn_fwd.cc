@@ -10,6 +10,17 @@ namespace {
 
 using namespace attn_fwd_call;
 
+constexpr Field kFields[] = {
+    AOTRITON_FIELD(aotriton_attn_fwd_params, size),        AOTRITON_FIELD(aotriton_attn_fwd_params, q),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, k),           AOTRITON_FIELD(aotriton_attn_fwd_params, v),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, out),         AOTRITON_FIELD(aotriton_attn_fwd_params, logsumexp),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, sm_scale),    AOTRITON_FIELD(aotriton_attn_fwd_params, causal),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, scale_given), AOTRITON_FIELD(aotriton_attn_fwd_params, reserved),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, workspace),   AOTRITON_FIELD(aotriton_attn_fwd_params, workspace_size),
+    AOTRITON_FIELD(aotriton_attn_fwd_params, features),    AOTRITON_FIELD(aotriton_attn_fwd_params, hints),
+};
+static_assert(are_all(kFields, sizeof(aotriton_attn_fwd_params)));
+
 Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("attn_fwd", p.reserved));
   AOTRITON_TRY(check_features("attn_fwd", p.features));
@@ -19,7 +30,7 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   call->views[v] = View::of(p.v);
   call->views[out] = View::of(p.out);
   call->views[logsumexp] = View::of(p.logsumexp);
-  call->set_real(sm_scale, p.sm_scale);
+  call->set_real(sm_scale, p.sm_scale == 0 && !p.scale_given ? kNotGiven : p.sm_scale);
   call->set_whole(causal, p.causal != 0);
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;
@@ -35,4 +46,4 @@ Error check_attn_fwd(Call& call) noexcept {
 }  // namespace aotriton::v2::inline abi1::flash
 
 using namespace aotriton::v2::flash;
-AOTRITON_C_OPERATOR(attn_fwd)
+AOTRITON_C_OPERATOR(attn_fwd, kFields)

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <limits>
 
 #include "error.h"
 
@@ -21,10 +22,16 @@ Error check_attention(Call& call, const Places& p) noexcept {
                 sizes[p.seqlen_q], sizes[p.seqlen_k]);
   constexpr float kLog2E = 1.4426950408889634f;  // kernels multiply by it
   const float scale = call.scalars[p.sm_scale].real;
+  if (!is_given(scale)) {
+    call.set_real(p.sm_scale, static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))));
+    return Error::success;
+  }
   if (!(scale >= 0) || !std::isfinite(scale * kLog2E))
     return fail(Error::invalid_argument, "%s: sm_scale is %g, which must be finite, and not negative", op,
                 static_cast<double>(scale));
-  if (scale == 0) call.set_real(p.sm_scale, static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))));
+  // Kernels multiply scores by it that are minus infinity where they are hidden. The least normal number gives the same
+  // even weights as 0, whether or not the GPU has denormal ones.
+  if (scale == 0) call.set_real(p.sm_scale, std::numeric_limits<float>::min());
   return Error::success;
 }
 

@@ -11,6 +11,20 @@ namespace {
 
 using namespace gemm_call;
 
+constexpr Field kFields[] = {
+    AOTRITON_FIELD(aotriton_gemm_params, size),
+    AOTRITON_FIELD(aotriton_gemm_params, a),
+    AOTRITON_FIELD(aotriton_gemm_params, b),
+    AOTRITON_FIELD(aotriton_gemm_params, d),
+    AOTRITON_FIELD(aotriton_gemm_params, bias),
+    AOTRITON_FIELD(aotriton_gemm_params, alpha),
+    AOTRITON_FIELD(aotriton_gemm_params, activation),
+    AOTRITON_FIELD(aotriton_gemm_params, workspace),
+    AOTRITON_FIELD(aotriton_gemm_params, workspace_size),
+    AOTRITON_FIELD(aotriton_gemm_params, hints),
+};
+static_assert(are_all(kFields, sizeof(aotriton_gemm_params)));
+
 Error bind(const aotriton_gemm_params& p, Call* call) noexcept {
   call->views[a] = View::of(p.a);
   call->views[b] = View::of(p.b);
@@ -69,4 +83,4 @@ Error check_gemm(Call& call) noexcept {
 }  // namespace aotriton::v2::inline abi1::gemm
 
 using namespace aotriton::v2::gemm;
-AOTRITON_C_OPERATOR(gemm)
+AOTRITON_C_OPERATOR(gemm, kFields)

@@ -68,6 +68,7 @@ py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args,
 
 // What a scalar is where a caller gives none.
 py::object fallback_of(const ScalarInfo& scalar) {
+  if (!is_given(scalar.fallback)) return py::none();
   if (scalar.type == ScalarType::fp32) return py::float_(static_cast<double>(scalar.fallback));
   if (scalar.type == ScalarType::i32) return py::int_(static_cast<int64_t>(scalar.fallback));
   return py::bool_(scalar.fallback != 0);

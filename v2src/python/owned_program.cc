@@ -91,7 +91,8 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   operator_.operands = operands(of_operator["operands"], operands_);
   operator_.workspace = operands(of_operator["workspace"], workspace_);
   for (const py::handle row : of_operator["scalars"])
-    scalars_.push_back({keep(row["name"]), named(kScalarTypes, row["type"]), py::cast<float>(row["default"]),
+    scalars_.push_back({keep(row["name"]), named(kScalarTypes, row["type"]),
+                        row["default"].is_none() ? kNotGiven : py::cast<float>(row["default"]),
                         py::cast<bool>(row["internal"])});
   operator_.scalars = scalars_;
   operator_.dtypes = numbers<int64_t>(of_operator["dtypes"], values_);

@@ -12,12 +12,6 @@ namespace aotriton_torch {
 
 namespace {
 
-// A scale of 0 is the library's word for the usual one; the least one of all gives the same even weights.
-float scale_of(std::optional<double> given) {
-  if (!given) return 0;
-  return *given == 0 ? std::numeric_limits<float>::min() : static_cast<float>(*given);
-}
-
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -53,7 +47,7 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   call.params.v = view_of<aotriton_tensor4>(call.v);
   call.params.out = view_of<aotriton_tensor4>(call.out);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
-  call.params.sm_scale = scale_of(sm_scale);
+  if (sm_scale) call.params.sm_scale = static_cast<float>(*sm_scale), call.params.scale_given = 1;
   call.params.causal = causal;
   return call;
 }
@@ -86,7 +80,7 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   call.params.dq = view_of<aotriton_tensor4>(call.dq);
   call.params.dk = view_of<aotriton_tensor4>(call.dk);
   call.params.dv = view_of<aotriton_tensor4>(call.dv);
-  call.params.sm_scale = scale_of(sm_scale);
+  if (sm_scale) call.params.sm_scale = static_cast<float>(*sm_scale), call.params.scale_given = 1;
   call.params.causal = causal;
   call.params.deterministic = deterministic;
   return call;

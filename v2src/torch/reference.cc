@@ -65,8 +65,9 @@ void add(float* to, float factor, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-float scale_of(float given, int64_t head_dim) {
-  return given == 0 ? 1 / std::sqrt(static_cast<float>(head_dim)) : given;
+template <class Params>
+float scale_of(const Params& p) {
+  return p.sm_scale == 0 && !p.scale_given ? 1 / std::sqrt(static_cast<float>(p.q.sizes[3])) : p.sm_scale;
 }
 
 // How many keys a query sees.
@@ -88,7 +89,7 @@ float activate(int32_t activation, float x) {
 
 void reference(const aotriton_attn_fwd_params& p) {
   const int64_t heads = p.q.sizes[1], group = heads / std::max<int64_t>(p.k.sizes[1], 1);
-  const float scale = scale_of(p.sm_scale, p.q.sizes[3]);
+  const float scale = scale_of(p);
   torch::stable::parallel_for(0, p.q.sizes[0] * heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slice = begin; slice < end; ++slice) {
       const int64_t batch = slice / heads, head = slice % heads;
@@ -113,7 +114,7 @@ void reference(const aotriton_attn_fwd_params& p) {
 
 void reference(const aotriton_attn_bwd_params& p) {
   const int64_t heads_q = p.q.sizes[1], heads_k = p.k.sizes[1], group = heads_q / std::max<int64_t>(heads_k, 1);
-  const float scale = scale_of(p.sm_scale, p.q.sizes[3]);
+  const float scale = scale_of(p);
   torch::stable::parallel_for(0, p.k.sizes[0] * heads_k, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slice = begin; slice < end; ++slice) {
       const int64_t batch = slice / heads_k, head_k = slice % heads_k;

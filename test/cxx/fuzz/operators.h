@@ -103,6 +103,7 @@ inline Operator attn_fwd() {
   Operator made = FUZZ_OPERATOR(aotriton::v2, attn_fwd, [](Draft& draft, attn_fwd_params& p) {
     draft.exchange_tensors(p.q, p.k, p.v, p.out, p.logsumexp);
     draft.exchange(draft.real[0], p.sm_scale);
+    p.scale_given = 1;
     draft.exchange_whole(1, p.causal);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);

@@ -3,7 +3,9 @@
  * Every parameter struct begins with its size, which the caller sets to sizeof of the struct, and whose other fields
  * begin as zeros: zero stands for "not given" or for the default that the field names. A library that is older than its
  * caller refuses a field that it does not know with AOTRITON_NOT_SUPPORTED, unless that is zero; fields that an older
- * caller does not have count as zeros. Tensors, which never change, have no size.
+ * caller does not have count as zeros. A size that ends inside of a field is refused. Only structs that begin with a
+ * size can grow, at their end: tensors, aotriton_attn_features, aotriton_hint_outcome and the structs that
+ * aotriton_kernel_choice consists of never change.
  *
  *   aotriton_attn_fwd_params params = {.size = sizeof params};
  *
@@ -18,9 +20,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The archive's functions stay inside of what links it, so that two copies can live in a process. */
 #ifndef AOTRITON_API
-#define AOTRITON_API /* the archive's functions stay inside of what links it, so that two copies can live in a process \
-                      */
+#define AOTRITON_API
 #endif
 
 #ifdef __cplusplus
@@ -158,15 +160,18 @@ typedef struct aotriton_attn_features {
  * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
  * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
  * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: query i sees keys
- * 0..i; needs seqlen_q == seqlen_k. sm_scale: not negative; 0 stands for 1 / sqrt(head_dim). Results must not overlap.
- * A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity. */
+ * 0..i; needs seqlen_q == seqlen_k. sm_scale: finite, not negative. 0 stands for 1 / sqrt(head_dim), unless
+ * scale_given is not zero: then it is 0, and all visible keys have the same weight. A result must share no memory with
+ * another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus
+ * infinity. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
   aotriton_tensor3 logsumexp;
   float sm_scale;
   uint8_t causal;
-  uint8_t reserved[3];
+  uint8_t scale_given; /* not zero: sm_scale is the scale, also where it is 0 */
+  uint8_t reserved[2];
   void* workspace; /* device memory, 256-byte aligned */
   size_t workspace_size;
   aotriton_attn_features features;
@@ -174,7 +179,8 @@ typedef struct aotriton_attn_fwd_params {
 } aotriton_attn_fwd_params;
 
 /* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. deterministic: the same
- * bits every time; without it, a backend may add to dq in an order that varies. */
+ * bits every time; without it, a backend may add to dq in an order that varies. With a scale of 0, dq and dk are 0 or
+ * next to it, below 1e-30 of their usual size. */
 typedef struct aotriton_attn_bwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out, dout;
@@ -184,8 +190,8 @@ typedef struct aotriton_attn_bwd_params {
   uint8_t causal;
   uint8_t deterministic;
   uint8_t skip_gradients; /* AOTRITON_SKIP_ bits; not supported yet */
-  uint8_t reserved[1];
-  void* workspace; /* device memory, 256-byte aligned, as large as aotriton_attn_bwd_workspace_size says */
+  uint8_t scale_given;    /* as of attn_fwd */
+  void* workspace;        /* device memory, 256-byte aligned, as large as aotriton_attn_bwd_workspace_size says */
   size_t workspace_size;
   aotriton_attn_features features;
   aotriton_tensor4 dbias; /* not supported yet, as features */
@@ -267,17 +273,22 @@ AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* pa
                                                   aotriton_prepared** prepared);
 
 /* Launches on a stream of the device that the call was prepared for. `pointers` takes the place of the tensors' data,
- * in the order of the parameter struct, and of the workspace, which comes last: attn_fwd: q, k, v, out, logsumexp,
- * workspace attn_bwd: q, k, v, out, dout, logsumexp, dq, dk, dv, workspace gemm:     a, b, d, bias, workspace Each must
- * be as aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null. */
+ * in the order of the parameter struct, and of the workspace, which comes last:
+ *
+ *   attn_fwd: q, k, v, out, logsumexp, workspace
+ *
+ *   attn_bwd: q, k, v, out, dout, logsumexp, dq, dk, dv, workspace
+ *
+ *   gemm: a, b, d, bias, workspace
+ *
+ * Each must be as aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null. */
 AOTRITON_API aotriton_error aotriton_launch(aotriton_prepared* prepared, void* const* pointers, size_t count,
                                             void* stream);
 
 /* Null is nothing to destroy. */
 AOTRITON_API void aotriton_destroy(aotriton_prepared* prepared);
 
-/* ---- which kernel a call gets, and why ----------------------------------------------------------------------------
- */
+/* ---- which kernel a call gets, and why --------------------------------------------------------------------------- */
 
 enum { AOTRITON_MEASURED = 0, AOTRITON_BORROWED, AOTRITON_PREDICTED, AOTRITON_IMPORTED };
 
@@ -328,9 +339,8 @@ typedef struct aotriton_kernel_choice {
   const char* image;
   const char* psels;
   const char* copts;
-  int32_t
-      provenance;  /* AOTRITON_MEASURED and so on: only that was timed for this functional and bin, with this image */
-  float median_us; /* measured median of the bin's representative problem; 0 where there is none */
+  int32_t provenance; /* AOTRITON_MEASURED and so on: only that was timed for this functional and bin, as it is */
+  float median_us;    /* measured median of the bin's representative problem; 0 where there is none */
   const char* source; /* what was borrowed from, predicted by or imported from; empty when measured here */
   const aotriton_runner_up* runners_up;
   int32_t runner_up_count;

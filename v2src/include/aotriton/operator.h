@@ -5,17 +5,23 @@
 #include <aotriton/types.h>
 
 // For parameters NAME_params, which derive from aotriton_NAME_params:
-//   NAME                 launches on the stream and returns without waiting. After an error nothing was launched,
-//   unless
-//                        it is driver_failed from a later kernel of several.
-//   NAME_workspace_size  bytes of workspace that the call needs on the stream's device.
-//   prepare              the call, ready to be launched again and again with other pointers.
-//   supported            whether the call would run; last_error_message() says why not.
-//   preload              loads what the call needs.
-//   hint_outcomes        what becomes of each of the call's hints on the stream's device.
-//   explain              what the call would run on `device`, a product such as NVIDIA H200 or an arch such as sm_90;
-//   see
-//                        c.h. Needs no GPU.
+//
+//   NAME: launches on the stream and returns without waiting. After an error nothing was launched, unless it is
+//   driver_failed from a later kernel of several.
+//
+//   NAME_workspace_size: bytes of workspace that the call needs on the stream's device.
+//
+//   prepare: the call, ready to be launched again and again with other pointers.
+//
+//   supported: whether the call would run; last_error_message() says why not.
+//
+//   preload: loads what the call needs.
+//
+//   hint_outcomes: what becomes of each of the call's hints on the stream's device.
+//
+//   explain: what the call would run on `device`, a product such as NVIDIA H200 or an arch such as sm_90; see c.h.
+//   Needs no GPU.
+//
 // Where data is null, all but NAME and prepare take it for aligned.
 #define AOTRITON_OPERATOR(NAME)                                                                                       \
   inline Error NAME(const NAME##_params& params, Stream stream) noexcept {                                            \
