@@ -91,7 +91,9 @@ class Models:
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
-                fitted = model.occupancy, model.error, source, model.coefficients
+                # What has a source was fitted to that, not to timings: how far off it is from those nobody knows.
+                error = 0.0 if model.source else model.error
+                fitted = model.occupancy, error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
         return None
 

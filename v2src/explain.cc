@@ -117,6 +117,21 @@ static_assert(std::extent_v<decltype(KernelChoice::backends)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backend_states)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backends_predicted_us)> == kMaxBackends);
 
+void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
+  if (dispatch.by != By::cell) return;
+  const BackendInfo& backend = dispatch.chosen();
+  const Survey survey(call, dispatch.place);
+  Selection selections[kMaxKernels];
+  std::copy_n(dispatch.kernels, backend.kernels.size(), selections);
+  for (size_t i = 0; i < backend.kernels.size(); ++i)
+    selections[i].predicted_us = predicted(selections[i], survey);
+  choice->predicted_total_us = predicted(backend, selections);
+  choice->predicted_us = selections[kernel].predicted_us;
+  if (!(choice->predicted_us > 0)) return;
+  choice->predicted_error = selections[kernel].cost()->error;
+  choice->model = selections[kernel].cost()->source;
+}
+
 void add_call_facts(const Call& dispatched, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
   Call call(dispatched);
   shape_workspace(call, false);  // as it was when backends were compared
@@ -173,31 +188,31 @@ const BackendState& chosen_state(const KernelChoice& choice) noexcept {
   return choice.backend_states[i];
 }
 
+void format_time(double us, char* text, size_t size) noexcept {
+  if (us < 1e3)
+    snprintf(text, size, "%.4g us", us);
+  else if (us < 1e6)
+    snprintf(text, size, "%.4g ms", us * 1e-3);
+  else
+    snprintf(text, size, us < 1e9 ? "%.4g s" : "%.0f s", us * 1e-6);
+}
+
 void format_line(const KernelChoice& choice, char* text, size_t size) noexcept {
   Line line(text, size);
-  line.add("%s %s F%d (%s)", choice.kernel, choice.arch, choice.godel_number, choice.functional);
-  for (int i = 0; i < choice.key_count; ++i) {
-    const TuningKeyValue& key = choice.keys[i];
-    line.add(" %s=%" PRId64 "%s%d", key.name, key.value, key.value <= key.representative ? "<=" : ">",
-             key.representative);
+  line.add("%s", choice.image);
+  for (int i = 0; i < choice.key_count; ++i)
+    line.add("%s%s=%" PRId64, i ? " " : " for ", choice.keys[i].name, choice.keys[i].value);
+  if (choice.backend_count > 1) line.add(", %s", choice.backend);
+  char time[32];
+  if (choice.predicted_us > 0) {
+    format_time(static_cast<double>(choice.predicted_us), time, sizeof time);
+    line.add(", %s", time);
+  } else if (choice.median_us > 0) {
+    format_time(static_cast<double>(choice.median_us), time, sizeof time);
+    line.add(", %s in its bin", time);
   }
-  line.add(" -> %s %s %s, %s", choice.image, choice.psels, choice.copts, provenance_of(choice));
-  if (*choice.source) line.add(" (%s)", choice.source);
-  if (choice.predicted_us > 0) line.add(", predicted %.4g us", static_cast<double>(choice.predicted_us));
-  if (choice.median_us > 0) line.add(", %.4g us for its bin", static_cast<double>(choice.median_us));
-  line.add(choice.exact_product ? ", on %s" : ", on a GPU like %s", choice.product);
   for (int i = 0; i < choice.hint_count; ++i)
     line.add("; hint %s %shonoured", choice.hints[i].name, choice.hints[i].honoured ? "" : "not ");
-  if (choice.backend_count < 2) return;
-  line.add("; backend %s", choice.backend);
-  for (int i = 0; i < choice.backend_count; ++i) {
-    const BackendTime& other = choice.backends[i];
-    if (!strcmp(other.name, choice.backend)) continue;
-    if (other.median_us > 0)
-      line.add(", %s takes %.4g us", other.name, static_cast<double>(other.median_us));
-    else
-      line.add(", %s was not compared", other.name);
-  }
 }
 
 }  // namespace aotriton::v2::inline abi1

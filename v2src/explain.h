@@ -13,6 +13,9 @@ struct Dispatch;
 // What the dispatch says; `add_call_facts` adds what only the call does, which the log does without.
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept;
 
+// Where measurements of this very problem decided, and not a predicted time: what its models would have said.
+void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept;
+
 // Each backend's state, and what is padded.
 void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept;
 
@@ -28,7 +31,10 @@ inline const char* provenance_of(const KernelChoice& choice) noexcept {
   return provenance_name(static_cast<Provenance>(choice.provenance));
 }
 
-// The choice on one line of at most `size` bytes, without a newline: what the log prints.
+// Microseconds in the unit that suits: "12.34 us", "1.234 ms".
+void format_time(double us, char* text, size_t size) noexcept;
+
+// The choice on one short line of at most `size` bytes, without a newline: what the log prints.
 void format_line(const KernelChoice& choice, char* line, size_t size) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

@@ -347,6 +347,7 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
     // An array of another version's structs: as much of each as both know.
     KernelChoice choice = explain(found, launched[i]);
     choice.pieces = pieces.count;
+    if (by == By::time) add_prediction(first ? first->call : call, found, launched[i], &choice);
     add_call_facts(first ? first->call : call, found, launched[i], &choice);
     choice.size = stride;
     char* const element = reinterpret_cast<char*>(kernels) + i * stride;

@@ -325,6 +325,13 @@ float predicted(const BackendInfo& backend, const Selection* selections) noexcep
   return total;
 }
 
+float predicted(const Selection& selection, const Survey& survey) noexcept {
+  const Cost* const cost = selection.cost();
+  WorkOfCall work;
+  if (!cost || !selection.kernel->work || !survey.work(*selection.kernel, &work)) return 0;
+  return cheapest({cost, 1}, work).predicted_us;
+}
+
 Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
   if (!shape_workspace(call, false))
     return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);

@@ -343,14 +343,9 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
   format_line(explained({}).kernels[0], line, sizeof line);
   CHECK_EQ(count(log, "\n"), 2);
   CHECK_CONTAINS(log, std::string("aotriton: ") + line + "\n");
-  CHECK_CONTAINS(
-      log,
-      "attn_fwd sm_90 F32 (T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor) max_seqlen_q=20<=64 "
-      "max_seqlen_k=70<=512 waves=1<=1 -> " +
-          std::string(explained({}).kernels[0].image) +
-          " BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2, measured, 10 us for its bin, on NVIDIA H100 80GB "
-          "HBM3; backend portable, hopper was not compared, hopper_slim was not compared, portable_slim was not "
-          "compared\n");
+  CHECK_CONTAINS(log, "aotriton: " + std::string(explained({}).kernels[0].image) +
+                          " for max_seqlen_q=20 max_seqlen_k=70 waves=1, portable, 10 us in its bin\n");
+  for (size_t from = 0; from < log.size(); from = log.find('\n', from) + 1) CHECK(log.find('\n', from) - from <= 120);
 
   setenv("AOTRITON_LOG", "loud", 1);
   log_state = LogState::unread;
@@ -366,8 +361,22 @@ TEST("AOTRITON_LOG=info prints explain's line once for each functional and bin; 
   CHECK_EQ(captured([] { CHECK_EQ(attn_fwd(fwd_call(), {}), Error::success); }), std::string());
 }
 
+TEST("times have the unit that suits, and no exponent") {
+  for (const auto& [us, text] : std::initializer_list<std::pair<double, const char*>>{{2.1314, "2.131 us"},
+                                                                                      {83.84, "83.84 us"},
+                                                                                      {999.6, "999.6 us"},
+                                                                                      {1019, "1.019 ms"},
+                                                                                      {1.019e5, "101.9 ms"},
+                                                                                      {1.2934e6, "1.293 s"},
+                                                                                      {2.5e10, "25000 s"}}) {
+    char time[32];
+    format_time(us, time, sizeof time);
+    CHECK_EQ(std::string(time), std::string(text));
+  }
+}
+
 TEST("a line that does not fit is cut, not overrun") {
   char line[20];
   format_line(explained({}).kernels[0], line, sizeof line);
-  CHECK_EQ(std::string(line), std::string("attn_fwd sm_90 F32 "));
+  CHECK_EQ(std::string(line), std::string("attn_fwd_sm_90_ba2b"));
 }

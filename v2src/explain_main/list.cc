@@ -182,7 +182,7 @@ int unknown_arch(const std::string& arch, std::span<const char* const> all) {
   for (const char* one : all) names += (names.empty() ? "" : ", ") + std::string(one);
   fprintf(stderr, "aotriton-explain: %s: list: unknown arch %s: choose from %s\n", error_name(Error::unknown_arch),
           arch.c_str(), names.c_str());
-  return 1;
+  return 2;
 }
 
 }  // namespace

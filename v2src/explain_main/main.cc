@@ -1,4 +1,5 @@
 // aotriton-explain: from the sizes of a call to the kernels that it would run and why, without a GPU.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ int main(int count, char** arguments) {
     }
     // Another place may have an answer.
     fprintf(stderr, "aotriton-explain: %s: %s\n", error_name(error), last_error_message());
-    status = 1;
+    status = std::max(status, error == Error::unknown_arch || error == Error::invalid_argument ? 2 : 1);
   }
   if (explanations.empty()) return status;
   if (options.json)

@@ -11,7 +11,11 @@ namespace aotriton::v2::explain_main {
 
 namespace {
 
-std::string microseconds(float time) { return text("%.4g us", static_cast<double>(time)); }
+std::string duration(float us) {
+  char time[32];
+  format_time(static_cast<double>(us), time, sizeof time);
+  return time;
+}
 
 // What is said of a median on a short line, so that it is not taken for the call's.
 const char* where(Measured measured) {
@@ -35,7 +39,7 @@ void print_fact(const char* name, const std::string& fact) { printf("    %-12s %
 
 // A predicted time, and how fast that is.
 std::string prediction(float time, double flops) {
-  std::string line = microseconds(time);
+  std::string line = duration(time);
   if (flops > 0) line += text(", %.0f TFLOP/s", flops / static_cast<double>(time) * 1e-6);
   return line;
 }
@@ -43,22 +47,22 @@ std::string prediction(float time, double flops) {
 std::string backend_line(const KernelChoice& choice, int i) {
   const BackendTime& backend = choice.backends[i];
   const BackendState& state = choice.backend_states[i];
-  std::string line = backend.name;
+  std::string line = backend.name, of_bin;
+  if (backend.median_us > 0) of_bin = "; its bin's own problem was measured: " + duration(backend.median_us);
   if (!strcmp(backend.name, choice.backend)) line += " (this one)";
   if (*state.refusal) {
     line += text(", cannot serve this call: %s", state.refusal);
     if (*state.choice) line += text(", %s=%s", state.choice, state.choice_value);
     line += text(" (%s)", state.kernel);
-    if (backend.median_us > 0) line += "; others of its bin take " + microseconds(backend.median_us);
+    line += of_bin;
   } else if (choice.backends_predicted_us[i] > 0) {
-    line += ", predicted " + microseconds(choice.backends_predicted_us[i]);
-    if (backend.median_us > 0) line += "; others of its bin take " + microseconds(backend.median_us);
+    line += ", predicted " + duration(choice.backends_predicted_us[i]) + of_bin;
   } else if (backend.median_us > 0) {
     // Where the first backend was not measured, all were compared in the cell that its winners come from.
-    line += ", " + microseconds(backend.median_us);
-    if (!(choice.backend_states[0].total_us > 0)) line += " in the cell that it borrows from";
+    line += ", measured " + duration(backend.median_us) + " ";
+    line += choice.backend_states[0].total_us > 0 ? where(measured_at(choice)) : "in the cell that it borrows from";
   } else if (state.total_us > 0) {
-    line += ", " + microseconds(state.total_us) + ", not compared";
+    line += ", measured " + duration(state.total_us) + ", each kernel in its own bin";
   } else {
     line += ", not measured";
   }
@@ -101,28 +105,32 @@ std::string problem_of(const KernelChoice& choice) {
 
 // How sure it is, of which shape, and when that was measured.
 std::string median_of(const KernelChoice& choice) {
-  std::string line = microseconds(choice.bin_median_us);
-  if (choice.high_us > 0)
-    line += text(" (%.4g to %.4g)", static_cast<double>(choice.low_us), static_cast<double>(choice.high_us));
+  std::string line = duration(choice.bin_median_us);
+  if (choice.high_us > 0) line += " (" + duration(choice.low_us) + " to " + duration(choice.high_us) + ")";
   line += std::string(", of ") + (*choice.shape ? choice.shape : "the bin's representative problem");
   return *choice.measured ? line + ", measured on " + choice.measured : line;
 }
 
+// Whose predicted time it is, and how far from measured ones that model is.
+std::string model_of(const KernelChoice& choice) {
+  const std::string line = duration(choice.predicted_us), model = choice.model;
+  if (!(choice.predicted_error > 0))
+    return line + ", compared with no measurement" + (*choice.model ? ": " : "") + model;
+  return line + text(" by its cost model, which is off by %.1f %% in the median", 100.0 * choice.predicted_error) +
+         (*choice.model ? "; it is that of " : "") + model;
+}
+
 void print_kernel(const KernelChoice& choice, bool alone) {
   std::string line = text("%s (backend %s, %s): ", choice.kernel, choice.backend, choice.arch);
-  const bool chosen_by_time = choice.predicted_us > 0;
-  if (chosen_by_time)
+  const bool has_time = choice.predicted_us > 0;
+  if (has_time)
     line += "predicted " + prediction(choice.predicted_us, alone ? choice.flops : 0);
   else
     line += std::string(provenance_of(choice)) + ", " +
-            (choice.median_us > 0 ? microseconds(choice.median_us) + " " + where(measured_at(choice)) : "no time");
+            (choice.median_us > 0 ? duration(choice.median_us) + " " + where(measured_at(choice)) : "no time");
   puts(line.c_str());
   print_fact("product", (choice.exact_product ? "" : "a GPU like ") + std::string(choice.product));
-  if (chosen_by_time)
-    print_fact("predicted",
-               text("%s by its cost model, which is off by %.1f %% in the median%s%s",
-                    microseconds(choice.predicted_us).c_str(), static_cast<double>(100 * choice.predicted_error),
-                    *choice.model ? "; it is that of " : "", choice.model));
+  if (has_time) print_fact("predicted", model_of(choice));
   print_fact("functional", text("%s (godel number %d)", choice.functional, choice.godel_number));
   for (int i = 0; i < choice.padding_count; ++i) {
     const Padding& padding = choice.paddings[i];
@@ -151,7 +159,7 @@ void print_kernel(const KernelChoice& choice, bool alone) {
   }
   for (int i = 0; i < choice.runner_up_count; ++i)
     print_fact(i ? "" : "runners-up",
-               microseconds(choice.runners_up[i].median_us) + "  " + choice.runners_up[i].config);
+               "measured there " + duration(choice.runners_up[i].median_us) + "  " + choice.runners_up[i].config);
   if (!alone) return;
   print_hints(choice);
   print_backends(choice);
@@ -170,7 +178,7 @@ void print_total(const char* op, const Explanation& explanation) {
   if (first.predicted_total_us > 0)
     time = "predicted " + prediction(first.predicted_total_us, first.flops) + " together";
   else if (total > 0)
-    time = microseconds(total) + " together, " + where(all_measured_at(explanation));
+    time = duration(total) + " together, " + where(all_measured_at(explanation));
   if (first.predicted_total_us > 0)
     provenances = time;
   else
@@ -179,7 +187,7 @@ void print_total(const char* op, const Explanation& explanation) {
          provenances.c_str());
   if (total > 0) {
     print_fact(first.predicted_total_us > 0 ? "measured" : "total",
-               microseconds(total) +
+               duration(total) +
                    ", the kernels' medians added up, each of its own bin's representative problem, which need "
                    "not be one size");
   } else {
