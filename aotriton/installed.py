@@ -53,10 +53,10 @@ def explain() -> int:
 
 
 def tune() -> int:
-    """``aotriton-tune`` and ``tune_<family>``: the tuner's program of that name; the exit status."""
-    program = Path(sys.argv[0]).name
+    """``aotriton-tune``: the tuner; the exit status."""
+    program = "aotriton-tune"
     try:
-        return int(import_module(f"aotriton.tune.{program.removeprefix('aotriton-')}").main())
+        return int(import_module("aotriton.tune.tune").main(prog=program))
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("aotriton"):
             raise

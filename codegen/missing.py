@@ -9,6 +9,7 @@ from math import prod
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import family
 from aotriton.rules.kernel import Functional
+from aotriton.rules.programs import tuner
 
 
 def where(functional: Functional) -> str:
@@ -63,9 +64,7 @@ def _command(gaps: Sequence[Missing], predict: bool) -> str:
     """Tunes these cells, or a few more where options multiply to more."""
     functional = gaps[0].functional
     kernel = functional.kernel
-    words = [
-        f"python tune/tune.py --family {family(kernel.family).place} --arch {functional.arch} --kernel {kernel.name}"
-    ]
+    words = [f"{tuner()} --family {family(kernel.family).place} --arch {functional.arch} --kernel {kernel.name}"]
     words += ["--predict"] if predict else []
     for choice, values in zip(kernel.choices, zip(*(gap.functional.values for gap in gaps), strict=True), strict=True):
         if all(isinstance(value, bool) for value in choice.values):

@@ -19,6 +19,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.programs import tuner
 from aotriton.rules.rows import Borrowed
 
 COVERAGES = ("none", "small", "default", "full")
@@ -180,7 +181,7 @@ def plan(
                         except ValueError as error:
                             if needed:
                                 complete = False
-                                stale = "a winner of another time, which tune.py --decide forgets"
+                                stale = f"a winner of another time, which `{tuner()} --decide` forgets"
                                 problems.append(f"{where(functional)} {row.bin}: {stale}: {error}")
                 if absent:
                     missing.append(Missing(functional, tuple(sorted(absent))))

@@ -218,7 +218,7 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
 
     done = project.generate("--alone", "--coverage", "default")
     assert done.returncode == 1
-    wanted = f"python tune/tune.py --family {project.family} --arch sm_90 --kernel scale_rows --dtype bf16 --width 32"
+    wanted = f"python3 tune/tune.py --family {project.family} --arch sm_90 --kernel scale_rows --dtype bf16 --width 32"
     assert wanted in done.stderr
 
 

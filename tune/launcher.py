@@ -15,6 +15,7 @@ from aotriton.codegen.program import launch_program
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.rules.programs import in_source_tree
 from aotriton.tune.check import Check
 from aotriton.tune.family import results_of, scratch_of, tuning
 from aotriton.tune.measure import GpuClock, Sample
@@ -23,9 +24,10 @@ from aotriton.tune.problems import Problem
 from aotriton.tune.sequences import Draw, Sequences
 from aotriton.tune.worker import Conditions, Device, Request, Timed
 
-NO_BINDING = (
-    "the library's Python binding is missing: build it with"
-    " `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"
+NO_BINDING = "the library's Python binding is missing: " + (
+    "build it with `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"
+    if in_source_tree()
+    else "run a Python that it was built for"
 )
 
 

@@ -11,6 +11,10 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+    from aotriton.rules.programs import must_have
+
+    must_have("tune", "sqlite_utils", "sqlite-utils")
+
 import argparse
 import importlib.metadata
 import time
@@ -28,6 +32,7 @@ from aotriton.rules.family import Family, add, families, family
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
+from aotriton.rules.programs import in_source_tree, tuner
 from aotriton.rules.target import TARGETS, target
 from aotriton.tune.budget import Budget, budget
 from aotriton.tune.carry import carry
@@ -493,7 +498,9 @@ def _tune(run: Run, started: float) -> int:
     options = run.options
     gpus = [] if options.scheduler else options.gpus or _gpus_here(run)
     if not options.scheduler and not gpus:
-        return _fail("no GPU here. --dry-run lists the problems, --compile-only fills the image store", 2)
+        hip = bool(options.arch) and target(options.arch).vendor == "hip"
+        model = f", --predict has a static model choose for {options.arch}" if hip else ""
+        return _fail(f"no GPU here. --dry-run lists the problems, --compile-only fills the image store{model}", 2)
     # Before anything is started: the database's faults are told at once.
     with TuningDatabase(options.database) as database:
         checksums = database.checksums()  # all timings of an image are of one binary
@@ -513,8 +520,9 @@ def _tune(run: Run, started: float) -> int:
             progress.note(f"Dask shows its work at {cluster.dashboard}")
         device = cluster.first_gpu()
         if options.arch and options.arch != device.arch:
+            elsewhere = "--compile-only or --predict" if target(options.arch).vendor == "hip" else "--compile-only"
             return _fail(
-                f"--arch {options.arch}, but the GPU is {device.arch}; other archs: --compile-only, --predict", 2
+                f"--arch {options.arch}, but the GPU is {device.arch}: here {elsewhere} works for {options.arch}", 2
             )
         many = f"{len(gpus)} x " if gpus else ""
         progress.note(f"{many}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
@@ -581,9 +589,8 @@ def _sample(run: Run, gpus: Sequence[str], checksums: Mapping[str, str], deadlin
 def _following(run: Run) -> str:
     """What to do once all cells are measured."""
     if any(kernel.work is not None for kernel in run.kernels):
-        command = f"python3 tune/tune.py --family {run.family.place} --sample 150"
-        return f"{command} times random shapes, by which a build chooses"
-    return "build the library: cmake --workflow --preset default"
+        return f"{tuner()} --family {run.family.place} --sample 150 times random shapes, by which a build chooses"
+    return "build the library: cmake --workflow --preset default" if in_source_tree() else "the next build has it"
 
 
 def _triton_fits() -> bool:

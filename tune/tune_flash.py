@@ -1,6 +1,6 @@
 """Tunes the attention kernels: ``tune.py`` for the family flash.
 
-Run it as ``python tune/tune_flash.py``, or as ``tune_flash`` where the package is installed.
+Run it as ``python tune/tune_flash.py``, or ``aotriton-tune`` where the package is installed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+    from aotriton.rules.programs import must_have
+
+    must_have("tune", "sqlite_utils", "sqlite-utils")
 
 from aotriton.tune import tune
 
