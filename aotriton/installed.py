@@ -18,20 +18,26 @@ def get_include() -> str:
 
 def config() -> int:
     """``aotriton-config``: prints what compiler, linker or CMake must be told to use the archive; the exit status."""
-    parser = argparse.ArgumentParser(prog="aotriton-config", description="Tells how to build with libaotriton_v2.a.")
+    parser = argparse.ArgumentParser(
+        prog="aotriton-config", description="Tells how to build with the library, in C or C++."
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--static", action="store_true", help="the archive, which --libs is of unless --shared is given")
+    kind.add_argument("--shared", action="store_true", help="--libs is of the shared library that the package runs on")
     parser.add_argument("--version", action="store_true", help="of the library")
     parser.add_argument("--includedir", action="store_true", help="folder of the headers")
     parser.add_argument("--cflags", action="store_true", help="for the compiler")
-    parser.add_argument("--libs", action="store_true", help="for the linker, behind what calls the library")
+    parser.add_argument("--libs", action="store_true", help="for the linker, behind what calls it; in C as in C++")
     parser.add_argument("--cmakedir", action="store_true", help="for -Daotriton_DIR=, and find_package(aotriton)")
-    asked = [name for name, given in vars(parser.parse_args()).items() if given]
+    options = vars(parser.parse_args())
+    asked = [name for name, given in options.items() if given and name not in ("static", "shared")]
     if not asked:
         parser.error("say what to print: --help lists it")
     try:
         answers = {
             "includedir": get_include(),
             "cflags": f"-I{get_include()}",
-            "libs": f"-L{_there('lib')} {_libraries()}",
+            "libs": _shared() if options["shared"] else f"-L{_there('lib')} {_libraries()}",
             "cmakedir": str(_there("lib/cmake/aotriton")),
         }
     except FileNotFoundError as error:
@@ -69,6 +75,12 @@ def _libraries() -> str:
     lines = _there("lib/pkgconfig/aotriton_v2.pc").read_text().splitlines()
     (libraries,) = (line for line in lines if line.startswith("Libs: "))
     return libraries.removeprefix("Libs: -L${libdir} ")
+
+
+def _shared() -> str:
+    """How to link the shared library, and where programs find it."""
+    folder = _there("libaotriton_runtime.so").parent
+    return f"-L{folder} -laotriton_runtime -Wl,-rpath,{folder}"
 
 
 def _there(place: str) -> Path:

@@ -41,12 +41,14 @@ install(FILES "${PROJECT_SOURCE_DIR}/v2src/driver/driver.h" DESTINATION "${share
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/family.cmake" DESTINATION "${config_dir}" RENAME aotriton-family.cmake COMPONENT library)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/python.cmake" DESTINATION "${config_dir}" RENAME aotriton-python.cmake COMPONENT library)
 
-# An archive needs what it uses to be linked, too.
+# An archive needs what it uses to be linked, too: of a C program, the C++ library as well.
 set(AOTRITON_DEPENDENCIES "")
 set(AOTRITON_PC_LIBS "")
 if(NOT BUILD_SHARED_LIBS)
   set(AOTRITON_DEPENDENCIES "include(CMakeFindDependencyMacro)\nfind_dependency(Threads)")
-  set(AOTRITON_PC_LIBS " -lpthread -ldl")
+  list(TRANSFORM AOTRITON_CXX_LIBRARIES PREPEND " -l" OUTPUT_VARIABLE cxx_libraries)
+  list(JOIN cxx_libraries "" cxx_libraries)
+  set(AOTRITON_PC_LIBS " -lpthread -ldl${cxx_libraries}")
   if(ZLIB_FOUND)
     string(APPEND AOTRITON_DEPENDENCIES "\nfind_dependency(ZLIB)")
     string(PREPEND AOTRITON_PC_LIBS " -lz")

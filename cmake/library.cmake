@@ -39,6 +39,14 @@ endfunction()
 aotriton_library(aotriton_v2)
 add_library(aotriton::aotriton_v2 ALIAS aotriton_v2)
 set_target_properties(aotriton_v2 PROPERTIES OUTPUT_NAME ${AOTRITON_NAME}_v2 EXPORT_NAME ${AOTRITON_NAME}_v2)
+
+# What a C compiler must be told to link beside the archive; a C++ compiler does so by itself.
+set(AOTRITON_CXX_LIBRARIES ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(FILTER AOTRITON_CXX_LIBRARIES INCLUDE REGEX "^(stdc\\+\\+|c\\+\\+|c\\+\\+abi|m)$")
+list(REMOVE_DUPLICATES AOTRITON_CXX_LIBRARIES)
+if(NOT BUILD_SHARED_LIBS)
+  target_link_libraries(aotriton_v2 INTERFACE "$<INSTALL_INTERFACE:${AOTRITON_CXX_LIBRARIES}>")
+endif()
 if(BUILD_SHARED_LIBS)
   # Before 1.0 a minor version may change the interface. Templates of the standard library would be exported, too.
   set(exported "${PROJECT_BINARY_DIR}/exported.map")

@@ -116,6 +116,14 @@ add_test(NAME cxx.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
   --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure)
 set_tests_properties(cxx.consumer PROPERTIES FIXTURES_REQUIRED installed)
 
+# The same in C alone, without a C++ compiler.
+add_test(NAME c.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
+  --build-and-test "${PROJECT_SOURCE_DIR}/test/consumer/c" "${PROJECT_BINARY_DIR}/c-consumer"
+  --build-generator "${CMAKE_GENERATOR}" --build-makeprogram "${CMAKE_MAKE_PROGRAM}"
+  --build-options "-DCMAKE_PREFIX_PATH=${test_prefix}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
+  --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure)
+set_tests_properties(c.consumer PROPERTIES FIXTURES_REQUIRED installed)
+
 # What Python's tests are told of this build, whoever runs them: test/ctest_environment.py reads the file.
 set(told
   AOTRITON_INSTALL=${test_prefix}
@@ -126,6 +134,7 @@ set(told
   AOTRITON_PACKAGED=${PROJECT_BINARY_DIR}/packaged
   AOTRITON_COVERAGE=${AOTRITON_COVERAGE}
   AOTRITON_DATABASE=${AOTRITON_DATABASE}
+  CC=${CMAKE_C_COMPILER}
   CXX=${CMAKE_CXX_COMPILER}
   CMAKE_COMMAND=${CMAKE_COMMAND})
 if(AOTRITON_IMAGE_STORE)

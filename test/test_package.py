@@ -22,9 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_version_is_written_once() -> None:
-    """In the package; the library that was built has the same."""
+    """In the package; the library that was built has the same, and so have the macros of c.h."""
     binding = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
     assert binding.version() == aotriton.__version__
+    header = (ROOT / "v2src" / "include" / "aotriton" / "c.h").read_text()
+    numbers = re.findall(r"^#define AOTRITON_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", header, re.MULTILINE)
+    assert ".".join(numbers) == aotriton.__version__, "those of c.h, without which cmake does not go on"
     for file in ("CMakeLists.txt", "pyproject.toml"):
         assert not re.search(r"\b" + re.escape(aotriton.__version__) + r"\b", (ROOT / file).read_text()), file
 
@@ -141,17 +144,18 @@ find_package(aotriton CONFIG REQUIRED)
 add_executable(user main.cc)
 target_link_libraries(user PRIVATE aotriton::aotriton_v2)
 """
+C_MAIN = "#include <aotriton/c.h>\nint main(void) { return aotriton_version()[0] == '0' ? 0 : 1; }\n"
 MAIN = "#include <aotriton/runtime.h>\nint main() { return aotriton::v2::version()[0] == '0' ? 0 : 1; }\n"
 
 
 def test_programs_are_built_with_what_aotriton_config_prints(prefix: Path, tmp_path: Path) -> None:
-    """By a compiler's line and by CMake, in a tree that is laid out as a wheel's: the installed one inside of the
+    """By a compiler's line, in C++ and C, and by CMake, in a tree that is laid out as a wheel's: the installed one inside of the
     package. Where there is none, it says so.
     """
     package = Path(shutil.copytree(prefix, tmp_path / "site" / "aotriton"))
 
     def config(option: str, site: Path = package.parent) -> subprocess.CompletedProcess[str]:
-        code = f"import sys; from aotriton.installed import config; sys.argv[1:] = [{option!r}]; sys.exit(config())"
+        code = f"import sys; from aotriton.installed import config; sys.argv[1:] = {option.split()!r}; sys.exit(config())"
         environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
         return subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment
@@ -175,6 +179,16 @@ def test_programs_are_built_with_what_aotriton_config_prints(prefix: Path, tmp_p
     ):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    (tmp_path / "main.c").write_text(C_MAIN)
+    for kind in ("", "--static"):
+        libs = config(f"--libs {kind}".strip()).stdout.split()
+        command = [os.environ.get("CC", "cc"), "-std=c99", *config("--cflags").stdout.split(), "main.c", *libs]
+        done = subprocess.run([*command, "-o", "c_program"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert subprocess.run(["./c_program"], cwd=tmp_path).returncode == 0
+    shared = config("--libs --shared")
+    assert (shared.returncode, shared.stdout) == (1, "")
+    assert f"{package / 'libaotriton_runtime.so'} is missing" in shared.stderr, "that only a wheel has"
     missing = config("--libs", ROOT)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert f"aotriton-config: {ROOT / 'aotriton' / 'include'} is missing" in missing.stderr

@@ -18,7 +18,7 @@ from test_install import pkg_config_flags
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = "_own"
 CMAKE = os.environ.get("CMAKE_COMMAND", "cmake")
-CXX = os.environ.get("CXX", "c++")
+CC, CXX = os.environ.get("CC", "cc"), os.environ.get("CXX", "c++")
 
 
 def must(*command: str | Path, **environment: str) -> str:
@@ -142,6 +142,32 @@ find_package(aotriton_own 0.1 CONFIG REQUIRED COMPONENTS {components})
 add_executable(user main.cc)
 target_link_libraries(user PRIVATE aotriton_own::aotriton_own_v2)
 """
+
+
+C_USER = """
+#include <aotriton_own/c.h>
+int main(void) { return aotriton_own_version()[0] == '0' && AOTRITON_OWN_VERSION_MAJOR == 0 ? 0 : 1; }
+"""
+C_PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES C)
+find_package(aotriton_own CONFIG REQUIRED)
+add_executable(user main.c)
+target_link_libraries(user PRIVATE aotriton_own::aotriton_own_v2)
+"""
+
+
+def test_a_c_compiler_alone_uses_the_shared_library(multiarch: Path, tmp_path: Path) -> None:
+    """By a CMake project whose only language is C, and by the flags of the .pc file."""
+    (tmp_path / "main.c").write_text(C_USER)
+    (tmp_path / "CMakeLists.txt").write_text(C_PROJECT)
+    must(CMAKE, "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={multiarch}",
+         f"-DCMAKE_C_COMPILER={CC}")  # fmt: skip
+    must(CMAKE, "--build", tmp_path / "build")
+    must(tmp_path / "build" / "user")
+    flags = pkg_config_flags(library(multiarch).parent / "pkgconfig" / f"aotriton{SUFFIX}_v2.pc")
+    must(CC, "-std=c99", "-Wall", "-Werror", tmp_path / "main.c", *flags, "-o", tmp_path / "user")
+    must(tmp_path / "user", LD_LIBRARY_PATH=str(library(multiarch).parent))
 
 
 def cmake_user(prefix: Path, folder: Path, components: str = "") -> subprocess.CompletedProcess[str]:

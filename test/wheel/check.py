@@ -106,7 +106,9 @@ def types_are_known(mypy: str, folder: Path) -> None:
 
 
 def programs_are_built(folder: Path) -> None:
-    """By the flags that aotriton-config prints, and by CMake; both refuse null pointers, as they should."""
+    """By the flags that aotriton-config prints, in C++ and, with the archive and the shared library, in C; and by CMake.
+    Those in C++ refuse null pointers, as they should.
+    """
     main, example = folder / "main.cc", folder / "readme_example.cc"
     main.write_text(MAIN)
     example.write_bytes((ROOT / "test" / "consumer" / example.name).read_bytes())
@@ -115,6 +117,14 @@ def programs_are_built(folder: Path) -> None:
     cflags, libs = (told(config, option).split() for option in ("--cflags", "--libs"))
     compiler = os.environ.get("CXX", "c++")
     told(compiler, "-std=c++17", *cflags, main, example, *libs, "-o", folder / "by_flags")
+    page = (ROOT / "docs" / "c.md").read_text()
+    c_source = folder / "attention.c"
+    c_source.write_text(page.partition("\n```c\n")[2].partition("\n```\n")[0] + "\n")
+    for kind in ("--static", "--shared"):
+        c_libs = told(config, "--libs", kind).split()
+        told(os.environ.get("CC", "cc"), "-std=c99", *cflags, c_source, *c_libs, "-o", folder / "c_by_flags")
+        assert "of backend hopper, " in told(folder / "c_by_flags"), kind
+        assert kind == "--static" or "libaotriton_runtime.so" in told("readelf", "-d", folder / "c_by_flags")
     cmakedir = told(config, "--cmakedir").strip()
     told("cmake", "-S", folder, "-B", folder / "build", f"-Daotriton_DIR={cmakedir}")
     told("cmake", "--build", folder / "build")

@@ -13,12 +13,21 @@
  * and return without waiting. After an error nothing was launched, unless it is AOTRITON_DRIVER_FAILED from a later
  * kernel of several. All functions may be called from any thread, and take part in stream capture once their images are
  * loaded.
+ *
+ * How long things live: what a call is given (parameters, hints, arrays) is read during the call and not kept. Device
+ * memory, the workspace too, is the caller's until the kernels that use it are done. Text that is called constant lives
+ * as long as the library is loaded.
  */
 #ifndef AOTRITON_C_H
 #define AOTRITON_C_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* Of this header; aotriton_version() is that of the library. */
+#define AOTRITON_VERSION_MAJOR 0
+#define AOTRITON_VERSION_MINOR 1
+#define AOTRITON_VERSION_PATCH 0
 
 /* The archive's functions stay inside of what links it, so that two copies can live in a process. */
 #ifndef AOTRITON_API
@@ -52,13 +61,14 @@ enum {
   AOTRITON_OUT_OF_MEMORY        /* no host memory for what the library keeps */
 };
 
-/* Name of the error, such as "invalid_shape"; never null. */
+/* Name of the error, such as "invalid_shape"; never null. Constant text. */
 AOTRITON_API const char* aotriton_error_name(aotriton_error error);
 
-/* What went wrong in this thread's last call that did not succeed, naming the argument; never null. */
+/* What went wrong in this thread's last call that did not succeed, naming the argument; never null. The text
+ * lives until this thread's next call of the library: copy what is to be kept. */
 AOTRITON_API const char* aotriton_last_error_message(void);
 
-/* "major.minor.patch" of this library; never null. */
+/* "major.minor.patch" of this library; never null. Constant text. */
 AOTRITON_API const char* aotriton_version(void);
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -124,7 +134,7 @@ AOTRITON_API aotriton_error aotriton_parse_hints(const char* text, aotriton_hint
 typedef struct aotriton_hint_outcome {
   char name[32]; /* as in aotriton_parse_hints, cut where it is longer */
   int32_t honoured;
-  const char* why; /* why not, or how; may be empty */
+  const char* why; /* why not, or how; may be empty. Constant text */
 } aotriton_hint_outcome;
 
 enum { AOTRITON_MOST_OUTCOMES = 12 }; /* of a call; unknown names beyond it are left out */
@@ -262,7 +272,8 @@ AOTRITON_API aotriton_error aotriton_preload(void* stream);
 /* ---- prepared calls ---------------------------------------------------------------------------------------------- */
 
 /* A call that was checked, dispatched and loaded for the device of a stream, to be launched again and again with other
- * pointers. One thread at a time may use it. */
+ * pointers. One thread at a time may use it. It keeps nothing of the parameters that it was prepared from, and lives
+ * until aotriton_destroy, which does not wait for the GPU: what was launched runs to its end. */
 typedef struct aotriton_prepared aotriton_prepared;
 
 AOTRITON_API aotriton_error aotriton_attn_fwd_prepare(const aotriton_attn_fwd_params* params, void* stream,
@@ -327,7 +338,7 @@ typedef struct aotriton_backend_state {
   int32_t needs_workspace;
 } aotriton_backend_state;
 
-/* The dispatch of one kernel. Pointers are to constant data that lives as long as the process. */
+/* The dispatch of one kernel. Pointers are to constant data that lives as long as the library is loaded. */
 typedef struct aotriton_kernel_choice {
   size_t size;
   const char* kernel;
@@ -356,9 +367,10 @@ typedef struct aotriton_kernel_choice {
   const char* shape;     /* that was measured, "batch 4 heads 16 ..."; empty where nothing was */
   const char* measured;  /* on which day, "2026-11-21"; empty where that is not known */
   float low_us, high_us; /* the median lies between them; 0 where that is not known */
-  float predicted_us;    /* of this very call on this image; 0 where there is no cost model, and its bin decided */
-  float predicted_error; /* of that: the median relative one, where the model was fitted */
-  const char* model;     /* whose model it is, if not this functional's on this product: "product=NVIDIA_H200 T=bf16" */
+  float predicted_us;    /* of this very call on this image; 0 where there is no cost model */
+  float
+      predicted_error; /* of that: the median relative one, where the model was fitted; 0 where nothing was measured */
+  const char* model;   /* whose model it is, if not this functional's on this product: "product=NVIDIA_H200 T=bf16" */
   const char* bin_image; /* what won the bin: provenance and all that was measured are of it, where it is `image` */
   const char* bin_psels;
   const char* bin_copts;
