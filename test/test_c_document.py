@@ -28,7 +28,9 @@ def test_the_program_is_built_by_a_c_compiler_alone(tmp_path: Path) -> None:
     flags = [pkg_config_flags(file)]
     if tool := shutil.which("pkg-config"):
         environment = os.environ | {"PKG_CONFIG_PATH": str(file.parent)}
-        told = subprocess.run([tool, "--cflags", "--libs", "aotriton_v2"], capture_output=True, text=True, env=environment)
+        told = subprocess.run(
+            [tool, "--cflags", "--libs", "aotriton_v2"], capture_output=True, text=True, env=environment
+        )
         flags.append(told.stdout.split())
     for found in flags:
         command = [*CC, "attention.c", *found, "-o", "attention"]

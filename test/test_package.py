@@ -91,6 +91,33 @@ def test_the_wheel_has_one_importable_name(tmp_path: Path) -> None:
         assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == status, statement
 
 
+def test_a_registry_shows_a_readme_whose_links_lead_somewhere(tmp_path: Path) -> None:
+    """In the wheel's metadata: no link or picture that is relative to a file which is not there, code as it is, and
+    each file that is named in a link's stead is in the sdist.
+    """
+    with zipfile.ZipFile(built("wheel", tmp_path, "{'wheel.cmake': 'false'}")) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = wheel.read(name).decode()
+    head, _, readme = metadata.partition("\n\n")
+    assert "\nDescription-Content-Type: text/markdown\n" in f"{head}\n"
+    assert readme.startswith("# aotriton_v2\n")
+    fence = r"^```.*?^```$"
+    own = (ROOT / "README.md").read_text()
+    assert re.findall(fence, readme, re.M | re.S) == re.findall(fence, own, re.M | re.S)
+    prose = re.sub(fence, "", readme, flags=re.M | re.S)
+    targets = re.findall(r"\]\(([^)]*)\)", prose)
+    assert targets, "those of other projects"
+    assert all(target.startswith("https://") for target in targets), targets
+    assert "![" not in prose
+    linked = set(re.findall(r"\]\(((?!https?:|bench/results/)[^)#]+)", re.sub(fence, "", own, flags=re.M | re.S)))
+    assert len(linked) > 10
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        there = {one.name.partition("/")[2] for one in archive.getmembers()}
+    for target in linked:
+        assert f"`{target}`" in prose, target
+        assert target.rstrip("/") in there or any(one.startswith(target) for one in there), target
+
+
 def signature(function: ast.FunctionDef) -> str:
     """The arguments as the binding's docstrings write them: ``(a, b=None, *, c=1.0)``, without types."""
     for argument in ast.walk(function.args):
@@ -149,13 +176,15 @@ MAIN = "#include <aotriton/runtime.h>\nint main() { return aotriton::v2::version
 
 
 def test_programs_are_built_with_what_aotriton_config_prints(prefix: Path, tmp_path: Path) -> None:
-    """By a compiler's line, in C++ and C, and by CMake, in a tree that is laid out as a wheel's: the installed one inside of the
-    package. Where there is none, it says so.
+    """By a compiler's line, in C++ and C, and by CMake, in a tree that is laid out as a wheel's: the installed one
+    inside of the package. Where there is none, it says so.
     """
     package = Path(shutil.copytree(prefix, tmp_path / "site" / "aotriton"))
 
     def config(option: str, site: Path = package.parent) -> subprocess.CompletedProcess[str]:
-        code = f"import sys; from aotriton.installed import config; sys.argv[1:] = {option.split()!r}; sys.exit(config())"
+        code = (
+            f"import sys; from aotriton.installed import config; sys.argv[1:] = {option.split()!r}; sys.exit(config())"
+        )
         environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
         return subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment

@@ -106,8 +106,8 @@ def types_are_known(mypy: str, folder: Path) -> None:
 
 
 def programs_are_built(folder: Path) -> None:
-    """By the flags that aotriton-config prints, in C++ and, with the archive and the shared library, in C; and by CMake.
-    Those in C++ refuse null pointers, as they should.
+    """By the flags that aotriton-config prints, in C++ and, with the archive and the shared library, in C; and by
+    CMake. Those in C++ refuse null pointers, as they should.
     """
     main, example = folder / "main.cc", folder / "readme_example.cc"
     main.write_text(MAIN)
