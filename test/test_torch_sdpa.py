@@ -6,6 +6,8 @@ take, and would hand on, is an error here, which says why.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,14 +19,17 @@ pytest.importorskip(
 )
 
 from torch.nn.attention import (  # noqa: E402
+    SDPBackend,
     activate_flash_attention_impl,
     current_flash_attention_impl,
     list_flash_attention_impls,
     restore_flash_attention_impl,
+    sdpa_kernel,
 )
 
 from aotriton.torch import attention, stats  # noqa: E402
 
+CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
 SDPA = torch.ops.aten._scaled_dot_product_flash_attention
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
 
@@ -119,6 +124,61 @@ def test_a_backward_goes_elsewhere(dropout: float, why: str, counted: Callable[[
     with pytest.raises(RuntimeError, match="torch has no kernel of its own"):
         BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, dropout, True, seed, seed)
     assert counted()["backward"] == {"aotriton": 0, "torch": {why: 1}}
+
+
+@pytest.mark.parametrize("heads_k", [4, 2])
+@pytest.mark.parametrize("scale", [None, 0.3, 0.0])
+@pytest.mark.usefixtures("active")
+def test_a_call_that_torch_gives_to_cudnn_runs_here(
+    heads_k: int, scale: float | None, counted: Callable[[], dict[str, Any]]
+) -> None:
+    """SDPA prefers cuDNN on Hopper: those calls come here, too, both ways, with results as torch foretells."""
+    q = tensor(2, 6, 4, 16).transpose(1, 2).requires_grad_()
+    k, v = tensor(2, heads_k, 6, 16, seed=1).requires_grad_(), tensor(2, heads_k, 6, 16, seed=2)
+    results = CUDNN(q, k, v, None, True, 0.0, True, scale=scale)
+    assert torch.equal(results[0], attention(q, k, v, causal=True, scale=scale))
+    assert results[4:6] == (6, 6)
+    fake = CUDNN(q.to("meta"), k.to("meta"), v.to("meta"), None, True, 0.0, True, scale=scale)
+    for got, expected in zip(results[:2], fake[:2], strict=True):
+        assert (got.shape, got.stride(), got.dtype) == (expected.shape, expected.stride(), expected.dtype)
+    dout = tensor(2, 4, 6, 16, seed=3)
+    found = torch.autograd.grad(results[0], (q, k), dout)
+    expected = torch.autograd.grad(attention(q, k, v, causal=True, scale=scale), (q, k), dout)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+@pytest.mark.usefixtures("active")
+def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
+    """A mask, dropout, and a user who has disabled the flash backend, in whose place this library is."""
+    mask = torch.zeros(2, 4, 6, 6).bfloat16()
+    for args, why in (
+        ((Q, Q, Q, mask, True), "attn_mask"),
+        ((Q, Q, Q, None, True, 0.5), "dropout"),
+        ((Q, K, K, None, True, 0.0, True), "attn_fwd: causal needs equal seqlens, q has 6, k has 5"),
+    ):
+        with pytest.raises(RuntimeError, match="torch has no kernel of its own for this device: ") as raised:
+            CUDNN(*args)
+        assert why in str(raised.value)
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="the flash backend is disabled"):
+        CUDNN(Q, Q, Q, None, True)
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        torch.ops.aten._scaled_dot_product_efficient_attention(Q, Q, Q, mask, True)
+    found = counted()["forward"]
+    assert (found["aotriton"], sum(found["torch"].values())) == (0, 5)
+    assert found["torch"]["attn_mask"] == 2
+
+
+@pytest.mark.skipif(
+    torch.version.cuda is None, reason="this build of torch has no kernels for CUDA that could be taken"
+)
+def test_activating_is_silent() -> None:
+    """Whoever activates wants torch's kernels to be taken: torch does not warn of it."""
+    program = (
+        "import aotriton.torch, torch; torch.nn.attention.activate_flash_attention_impl('aotriton'); print('done')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
 @pytest.mark.usefixtures("active")

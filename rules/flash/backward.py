@@ -226,9 +226,7 @@ _TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
 _TWO_ROUNDS, _FOUR_ROUNDS = (ceil_divide(multiprocessors() * rounds, tiles("seqlen_k", 128)) for rounds in (2, 4))
 DEALT_OUT = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
 
-ADDS_DQ = (
-    Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),
-)
+ADDS_DQ = (Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),)
 
 # Persistent: each multiprocessor has one program, which takes tile after tile.
 ATTN_BWD_HOPPER_PAIR = KernelDescription(
@@ -471,9 +469,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
     choices=(c.T, HEAD_DIM_PARTS, c.CAUSAL, c.DESCRIPTOR),
     grid=(_TILES * PARTS, constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 6), parts=PARTS),
-    guards=(
-        Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),
-    ),
+    guards=(Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),),
     restrictions=PARTS_RESTRICTIONS,
 )
 

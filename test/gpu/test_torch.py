@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ def close(got: Any, expected: Any, roundings: float) -> None:
 @pytest.fixture
 def active() -> Iterator[None]:
     activate_flash_attention_impl("aotriton")
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        yield
+    yield
     restore_flash_attention_impl()
 
 
@@ -275,12 +275,24 @@ def test_aot_inductor(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+# What SDPA may choose from: all, as it is, when it prefers cuDNN on Hopper; or what the user has left.
+CHOICES = {
+    "as it is": nullcontext,
+    "flash": lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+    "cuDNN first": lambda: sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.usefixtures("active")
-def test_sdpa_runs_here(causal: bool, compiled: bool, ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+def test_sdpa_runs_here(
+    choice: Callable[[], Any], causal: bool, compiled: bool, ran: Callable[[], dict[str, tuple[int, int]]]
+) -> None:
     """Once activated, torch's attention runs here, forward and backward, with grouped heads, in eager mode and
-    compiled; results are those of torch's own formula, within a few roundings.
+    compiled, whichever of its fused backends SDPA chooses; results are those of torch's own formula, within a few
+    roundings.
     """
     torch._dynamo.reset()
     leaves = [x.detach().requires_grad_() for x in problem(causal)[:3]]
@@ -290,11 +302,49 @@ def test_sdpa_runs_here(causal: bool, compiled: bool, ran: Callable[[], dict[str
 
     with sdpa_kernel(SDPBackend.MATH):
         expected = trained(call, *leaves)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    with choice():
         found = trained(torch.compile(call, fullgraph=True) if compiled else call, *leaves)
     for got, want in zip(found, expected, strict=True):
         close(got, want, 16)
     assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.usefixtures("active")
+def test_sdpa_of_an_exported_model_and_of_decoding_runs_here(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """An exported program, and one query on many keys, come here by themselves; who wants cuDNN alone gets it."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return sdpa(q, k, v, is_causal=True)
+
+    q, k, v = (tensor(2, 4, 200, 64, seed=i) for i in range(3))
+    program = torch.export.export(Layer(), (q, k, v))
+    assert torch.equal(program.module()(q, k, v), attention(q, k, v, causal=True))
+    assert ran()["forward"] == (2, 0)
+    one = tensor(2, 4, 1, 64)
+    assert torch.equal(sdpa(one, k, v), attention(one, k, v))
+    assert ran()["forward"] == (4, 0)
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        close(sdpa(q, k, v, is_causal=True), attention(q, k, v, causal=True), 16)
+    assert ran()["forward"] == (5, 1)
+
+
+@pytest.mark.usefixtures("active")
+def test_a_model_of_transformers_runs_here(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """With the attention that transformers uses by itself, each layer of prefill and decoding comes here."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+    tokens = torch.randint(0, 100, (2, 64), device="cuda")
+    with torch.no_grad():
+        model(tokens)
+        assert ran()["forward"] == (3, 0)
+        model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    here, elsewhere = ran()["forward"]
+    assert (here, elsewhere) == (3 + 3 * 4, 0), stats()
 
 
 @pytest.mark.usefixtures("active")
@@ -314,10 +364,13 @@ def test_sdpa_falls_back(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
     activate_flash_attention_impl("aotriton")
 
 
-def test_either_backward_takes_either_forward(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+@pytest.mark.parametrize("choice", list(CHOICES.values())[1:], ids=list(CHOICES)[1:])
+def test_either_backward_takes_either_forward(
+    choice: Callable[[], Any], ran: Callable[[], dict[str, tuple[int, int]]]
+) -> None:
     """logsumexp means the same to both: gradients of torch's forward by our backward, and of ours by torch's."""
     leaves = [tensor(2, 4, 200, 64, seed=i).requires_grad_() for i in range(3)]
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    with choice():
         expected = trained(lambda q, k, v: sdpa(q, k, v, is_causal=True), *leaves)
         for first, then in (
             (lambda: None, lambda: activate_flash_attention_impl("aotriton")),

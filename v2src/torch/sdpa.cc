@@ -21,11 +21,61 @@ __attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_flash_a
     AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle cum_seq_q, AtenTensorHandle cum_seq_k,
     int64_t max_q, int64_t max_k, double dropout_p, int32_t is_causal, AtenTensorHandle philox_seed,
     AtenTensorHandle philox_offset, double* scale, AtenTensorHandle* dq, AtenTensorHandle* dk, AtenTensorHandle* dv);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_cudnn_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* attn_bias,
+    int32_t compute_logsumexp, double dropout_p, int32_t is_causal, int32_t return_debug_mask, double* scale,
+    AtenTensorHandle* out, AtenTensorHandle* logsumexp, AtenTensorHandle* cum_seq_q, AtenTensorHandle* cum_seq_k,
+    int64_t* max_q, int64_t* max_k, AtenTensorHandle* philox_seed, AtenTensorHandle* philox_offset,
+    AtenTensorHandle* debug_mask);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward(
+    AtenTensorHandle grad_out, AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value,
+    AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle philox_seed, AtenTensorHandle philox_offset,
+    AtenTensorHandle attn_bias, AtenTensorHandle cum_seq_q, AtenTensorHandle cum_seq_k, int64_t max_q, int64_t max_k,
+    double dropout_p, int32_t is_causal, double* scale, AtenTensorHandle* dq, AtenTensorHandle* dk,
+    AtenTensorHandle* dv);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_efficient_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* attn_bias,
+    int32_t compute_logsumexp, double dropout_p, int32_t is_causal, double* scale, AtenTensorHandle* out,
+    AtenTensorHandle* logsumexp, AtenTensorHandle* philox_seed, AtenTensorHandle* philox_offset);
+
+// What the user has left of SDPA's backends, by torch.backends.cuda and sdpa_kernel. Not of a stable interface: a
+// release of torch without them has all of them on, as far as is seen here.
+__attribute__((weak)) void* torch_context() asm("_ZN2at13globalContextEv");
+__attribute__((weak)) bool flash_is_enabled(const void* context) asm("_ZNK2at7Context19userEnabledFlashSDPEv");
 }
+
+// torch's handler of warnings, of the thread; null where a release of torch has another one.
+__attribute__((weak)) void* warning_handler() asm("_ZN3c1012WarningUtils19get_warning_handlerEv");
+__attribute__((weak)) void set_warning_handler(void* handler) asm(
+    "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE");
 
 namespace aotriton_torch {
 
 namespace {
+
+// Drops torch's warnings of this thread while it lives. Taking the place of a kernel, which is what the caller asked
+// for, makes the dispatcher warn in seven lines.
+class Quiet {
+ public:
+  Quiet() {
+    if (!warning_handler || !set_warning_handler || aoti_torch_abi_version() >> 48 != TORCH_ABI_VERSION >> 48) return;
+    before_ = warning_handler();
+    set_warning_handler(&handler_);
+  }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+  ~Quiet() {
+    if (before_) set_warning_handler(before_);
+  }
+
+ private:
+  struct Handler {  // as c10::WarningHandler lays out its virtual functions
+    virtual ~Handler() = default;
+    virtual void process(const void* /* warning */) {}
+  };
+  Handler handler_;
+  void* before_ = nullptr;
+};
 
 // Why the call cannot run here; empty where it has. An error of the driver is no reason to go on.
 std::string reason(aotriton_error error) {
@@ -38,10 +88,20 @@ void require_own_kernel(const Tensor& query, bool exists, const char* op, const 
   if (!query.is_cuda() || !exists) fail("torch has no kernel of its own for this device: " + why);
 }
 
+// Whether the user lets SDPA take its flash backend, which is what this library takes the place of.
+bool flash_is_wanted() { return !torch_context || !flash_is_enabled || flash_is_enabled(torch_context()); }
+
+AtenTensorHandle* handle_of(std::optional<Tensor>& tensor, AtenTensorHandle* place) {
+  if (!tensor) return nullptr;
+  *place = tensor->get();
+  return place;
+}
+
 using SdpaResults = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
 
-SdpaResults sdpa_forward(const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
-                         bool return_debug_mask, std::optional<double> scale) {
+// What SDPA gives its flash backend.
+SdpaResults flash_forward(const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
+                          bool return_debug_mask, std::optional<double> scale) {
   std::string why = dropout_p != 0 ? "dropout" : return_debug_mask ? "return_debug_mask" : "";
   if (why.empty()) {
     const Forward call = forward_of(query, key, value, scale, is_causal);
@@ -72,12 +132,12 @@ SdpaResults sdpa_forward(const Tensor& query, const Tensor& key, const Tensor& v
           max_k,           Tensor(made[4]), Tensor(made[5]), Tensor(made[6])};
 }
 
-std::tuple<Tensor, Tensor, Tensor> sdpa_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                                                 const Tensor& value, const Tensor& out, const Tensor& logsumexp,
-                                                 const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q,
-                                                 int64_t max_k, double dropout_p, bool is_causal,
-                                                 const Tensor& philox_seed, const Tensor& philox_offset,
-                                                 std::optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                                  const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                                  const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q,
+                                                  int64_t max_k, double dropout_p, bool is_causal,
+                                                  const Tensor& philox_seed, const Tensor& philox_offset,
+                                                  std::optional<double> scale) {
   std::string why = dropout_p != 0 ? "dropout" : "";
   if (why.empty()) {
     const Backward call =
@@ -97,16 +157,97 @@ std::tuple<Tensor, Tensor, Tensor> sdpa_backward(const Tensor& grad_out, const T
   return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
 }
 
+// What SDPA gives cuDNN, which it prefers on Hopper. Its log-sum-exp has a last dimension of 1.
+SdpaResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value, std::optional<Tensor> attn_bias,
+                          bool compute_logsumexp, double dropout_p, bool is_causal, bool return_debug_mask,
+                          std::optional<double> scale) {
+  std::string why = attn_bias           ? "attn_mask"
+                    : dropout_p != 0    ? "dropout"
+                    : return_debug_mask ? "return_debug_mask"
+                    : flash_is_wanted() ? ""
+                                        : "the flash backend is disabled";
+  if (why.empty()) {
+    const Forward call = forward_of(query, key, value, scale, is_causal);
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("forward", "aotriton", "");
+      const int32_t seeds = aoti_torch_dtype_int64();
+      return {call.out,
+              torch::stable::unsqueeze(call.logsumexp, 3),
+              Tensor(),
+              Tensor(),
+              query.size(2),
+              key.size(2),
+              empty({}, seeds, query),
+              empty({}, seeds, query),
+              Tensor()};
+    }
+  }
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_cudnn_attention, "forward", why);
+  AtenTensorHandle made[7], bias;
+  int64_t max_q, max_k;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_cudnn_attention(
+      query.get(), key.get(), value.get(), handle_of(attn_bias, &bias), compute_logsumexp, dropout_p, is_causal,
+      return_debug_mask, scale ? &*scale : nullptr, &made[0], &made[1], &made[2], &made[3], &max_q, &max_k, &made[4],
+      &made[5], &made[6]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), max_q,
+          max_k,           Tensor(made[4]), Tensor(made[5]), Tensor(made[6])};
+}
+
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                                  const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                                  const Tensor& philox_seed, const Tensor& philox_offset,
+                                                  const Tensor& attn_bias, const Tensor& cum_seq_q,
+                                                  const Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                                                  double dropout_p, bool is_causal, std::optional<double> scale) {
+  std::string why = attn_bias.defined() ? "attn_mask" : dropout_p != 0 ? "dropout" : "";
+  if (why.empty()) {
+    const Backward call = backward_of(query, key, value, out, grad_out, torch::stable::squeeze(logsumexp, 3), scale,
+                                      is_causal, deterministic_algorithms());
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("backward", "aotriton", "");
+      return {call.dq, call.dk, call.dv};
+    }
+  }
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward, "backward", why);
+  AtenTensorHandle made[3];
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward(
+      grad_out.get(), query.get(), key.get(), value.get(), out.get(), logsumexp.get(), philox_seed.get(),
+      philox_offset.get(), attn_bias.get(), cum_seq_q.get(), cum_seq_k.get(), max_q, max_k, dropout_p, is_causal,
+      scale ? &*scale : nullptr, &made[0], &made[1], &made[2]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
+}
+
+// What SDPA gives its memory-efficient backend is counted, and goes on to it: it has a mask, or a type or a head dim
+// that neither of the others takes, or the user wants it.
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_forward(const Tensor& query, const Tensor& key,
+                                                             const Tensor& value, std::optional<Tensor> attn_bias,
+                                                             bool compute_logsumexp, double dropout_p, bool is_causal,
+                                                             std::optional<double> scale) {
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_efficient_attention, "forward",
+                     attn_bias ? "attn_mask" : "SDPA chose its memory-efficient backend");
+  AtenTensorHandle made[4], bias;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_efficient_attention(
+      query.get(), key.get(), value.get(), handle_of(attn_bias, &bias), compute_logsumexp, dropout_p, is_causal,
+      scale ? &*scale : nullptr, &made[0], &made[1], &made[2], &made[3]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3])};
+}
+
 std::unique_ptr<torch::stable::detail::StableLibrary> taken;
 
 }  // namespace
 
 void activate(const std::string& dispatch_key) {
   using torch::stable::detail::StableLibrary;
+  const Quiet quiet;
   taken =
       std::make_unique<StableLibrary>(StableLibrary::Kind::IMPL, "aten", dispatch_key.c_str(), "libaotriton_torch", 0);
-  taken->impl("_scaled_dot_product_flash_attention", TORCH_BOX(sdpa_forward));
-  taken->impl("_scaled_dot_product_flash_attention_backward", TORCH_BOX(sdpa_backward));
+  taken->impl("_scaled_dot_product_flash_attention", TORCH_BOX(flash_forward));
+  taken->impl("_scaled_dot_product_flash_attention_backward", TORCH_BOX(flash_backward));
+  taken->impl("_scaled_dot_product_cudnn_attention", TORCH_BOX(cudnn_forward));
+  taken->impl("_scaled_dot_product_cudnn_attention_backward", TORCH_BOX(cudnn_backward));
+  taken->impl("_scaled_dot_product_efficient_attention", TORCH_BOX(efficient_forward));
 }
 
 void restore() { taken.reset(); }
