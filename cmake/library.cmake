@@ -89,7 +89,13 @@ target_include_directories(bench-choice PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "$
 target_compile_features(bench-choice PRIVATE cxx_std_20)
 target_link_libraries(bench-choice PRIVATE aotriton_inside)
 
-# The same beside torch, loaded by bench/latency.py.
+# Host time of calls of new shapes.
+add_executable(bench-new-shape EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/new_shape.cc")
+target_include_directories(bench-new-shape PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
+target_compile_features(bench-new-shape PRIVATE cxx_std_20)
+target_link_libraries(bench-new-shape PRIVATE aotriton_inside)
+
+# Host time of a call beside torch's, loaded by bench/latency.py.
 add_library(bench-latency MODULE EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/bench/latency.cc")
 set_target_properties(bench-latency PROPERTIES PREFIX "")
 target_compile_options(bench-latency PRIVATE ${AOTRITON_WARNINGS})
