@@ -17,6 +17,7 @@ import math
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -32,8 +33,8 @@ from aotriton.rules.family import operator as operator_named
 from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
-from aotriton.rules.operators import Operator
-from aotriton.tune.problems import log_uniform
+from aotriton.rules.operators import Backend, Operator
+from aotriton.tune.problems import is_served, log_uniform
 from aotriton.tune.sequences import Draw, LaunchSequence, Sequences
 from aotriton.tune.worker import Request
 
@@ -95,11 +96,25 @@ class Shipped:
         return Request(name, functional.kernel.name, spec.config, path, metadata, dict(spec.psels))
 
 
+def serving(
+    operator: Operator, functional: Functional, sizes: Mapping[str, int], multiprocessors: int
+) -> tuple[list[Backend], list[str]]:
+    """The backends whose guards let the call pass, and the names of those that refuse it."""
+    found, refusing = [], []
+    for backend in operator.backends:
+        own = [one for one in (kernel.like(functional, sizes) for kernel in backend.kernels) if one]
+        if all(is_served(one, sizes, multiprocessors) for one in own):
+            found.append(backend)
+        else:
+            refusing.append(backend.name)
+    return found, refusing
+
+
 def star(
-    operator: Operator, functional: Functional, sizes: Mapping[str, int], shipped: Shipped
+    backends: Sequence[Backend], functional: Functional, sizes: Mapping[str, int], shipped: Shipped
 ) -> Iterator[tuple[str, Images]]:
     """Every image of every backend in one sequence at least: one kernel varies, the others have their first."""
-    for backend in operator.backends:
+    for backend in backends:
         own = [kernel.like(functional, sizes) for kernel in backend.kernels]
         names = [shipped.of(one) if one else [] for one in own]
         if not all(names):
@@ -131,8 +146,11 @@ def _without(images: Images, place: int) -> Images:
 class Judge:
     """Times the choices of one operator on the current GPU."""
 
-    def __init__(self, operator: str, arch: str, product: str, shipped: Shipped, sequences: Sequences) -> None:
+    def __init__(
+        self, operator: str, arch: str, product: str, multiprocessors: int, shipped: Shipped, sequences: Sequences
+    ) -> None:
         self._operator, self._arch, self._product = operator_named(operator), arch, product
+        self._multiprocessors = multiprocessors
         self._shipped, self._sequences = shipped, sequences
 
     def measure(self, problem: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,8 +158,9 @@ class Judge:
         functional = self._functional(problem)
         told, of_cells = (self._choice(problem, by_cell) for by_cell in (False, True))
         chosen, by_cells = (_sequence(one) for one in (told, of_cells))
+        backends, refusing = serving(self._operator, functional, problem["sizes"], self._multiprocessors)
         everything = list(
-            dict.fromkeys([*star(self._operator, functional, problem["sizes"], self._shipped), chosen, by_cells])
+            dict.fromkeys([*star(backends, functional, problem["sizes"], self._shipped), chosen, by_cells])
         )
         first = self._time(functional, problem["sizes"], everything)
         near = sorted((one for one in first if first[one] <= NEAR * min(first.values())), key=lambda one: first[one])
@@ -157,6 +176,7 @@ class Judge:
             "cells_us": race[by_cells],
             "predicted_us": told[0]["predicted_total_us"],
             "candidates": len(everything),
+            "refusing": refusing,
         }
 
     def _functional(self, problem: Mapping[str, Any]) -> Functional:
@@ -245,6 +265,8 @@ def summary(cells: Sequence[Mapping[str, Any]]) -> str:
                 both = " | ".join(_regret(mine, who) for who in ("cells_us", "chosen_us"))
                 off = median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in mine)
                 lines.append(f"| {operator} | {kind} | {len(mine)} | {both} | {off:.1%} |")
+    refused = Counter(name for cell in cells for name in cell.get("refusing", ()))
+    lines += ["", *(f"{name} refuses {count} of the shapes by its guards." for name, count in refused.items())]
     worst = sorted(cells, key=lambda cell: cell["best_us"] / cell["chosen_us"])[:10]
     return "\n".join([*lines, "", "The worst:", "", *map(_line, worst)])
 
@@ -301,7 +323,10 @@ def main() -> None:
     sequences = Sequences(torch, aotriton, GpuClock(), device.multi_processor_count)
     result: dict[str, Any] = {"machine": machine(), "seed": options.seed, "cells": []}
     for operator in ("attn_fwd", "attn_bwd"):
-        judge, begun = Judge(operator, arch, device.name, shipped, sequences), time.monotonic()
+        judge, begun = (
+            Judge(operator, arch, device.name, device.multi_processor_count, shipped, sequences),
+            time.monotonic(),
+        )
         for problem in problems(operator, options.count, options.seed):
             if time.monotonic() - begun > options.time_budget:
                 break

@@ -89,7 +89,7 @@ def scalars_of(functional: Functional) -> dict[str, int]:
 
 def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
     """Whether the kernel's guards let a call of these sizes pass, whose other scalars are 0."""
-    for guard in functional.kernel.guards:
+    for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
         environment = Environment(sizes, named | scalars_of(functional), multiprocessors=multiprocessors)
         if not evaluate(guard.condition, environment):

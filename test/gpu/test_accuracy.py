@@ -206,14 +206,14 @@ def test_scores_may_rise_from_step_to_step(head_dim: int, causal: bool, dtype: s
 
 @pytest.mark.parametrize("head_dim", [64, 72])
 def test_scale_has_a_default(head_dim: int) -> None:
-    """Left out, or zero, it is 1 / sqrt(head_dim): forward and backward give the bits that they give with that."""
+    """Left out, or None, it is 1 / sqrt(head_dim): forward and backward give the bits that they give with that."""
     import aotriton
 
     case = Case(Problem(seqlen_q=100, seqlen_k=100, head_dim=head_dim, deterministic=True))
     case.sm_scale = 1 / math.sqrt(head_dim)
     wanted = case.outputs()
     case.launch(wanted)
-    for given in ({}, {"sm_scale": 0.0}):
+    for given in ({}, {"sm_scale": None}):
         got = case.outputs()
         o = {name: guarded.view for name, guarded in got.items()}
         aotriton.attn_fwd(case.q, case.k, case.v, o["out"], o["logsumexp"], **given)
