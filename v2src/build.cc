@@ -25,6 +25,7 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.info = call.info;
   made_.workspace_bytes = 0;
   made_.empty = false;
+  made_.stale = false;
   made_.part = made_.last_part = nullptr;
   made_.part_steps = nullptr;
   made_.launch_count = 0;
@@ -71,8 +72,7 @@ Error Builder::prepare(const Call& call, const Device& device, const Dispatch& d
   const BackendInfo& backend = dispatch.chosen();
   for (size_t i = 0; i < backend.kernels.size(); ++i) {
     log_first_use(dispatch, i);
-    AOTRITON_TRY(
-        add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, stream));
+    AOTRITON_TRY(add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, stream));
   }
   return Error::success;
 }
@@ -205,8 +205,7 @@ void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
     overflow_ = true;
     return;
   }
-  places_[made_.place_count++] = {made_.argument_count,
-                                  of_workspace ? kWorkspaceSlot : call.from[slot], map,
+  places_[made_.place_count++] = {made_.argument_count, of_workspace ? kWorkspaceSlot : call.from[slot], map,
                                   of_workspace ? offsets_of_workspace_[slot] : 0};
 }
 

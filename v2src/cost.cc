@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+#ifdef __FAST_MATH__
+#error \
+    "-ffast-math rounds quotients to other whole numbers, which changes what is chosen: -fno-fast-math must follow it"
+#endif
+
 namespace aotriton::v2::inline abi1 {
 
 namespace {

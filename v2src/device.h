@@ -4,6 +4,7 @@
 #include <aotriton/types.h>
 
 #include "driver/driver.h"
+#include "error.h"
 #include "place.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -38,7 +39,7 @@ template <class Body>
 Error on_device(const char* who, Stream stream, Body&& body, const Contexts* contexts = nullptr) noexcept {
   Device device;
   if (const Error error = enter_device(who, stream, &device, contexts); error != Error::success) return error;
-  return leave_device(who, device, body(device));
+  return leave_device(who, device, keep_message([&] { return body(device); }));
 }
 
 }  // namespace aotriton::v2::inline abi1

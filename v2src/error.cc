@@ -6,22 +6,26 @@
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-thread_local char message[512];
+thread_local Message last;
 }
 
 Error fail(Error error, const char* format, ...) noexcept {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(message, sizeof message, format, arguments);
+  vsnprintf(last.text, sizeof last.text, format, arguments);
   va_end(arguments);
   return error;
 }
+
+Message message() noexcept { return last; }
+
+void set_message(const Message& message) noexcept { last = message; }
 
 }  // namespace aotriton::v2::inline abi1
 
 extern "C" {
 
-const char* aotriton_last_error_message(void) { return aotriton::v2::message; }
+const char* aotriton_last_error_message(void) { return aotriton::v2::last.text; }
 
 const char* aotriton_error_name(aotriton_error error) {
   switch (error) {

@@ -8,6 +8,22 @@ namespace aotriton::v2::inline abi1 {
 // Keeps the formatted message in a buffer of this thread, cut to its size, and returns `error`. Allocates nothing.
 [[gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;
 
+// This thread's message.
+struct Message {
+  char text[512];
+};
+Message message() noexcept;
+void set_message(const Message& message) noexcept;
+
+// Runs body() -> Error. Where that succeeds, what it tried on the way leaves no message behind.
+template <class Body>
+Error keep_message(Body&& body) noexcept {
+  const Message before = message();
+  const Error error = body();
+  if (error == Error::success) set_message(before);
+  return error;
+}
+
 }  // namespace aotriton::v2::inline abi1
 
 #define AOTRITON_TRY(expression)                                                    \

@@ -39,6 +39,7 @@ struct Image {
   uint16_t descriptor_count;
   const DescriptorLayout* descriptors;         // one for each descriptor argument, in argument order
   std::atomic<ImageHandle*> handles{nullptr};  // grows at the front, and never shrinks
+  std::atomic<bool> damaged{false};            // it was found not to unpack
 };
 
 }  // namespace aotriton::v2::inline abi1

@@ -17,10 +17,12 @@ namespace {
 
 constexpr uint32_t kSharedWithoutOptIn = 48 * 1024;  // CUDA wants to be asked for more
 
-Error unpack(const Image& image, unsigned char* unpacked) {
+Error unpack(Image& image, unsigned char* unpacked) {
 #ifdef AOTRITON_HAVE_ZLIB
   uLongf size = image.unpacked_size;
-  if (uncompress(unpacked, &size, image.data, image.size) == Z_OK && size == image.unpacked_size) return Error::success;
+  if (!image.damaged && uncompress(unpacked, &size, image.data, image.size) == Z_OK && size == image.unpacked_size)
+    return Error::success;
+  image.damaged = true;  // so that it is not tried again at each call
   return fail(Error::damaged_image, "%s: the embedded image does not unpack", image.name);
 #else
   static_cast<void>(unpacked);

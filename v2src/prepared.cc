@@ -110,25 +110,29 @@ Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t worksp
                 workspace_bytes);
   const size_t count = info->operands.size();
   const bool same_workspace = !workspace_bytes || own_workspace == workspace();
-  if (same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
+  if (!stale && same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
   AOTRITON_TRY(check_pointers(pointers));
   if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, own_workspace, workspace_bytes, pointers, extents));
-  place(pointers, own_workspace);
-  return Error::success;
+  return place(pointers, own_workspace);
 }
 
-void Prepared::place(void* const* pointers, void* own_workspace) noexcept {
+Error Prepared::place(void* const* pointers, void* own_workspace) noexcept {
+  stale = true;
   for (size_t i = 0; i < place_count; ++i) {
     const PointerPlace& one = places[i];
     const bool of_workspace = one.slot == kWorkspaceSlot;
     void* const wanted = of_workspace ? static_cast<char*>(own_workspace) + one.offset : pointers[one.slot];
-    if (one.map)
-      driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted);
-    else
+    if (!one.map) {
       memcpy(arguments[one.argument], &wanted, sizeof wanted);
+      continue;
+    }
+    if (const int status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
+      return driver_failure(*driver, status, info->name, "put an address into a tensor descriptor");
   }
   memcpy(data, pointers, info->operands.size() * sizeof(void*));
   if (workspace_bytes) workspace() = own_workspace;
+  stale = false;
+  return Error::success;
 }
 
 Error Prepared::check_pointers(void* const* pointers) const noexcept {
@@ -167,7 +171,7 @@ Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
   std::copy_n(data, info->operands.size(), pointers);
   for (int64_t i = 0; i < part_count + (last_part ? 1 : 0); ++i) {
     Prepared& one = i < part_count ? *part : *last_part;
-    one.place(pointers, workspace());
+    AOTRITON_TRY(one.place(pointers, workspace()));
     AOTRITON_TRY(one.launch(contexts, stream));
     for (size_t slot = 0; slot < info->operands.size(); ++slot)
       if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + part_steps[slot];
@@ -181,7 +185,8 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
     if (const int status = driver->enter(contexts.of_stream))
       return driver_failure(*driver, status, info->name, "make the stream's device current");
   Error error = Error::success;
-  if (empty && info->fills_when_empty) error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
+  if (empty && info->fills_when_empty)
+    error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
   for (size_t i = 0; i < launch_count && error == Error::success; ++i) {
     const PreparedLaunch& one = launches[i];
     const Launch launch = {

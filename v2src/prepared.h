@@ -13,11 +13,10 @@ inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer place: the works
 // then the scalars, then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
 
-
 // A call's key as it was given, before checks put in what was left to them.
 struct Key {
   const OperatorInfo* info;
-  uint64_t hash;  // which equal keys share
+  uint64_t hash;                // which equal keys share
   const aotriton_hints* hints;  // the caller's; null: none
   size_t count;
   int64_t words[kKeyWords + 1];  // one more than there can be
@@ -56,12 +55,14 @@ class Prepared {
   uint16_t argument_count, place_count, key_count;
   uint8_t launch_count;
   bool empty;
+  bool stale;  // the driver failed while pointers were put in place: those that the arguments have are not `data`
 
   // What stands behind this in its block.
   PreparedLaunch* launches;
-  void** data;          // that the arguments hold now, in the caller's order, with the workspace last
-  int64_t* extents;     // bytes of each operand, in the caller's order; 0 of what was not given
-  int64_t* part_steps;  // bytes from an operand in one piece to that in the next, in the caller's order; null: no pieces
+  void** data;       // that the arguments hold now, in the caller's order, with the workspace last
+  int64_t* extents;  // bytes of each operand, in the caller's order; 0 of what was not given
+  int64_t*
+      part_steps;  // bytes from an operand in one piece to that in the next, in the caller's order; null: no pieces
   const int64_t* key;
   const aotriton_hints* hints;  // null: none
   void** arguments;
@@ -85,7 +86,7 @@ class Prepared {
   Error launch(const Contexts& contexts, Stream stream) noexcept;
 
   // The same without asking whether they may be.
-  void place(void* const* pointers, void* workspace) noexcept;
+  Error place(void* const* pointers, void* workspace) noexcept;
 
   // Of the caller's workspace, that the arguments hold now.
   void*& workspace() const noexcept { return data[info->operands.size()]; }

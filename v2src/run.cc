@@ -201,7 +201,10 @@ Error run(Call& call, Stream stream) noexcept {
     if (error != Error::success) memo->drop(prepared);
     return error;
   }
-  if (prepared) memo->builder.key.write(call);
+  if (prepared) {
+    memo->builder.key.write(call);
+    if (prepared->stale) memo->drop(prepared);
+  }
   return run_cold(call, stream, entered ? &contexts : nullptr, *memo);
 }
 
@@ -335,7 +338,7 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   if (launches_nothing(call)) return Error::success;
   Dispatch found;
   Pieces pieces;
-  AOTRITON_TRY(dispatch_first(call, place, Backends::all, by, &found, &pieces));
+  AOTRITON_TRY(keep_message([&] { return dispatch_first(call, place, Backends::all, by, &found, &pieces); }));
   size_t launched[kMaxKernels], needed = 0;
   for (size_t i = 0; i < found.chosen().kernels.size(); ++i)
     if (found.plans[i].has_programs) launched[needed++] = i;

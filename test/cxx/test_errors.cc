@@ -5,10 +5,22 @@
 #include <limits>
 
 #include "calls.h"
+#include "scale.h"
 
 using namespace aotriton::v2;
 
 namespace {
+
+// More than there may be programs along an axis.
+toy::scale_params many_heads() {
+  toy::scale_params p;
+  p.x = tensor(address_of(1), 1, 65536, 1, 32);
+  p.w = {pointer(address_of(2)), DType::bfloat16, {7, 32}, {32, 1}};
+  p.y = tensor(address_of(4), 1, 65536, 1, 32);
+  p.workspace = pointer(address_of(5));
+  p.workspace_size = 1 << 20;
+  return p;
+}
 
 struct Fwd {
   std::function<void(attn_fwd_params&)> spoil;
@@ -235,4 +247,23 @@ TEST("a machine without a GPU gets no_driver with both libraries' reasons; one w
   CHECK_EQ(attn_fwd(fwd_call(), {}), Error::no_driver);
   CHECK_CONTAINS(last_error_message(), "libcuda.so.1");
   CHECK_CONTAINS(last_error_message(), "libamdhip64.so");
+}
+
+TEST("a call that succeeds leaves the last error's message, whatever it tried on the way") {
+  start("cuda");
+  attn_fwd_params wrong = fwd_call();
+  wrong.sm_scale = -1;
+  CHECK_EQ(attn_fwd(wrong, {}), Error::invalid_argument);
+  const std::string message = last_error_message();
+  // Of so many heads the first backend's launch is too large, and another one is asked.
+  const toy::scale_params many = many_heads();
+  CHECK_EQ(toy::scale(many, {}), Error::success);
+  CHECK(toy::supported(many, {}));
+  size_t bytes;
+  CHECK_EQ(toy::scale_workspace_size(many, {}, &bytes), Error::success);
+  CHECK_EQ(toy::preload(many, {}), Error::success);
+  attn_bwd_params p = bwd_call();
+  for (aotriton_tensor4* t : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) t->data = nullptr;
+  CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::success);
+  CHECK_EQ(last_error_message(), message);
 }

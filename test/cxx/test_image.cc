@@ -152,6 +152,9 @@ TEST("a compressed image is unpacked before it is loaded; any damage to it is da
   for (Image& image : damaged) {
     CHECK_EQ(load(image), Error::damaged_image);
     CHECK_CONTAINS(last_error_message(), "test_image: the embedded image does not unpack");
+    // It is not unpacked again at each call: that it is damaged is remembered.
+    image.data = packed.data(), image.size = static_cast<uint32_t>(packed.size()), image.unpacked_size = sizeof kBinary;
+    CHECK_EQ(load(image), Error::damaged_image);
   }
   CHECK_EQ(recording.loads.size(), 1u);
 }

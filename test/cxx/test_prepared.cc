@@ -89,7 +89,8 @@ TEST("a launch is refused for pointers that can not be, each by name, and the ne
   const Case cases[] = {
       {q, 0, Error::null_pointer, "attn_bwd: q has no data"},
       {logsumexp, 0, Error::null_pointer, "attn_bwd: logsumexp has no data"},
-      {k, at(p.k) + 8, Error::misaligned_pointer, "attn_bwd: k is at 0x200000000000008, which is aligned otherwise than"},
+      {k, at(p.k) + 8, Error::misaligned_pointer,
+       "attn_bwd: k is at 0x200000000000008, which is aligned otherwise than"},
       {dv, at(p.dv) + 2, Error::misaligned_pointer, "attn_bwd: dv is at 0x900000000000002"},
       {dk, at(p.dv) + 16, Error::invalid_stride, "attn_bwd: dk and dv are written, but overlap"},
       {v, UINTPTR_MAX - 15, Error::invalid_stride, "attn_bwd: v is at 0xfffffffffffffff0 and reaches beyond"},
@@ -230,5 +231,46 @@ TEST("a driver that fails a launch gives driver_failed, and the next launch work
     CHECK_CONTAINS(last_error_message(), "RECORDED_FAILURE, 999");
     CHECK_EQ(current_context(), kContext);
     CHECK_EQ(launch(call, pointers_of(p), kElsewhere), Error::success);
+  }
+}
+
+TEST("a descriptor that the driver does not change fails the launch, and the next one has its pointers") {
+  for (const bool prepared : {false, true}) {
+    Recording& recording = start_with_streams();
+    const Driver* const recorder = driver();
+    static Driver failing;
+    static const Driver* real;
+    static bool fails;
+    real = recorder;
+    fails = false;
+    failing = *recorder;
+    failing.replace_address = [](TensorMap* map, void* address) {
+      const int status = real->replace_address(map, address);
+      return fails ? 999 : status;
+    };
+    replace_driver(&failing);
+    attn_fwd_params p = fwd_call();
+    PreparedCall call;
+    CHECK_EQ(prepare(p, {}, &call), Error::success);
+    CHECK_EQ(attn_fwd(p, {}), Error::success);
+    const std::vector<void*> before = pointers_of(p);
+    const auto run = [&] { return prepared ? launch(call, pointers_of(p)) : attn_fwd(p, {}); };
+    p.q.data = pointer(address_of(11));
+    fails = true;
+    recording.launches.clear();
+    if (prepared) {
+      CHECK_EQ(run(), Error::driver_failed);
+      CHECK_CONTAINS(last_error_message(), "could not put an address into a tensor descriptor");
+      CHECK(recording.launches.empty());
+    } else {
+      CHECK_EQ(run(), Error::success);  // made anew
+      CHECK_EQ(recording.launches.at(0).tensor_map(0).address, p.q.data);
+    }
+    fails = false;
+    recording.launches.clear();
+    p.q.data = before[0];
+    CHECK_EQ(run(), Error::success);
+    CHECK_EQ(recording.launches.at(0).tensor_map(0).address, before[0]);
+    replace_driver(recorder);
   }
 }

@@ -54,7 +54,7 @@ struct Contexts {
 // Functions return 0, or the driver's own error number. A context is a CUcontext; on HIP it stands for a device.
 struct Driver {
   const char* name;
-  const char* vendor;       // as in ArchInfo
+  const char* vendor;  // as in ArchInfo
 
   int (*contexts)(void* stream, Contexts* contexts);
   int (*enter)(void* context);
@@ -75,7 +75,7 @@ struct Driver {
 };
 
 // The driver of this process, opened by the first call: CUDA where it has a device, else HIP.
-// Null, with the reason in last_error_message(), where neither has one; a later call tries again.
+// Null, with the reason in last_error_message(), where neither has one: that is found out once, and holds for good.
 const Driver* driver() noexcept;
 
 // The same where a call has opened it before, else null.
