@@ -23,8 +23,8 @@ def test_fast_math_does_not_reach_the_choice() -> None:
     (command,) = {row["command"] for row in rows if "aotriton_v2.dir" in row["command"]}
     compiler, *flags = [one for one in shlex.split(command) if "ccache" not in one]
     flags = [*flags[: flags.index("-o")], "-fsyntax-only", rows[0]["file"]]
-    for fast in ("-ffast-math", "-Ofast"):
-        subprocess.run([compiler, fast, *flags], check=True, cwd=rows[0]["directory"])
-        without = [one for one in flags if one != "-fno-fast-math"]
-        refused = subprocess.run([compiler, fast, *without], capture_output=True, text=True, check=False)
-        assert "-ffast-math rounds quotients" in refused.stderr
+    fast = [compiler, "-ffast-math"]
+    subprocess.run([*fast, *flags], check=True, cwd=rows[0]["directory"])
+    without = [one for one in flags if one != "-fno-fast-math"]
+    refused = subprocess.run([*fast, *without], capture_output=True, text=True, check=False)
+    assert "-ffast-math rounds quotients" in refused.stderr
