@@ -137,3 +137,59 @@ def test_no_result(sizes: tuple[int, int, int, int]) -> None:
     a, b, d = (torch.empty(batch, *shape, dtype=torch.float16, device="cuda") for shape in ((m, k), (k, n), (m, n)))
     aotriton.gemm(a, b, d)
     torch.cuda.synchronize()
+
+
+MOST = 2**31 - 1 - 1023  # of a size: what is beyond is refused
+
+
+def needs_memory(gigabytes: int) -> None:
+    free = torch.cuda.mem_get_info()[0] >> 30
+    if free < gigabytes:
+        pytest.skip(f"needs {gigabytes} GiB of the GPU's memory, of which {free} are free")
+
+
+@pytest.mark.parametrize("side", ["m", "n"])
+def test_a_result_of_the_largest_size_is_written_and_nothing_else(side: str) -> None:
+    """All of it, by tiles whose ends are near 2^31; one more row or column is refused, and leaves d as it is."""
+    needs_memory(40)
+    torch.cuda.empty_cache()
+    one = torch.arange(64, device="cuda").reshape(1, 8, 8).bfloat16()
+    memory = torch.full((8 * (MOST + 1) + 512,), float("nan"), dtype=torch.bfloat16, device="cuda")
+
+    def operands(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        inner = memory[256 : 256 + 8 * size]
+        if side == "m":
+            return one[:, :1].expand(1, size, 8), one, inner.view(1, size, 8)
+        return one, one[:, :, :1].expand(1, 8, size), inner.view(1, 8, size)
+
+    with pytest.raises(aotriton.AotritonError, match=f"gemm: {side} is more than {MOST}"):
+        aotriton.gemm(*operands(MOST + 1))
+    a, b, d = operands(MOST)
+    aotriton.gemm(a, b, d)
+    true = (one[:, :1].double() @ one.double() if side == "m" else one.double() @ one[:, :, :1].double()).bfloat16()
+    wrong = sum(int((part != true).sum()) for part in d.split(1 << 26, 1 if side == "m" else 2))
+    assert wrong == 0, f"{wrong} elements of {d.numel()} are wrong"
+    outside = torch.cat((memory[:256], memory[256 + 8 * MOST :]))
+    assert bool(outside.isnan().all())
+
+
+def test_the_longest_sum_is_summed_to_its_end() -> None:
+    """Of overlapping rows, by descriptors, with a workspace and without: all that is not 0 are its last elements."""
+    needs_memory(12)
+    torch.cuda.empty_cache()
+    k = MOST // 8 * 8
+    of_a = torch.zeros(k + 64, dtype=torch.bfloat16, device="cuda")
+    of_a[k - 8 :] = 1
+    a = of_a.as_strided((1, 8, k), (0, 8, 1))  # row r ends with 8 + 8 r ones
+    b = torch.ones(k + 64, dtype=torch.bfloat16, device="cuda").as_strided((1, k, 8), (0, 1, 8))
+    true = torch.arange(8, 72, 8, device="cuda").bfloat16()[:, None].expand(1, 8, 8)
+    d = torch.full((1, 8, 8), float("nan"), dtype=torch.bfloat16, device="cuda")
+    aotriton.gemm(a, b, d)
+    assert torch.equal(d, true)
+    workspace = torch.empty(aotriton.gemm_workspace_size(a, b, d), dtype=torch.uint8, device="cuda")
+    d.fill_(float("nan"))
+    aotriton.gemm(a, b, d, None, workspace)
+    assert torch.equal(d, true)
+    longer = of_a.as_strided((1, 1, 1), (0, 0, 1)).expand(1, 1, 2**31 - 8)
+    with pytest.raises(aotriton.AotritonError, match=f"gemm: k is more than {MOST}"):
+        aotriton.gemm(longer, longer.transpose(1, 2), d[:, :1, :1])
