@@ -134,3 +134,46 @@ TEST("results at both ends of the address space do not overlap") {
   p.logsumexp.data = pointer(0x100);
   CHECK_EQ(attn_fwd(p, {}), Error::success);
 }
+
+TEST("a result that is also read, and a workspace that is an operand, are refused; views of one tensor are not") {
+  using namespace aotriton::v2;
+  Recording& recording = start("cuda");
+  const Sizes s = {.batch = 2, .heads = 4, .heads_k = 4, .seqlen_q = 70, .seqlen_k = 70, .head_dim = 64};
+  const auto refused = [&](const attn_bwd_params& p, const char* why) {
+    CHECK(attn_bwd(p, {}) != Error::success);
+    CHECK_CONTAINS(last_error_message(), why);
+  };
+  for (int round = 0; round < 2; ++round) {  // the second one beside a call that is remembered
+    attn_fwd_params f = fwd_call(s);
+    f.out.data = f.k.data;
+    CHECK_EQ(attn_fwd(f, {}), Error::invalid_stride);
+    CHECK_EQ(last_error_message(), std::string("attn_fwd: out is written and k is read, but they overlap"));
+    attn_bwd_params p = bwd_call(s);
+    p.dq.data = p.dout.data;
+    refused(p, "dq is written and dout is read, but they overlap");
+    p = bwd_call(s);
+    p.dk.data = p.q.data;
+    refused(p, "dk is written and q is read, but they overlap");
+    for (void* const operand : {bwd_call(s).q.data, bwd_call(s).dout.data}) {
+      p = bwd_call(s);
+      p.workspace = operand;
+      refused(p, "workspace and ");
+    }
+    CHECK_EQ(attn_bwd(bwd_call(s), {}), Error::success);
+    CHECK_EQ(attn_fwd(fwd_call(s), {}), Error::success);
+  }
+  // q, k and v of one tensor, and their gradients of another one.
+  attn_bwd_params packed = bwd_call(s);
+  aotriton_tensor4* const views[2][3] = {{&packed.q, &packed.k, &packed.v}, {&packed.dq, &packed.dk, &packed.dv}};
+  for (int which = 0; which < 2; ++which)
+    for (int i = 0; i < 3; ++i) {
+      aotriton_tensor4& view = *views[which][i];
+      view.data = pointer(address_of(11 + which) + static_cast<uintptr_t>(i * 4 * 64 * 2));
+      const int64_t strides[] = {70 * 3 * 4 * 64, 64, 3 * 4 * 64, 1};
+      std::copy_n(strides, 4, view.strides);
+    }
+  recording.launches.clear();
+  CHECK_EQ(attn_bwd(packed, {}), Error::success);
+  packed.dk.data = packed.dq.data;
+  CHECK_EQ(attn_bwd(packed, {}), Error::invalid_stride);
+}

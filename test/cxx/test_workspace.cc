@@ -1,5 +1,6 @@
 // How much workspace a call asks for: what its launches use, no less and no more.
 #include <set>
+#include <utility>
 
 #include "calls.h"
 #include "launch_plan.h"
@@ -144,4 +145,24 @@ TEST("a workspace of more bytes than 63 bits count is refused") {
   CHECK(misfit.what == Misfit::workspace);
   CHECK_EQ(refuse(call, misfit), Error::not_supported);
   CHECK_EQ(last_error_message(), std::string("attn_bwd: the workspace overflows 63 bits"));
+}
+
+TEST("a query without data is enough wherever the data will be, whichever of it is misaligned") {
+  start("cuda");
+  for (const bool deterministic : {false, true})
+    for (const int64_t seqlen : {12, 70, 200}) {
+      attn_bwd_params p = bwd_call({.batch = 2, .heads = 64, .heads_k = 8, .seqlen_q = seqlen, .seqlen_k = seqlen});
+      p.deterministic = deterministic;
+      aotriton_tensor4* const tensors[] = {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv};
+      void* data[8];
+      for (int i = 0; i < 8; ++i) data[i] = std::exchange(tensors[i]->data, nullptr);
+      size_t early = 0;
+      CHECK_EQ(attn_bwd_workspace_size(p, {}, &early), Error::success);
+      for (unsigned misaligned = 0; misaligned < 256; ++misaligned) {
+        for (int i = 0; i < 8; ++i) tensors[i]->data = static_cast<char*>(data[i]) + (misaligned >> i & 1 ? 8 : 0);
+        size_t needed = 0;
+        CHECK_EQ(attn_bwd_workspace_size(p, {}, &needed), Error::success);
+        CHECK(needed <= early);
+      }
+    }
 }
