@@ -131,7 +131,8 @@ def test_defaults_are_spelled_as_python_does() -> None:
     seen = set()
     for of in (one for name in IN_TREE for one in family(name).operators):
         scalars = [scalar for scalar in of.scalars if not scalar.internal]
-        defaults = [f"{one.name}={spelled[one.dtype](one.default)}" for one in scalars]
+        values = [None if one.default is None else spelled[one.dtype](one.default) for one in scalars]
+        defaults = [f"{one.name}={value}" for one, value in zip(scalars, values, strict=True)]
         given = [f"{one.name}=None" if one.optional else one.name for one in of.operands]
         given += ["workspace=None"] if of.workspace else []
         signature = f"{of.name}({', '.join([*given, '*', *defaults, 'hints=None', 'stream=None'])})"
