@@ -45,12 +45,12 @@ struct Call {
   Scalar scalars[kMaxScalars];
   int64_t sizes[kMaxSizes];  // what follows is worked out by check_call
   DType dtype;
-  bool empty;  // a size is 0, and nothing is to be launched
+  bool empty;                     // a size is 0, and nothing is to be launched
   int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
   int64_t dims[kMaxOperands][2]
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
-  uint16_t misaligned = 0;     // of the caller's operands that have no data yet, those that count as misaligned, as bits
+  uint16_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none
@@ -70,7 +70,7 @@ constexpr int64_t bytes_of(DType dtype) noexcept { return dtype == DType::none ?
 const char* dtype_name(DType dtype) noexcept;
 
 inline constexpr int64_t kMapStrideLimit = int64_t{1} << 40;  // bytes: strides of a tensor map are smaller
-inline constexpr uintptr_t kWorkspaceAlignment = 256;  // bytes, of the workspace and of each tensor in it
+inline constexpr uintptr_t kWorkspaceAlignment = 256;         // bytes, of the workspace and of each tensor in it
 
 inline bool aligned_to(const void* data, uintptr_t alignment) noexcept {
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;

@@ -123,8 +123,7 @@ void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, K
   const Survey survey(call, dispatch.place);
   Selection selections[kMaxKernels];
   std::copy_n(dispatch.kernels, backend.kernels.size(), selections);
-  for (size_t i = 0; i < backend.kernels.size(); ++i)
-    selections[i].predicted_us = predicted(selections[i], survey);
+  for (size_t i = 0; i < backend.kernels.size(); ++i) selections[i].predicted_us = predicted(selections[i], survey);
   choice->predicted_total_us = predicted(backend, selections);
   choice->predicted_us = selections[kernel].predicted_us;
   if (!(choice->predicted_us > 0)) return;

@@ -307,8 +307,8 @@ Misfit plan_launches(Call& call, const Survey& survey, Dispatch* dispatch) {
   Misfit misfit = lay_out(call, backend, psels, place.multiprocessors, &dispatch->workspace);
   for (size_t i = 0; i < backend.kernels.size() && !misfit; ++i) {
     const Entry& entry = dispatch->kernels[i].entry();
-    misfit = plan_kernel(call, *backend.kernels[i], *entry.image, entry.psels, place, &survey.steps(),
-                         &dispatch->plans[i]);
+    misfit =
+        plan_kernel(call, *backend.kernels[i], *entry.image, entry.psels, place, &survey.steps(), &dispatch->plans[i]);
   }
   return misfit;
 }

@@ -76,7 +76,8 @@ Unserved examine(const BackendInfo& backend, Survey& survey, Selection* selectio
 // Predicted microseconds of a backend's kernels together; 0 where one of them is not known.
 float predicted(const BackendInfo& backend, const Selection* selections) noexcept;
 
-// Predicted microseconds of what the selection runs for the surveyed call, whatever chose it; 0 where that is not known.
+// Predicted microseconds of what the selection runs for the surveyed call, whatever chose it; 0 where that is not
+// known.
 float predicted(const Selection& selection, const Survey& survey) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

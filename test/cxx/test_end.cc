@@ -61,7 +61,8 @@ TEST("a call from the destructor of an earlier thread_local works, also after th
   std::thread([] {
     static thread_local CallsWhenDestroyed earlier{"from a thread_local's destructor"};
     static_cast<void>(earlier.when);
-    for (int64_t seqlen = 1; seqlen < 40; ++seqlen) CHECK_EQ(attn_fwd(fwd_call({.seqlen_q = seqlen}), {}), Error::success);
+    for (int64_t seqlen = 1; seqlen < 40; ++seqlen)
+      CHECK_EQ(attn_fwd(fwd_call({.seqlen_q = seqlen}), {}), Error::success);
   }).join();
 }
 

@@ -74,11 +74,13 @@ TEST("programs are along three axes, and operands of two dimensions and of any s
   }
 }
 
-TEST("more programs along y or z than a GPU launches go to another backend, and are refused by their axis without one") {
+TEST(
+    "more programs along y or z than a GPU launches go to another backend, and are refused by their axis without one") {
   Recording& recording = start("cuda");
   hints portable;
   CHECK_EQ(portable.parse("backend=portable"), Error::success);
-  for (const Shape& shape : {Shape{.batch = 1, .heads = 65536, .rows = 1}, Shape{.batch = 65536, .heads = 1, .rows = 1}}) {
+  for (const Shape& shape :
+       {Shape{.batch = 1, .heads = 65536, .rows = 1}, Shape{.batch = 65536, .heads = 1, .rows = 1}}) {
     scale_params p = call(shape);
     recording.launches.clear();
     CHECK_EQ(scale(p, {}), Error::success);
