@@ -267,6 +267,11 @@ def fa4_version(about: dict[str, str]) -> str:
     return f", FlashAttention-4 {about['fa4']}" if about.get("fa4", "none") != "none" else ""
 
 
+def plot_title(cells: list[dict[str, Any]], direction: str) -> str:
+    """Of a panel: it tells two plots apart."""
+    return f"{direction}: {geometric_means(cells)[direction]['best']:.2f} × best peer (geometric mean)"
+
+
 def plot(record: dict[str, Any], path: Path) -> None:
     """Bars of TFLOP/s, one panel for each direction; the format follows from the file's suffix."""
     import matplotlib
@@ -287,7 +292,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
         labels = [f"D{c['head_dim']}\n{'causal' if c['causal'] else 'full'}\n{c['seqlen']}" for c in cells]
         panel.set_xticks(range(len(cells)), labels, fontsize=8)
         panel.set_ylabel("TFLOP/s")
-        panel.set_title(f"{direction}: {geometric_means(cells)[direction]['best']:.2f} × best peer (geometric mean)")
+        panel.set_title(plot_title(cells, direction))
         panel.legend(loc="upper left", ncols=3)
         panel.margins(x=0.01)
     figure.suptitle(f"bf16 attention, {TOKENS} tokens, heads × head_dim = {WIDTH}, {record['machine']['gpu']}")

@@ -262,7 +262,7 @@ def summary(cells: Sequence[Mapping[str, Any]]) -> str:
         for kind, belongs in KINDS.items():
             mine = [cell for cell in cells if cell["operator"] == operator and belongs(cell)]
             if mine:
-                both = " | ".join(_regret(mine, who) for who in ("cells_us", "chosen_us"))
+                both = " | ".join(regrets(mine, who) for who in ("cells_us", "chosen_us"))
                 off = median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in mine)
                 lines.append(f"| {operator} | {kind} | {len(mine)} | {both} | {off:.1%} |")
     refused = Counter(name for cell in cells for name in cell.get("refusing", ()))
@@ -279,7 +279,8 @@ def _line(cell: Mapping[str, Any]) -> str:
     )
 
 
-def _regret(cells: Sequence[Mapping[str, Any]], who: str) -> str:
+def regrets(cells: Sequence[Mapping[str, Any]], who: str) -> str:
+    """STATISTICS of how much longer than the best "chosen_us" or "cells_us" is."""
     order = sorted(cell[who] / cell["best_us"] - 1 for cell in cells)
     places = [
         order[len(order) // 2],
@@ -308,7 +309,7 @@ def main() -> None:
         cells = by_rows(DATABASE, options.rows, Shipped(options.build, "sm_90"))
         options.json.write_text(json.dumps({"product": options.rows, "cells": cells}) + "\n")
         off = median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in cells)
-        print(f"{options.rows}: {len(cells)} cells, regret {_regret(cells, 'chosen_us')}, predicted off by {off:.1%}")
+        print(f"{options.rows}: {len(cells)} cells, regret {regrets(cells, 'chosen_us')}, predicted off by {off:.1%}")
         return
 
     import torch

@@ -12,6 +12,7 @@ import math
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,7 @@ def main() -> None:
     source.add_argument("--from", type=Path, nargs="+", dest="given", help="take these records instead of measuring")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time-budget", type=float, default=math.inf, help="seconds, after which no problem is begun")
     options = parser.parse_args()
     if options.given:
         result = {"cells": [cell for one in options.given for cell in json.loads(one.read_text())["cells"]]}
@@ -172,7 +174,10 @@ def main() -> None:
 
         torch.zeros(1, device="cuda")  # makes the device current for the library
         result = {"machine": machine(), "rounds": ROUNDS, "seed": options.seed, "cells": [], "failed": []}
+        begun = time.monotonic()
         for problem in problems(options.count, options.seed):
+            if time.monotonic() - begun > options.time_budget:
+                break
             try:
                 result["cells"] += measure(problem)
             except ValueError as error:

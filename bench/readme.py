@@ -1,0 +1,372 @@
+"""The figures of README.md and docs/pytorch.md, written from the results: each between two comments with its name."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import attention
+import gemm
+import regret
+import unseen
+from contenders import CUDNN, FA2, FA4, LIBRARY
+
+from aotriton.rules.flash.common import HEAD_DIM
+
+DOCUMENTS = ("README.md", "docs/pytorch.md")
+PLACE = re.compile(r"<!-- figures: (?P<name>[a-z-]+) -->(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
+WORST = 3  # calls of each kind that are named
+OPERATORS = {"attn_fwd": "forward", "attn_bwd": "backward"}
+DOOR, OPERATOR = "aotriton in SDPA", "aotriton's operator"  # of bench/pytorch.py, which needs torch
+
+
+class Results:
+    """The results that the documents quote, read when they are asked for.
+
+    ``older(name, record)`` says whether a result is of an older state than the tree.
+    """
+
+    def __init__(self, folder: Path, older: Callable[[str, Mapping[str, Any]], bool]) -> None:
+        self._folder, self._older = folder, older
+
+    def __call__(self, name: str) -> dict[str, Any]:
+        return json.loads((self._folder / f"{name}.json").read_text())
+
+    def newest(self, *names: str) -> str:
+        """The name of the result with the latest date."""
+        there = [name for name in names if (self._folder / f"{name}.json").is_file()]
+        return max(there, key=lambda name: _date(self(name)))
+
+    def of(self, name: str) -> str:
+        """Which commit and state a result is of, and whether it is an older one."""
+        record = self(name)
+        state = record["state"]
+        told = [f"{kind} {state[kind]}" for kind in ("images", "runtime") if kind in state]
+        older = "**of an older state**, " if self._older(name, record) else ""
+        return f"{older}{', '.join(['commit ' + state['commit'], *told])}"
+
+
+def _date(record: Mapping[str, Any]) -> str:
+    return str(record.get("machine", record)["date"])
+
+
+def _day(record: Mapping[str, Any]) -> str:
+    return _date(record)[:10]
+
+
+def _result(name: str) -> str:
+    return f"[result](bench/results/{name}.json)"
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# ---- README.md -------------------------------------------------------------------------------------------------------
+
+
+def build_size(results: Results) -> str:
+    size = results("build-size")
+    return f"{size['images']} images, which make a `libaotriton_v2.a` of {size['archive_bytes'] / 1e6:.1f} MB"
+
+
+def choice(results: Results) -> str:
+    """Regret on random shapes, and the other product's by the database's rows."""
+    record, rows = results("h200-regret"), results("h100-regret-rows")["cells"]
+    mine = {name: [one for one in record["cells"] if one["operator"] == name] for name in OPERATORS}
+    refused = Counter(backend for cell in record["cells"] for backend in cell.get("refusing", ()))
+    counts = ", ".join(f"{count} times `{backend}`" for backend, count in refused.most_common()) or "none"
+    forward, backward = (len(mine[name]) for name in OPERATORS)
+    shown = [name for name in regret.STATISTICS if name != "max"]
+    lines = [
+        f"On {forward} random shapes of the forward and {backward} of the backward, which nobody tuned on (head dims 32 to "
+        "256, both types, equal and unequal lengths, groups of 1 to 8, batches of 1 to 64; seed "
+        f"{record['seed']}), how much longer the choice takes than the best of all images that ship, in whole launch "
+        f"sequences side by side ([`bench/regret.py`](bench/regret.py), {_result('h200-regret')}): "
+        f"{record['machine']['gpu']}, {_day(record)}, {results.of('h200-regret')}, beside what tables of measured cells "
+        f"would choose. Backends that refuse a shape by their guards are no candidates on it: {counts}.",
+        "",
+        f"| | by cells: {' | '.join(shown)} | by predicted time: {' | '.join(shown)} | predicted time off by (median) |",
+        "|---" * (2 + 2 * len(shown)) + "|",
+    ]
+    for name, cells in mine.items():
+        numbers = []
+        for who in ("cells_us", "chosen_us"):
+            found = dict(zip(regret.STATISTICS, regret.regrets(cells, who).split(" | "), strict=True))
+            numbers += [found[one] for one in shown]
+        off = statistics.median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in cells)
+        lines.append(f"| {OPERATORS[name]} | {' | '.join(numbers)} | {100 * off:.1f} % |")
+    worst = sorted(record["cells"], key=lambda cell: cell["best_us"] / cell["chosen_us"])[:WORST]
+    on_rows = dict(zip(regret.STATISTICS, regret.regrets(rows, "chosen_us").split(" | "), strict=True))
+    off = statistics.median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in rows)
+    lines += [
+        "",
+        f"The worst: {', '.join(map(_worst_choice, worst))}. By its models of the H200, on an H100, in the {len(rows)} cells "
+        f"where several of its images that ship were timed: mean {on_rows['mean']}, worst {on_rows['max']}, predicted within "
+        f"{100 * off:.1f} % in the median ({_result('h100-regret-rows')}, {results.of('h100-regret-rows')}).",
+    ]
+    return "\n".join(lines)
+
+
+def _worst_choice(cell: Mapping[str, Any]) -> str:
+    sizes, percent = cell["sizes"], 100 * (cell["chosen_us"] / cell["best_us"] - 1)
+    what = f"{'causal ' if cell['causal'] else ''}{OPERATORS[cell['operator']]}"
+    shape = f"{sizes['batch']} × {sizes['heads_q']} heads, {sizes['seqlen_q']:,} queries on {sizes['seqlen_k']:,} keys"
+    padded = "" if sizes["head_dim"] in map(int, HEAD_DIM.values) else ", padded"
+    return f"{percent:.0f} % for a {what} of {shape}, head dim {sizes['head_dim']}{padded}, with `{cell['chosen']}`"
+
+
+def unseen_problems(results: Results) -> str:
+    record = results("h200-bf16-unseen")
+    cells = record["cells"]
+    by_direction = {d: [cell for cell in cells if cell["direction"] == d] for d in attention.DIRECTIONS}
+    with_fa4 = any(FA4 in cell["us"] for cell in cells)
+    peers = "FlashAttention-4, cuDNN and FlashAttention-2" if with_fa4 else "cuDNN and FlashAttention-2"
+    means = {d: unseen.mean(mine) for d, mine in by_direction.items()}
+    ratios = {d: sorted(cell["ratio"] for cell in mine) for d, mine in by_direction.items()}
+
+    def both(wanted: Callable[[Mapping[str, Any]], bool]) -> str:
+        found = (unseen.mean([cell for cell in mine if wanted(cell)]) for mine in by_direction.values())
+        return " and ".join(f"{one:.2f}" for one in found)
+
+    failed = f" {len(record['failed'])} more failed." if record.get("failed") else ""
+    of_dims = ", ".join(
+        f"{dim} {both(lambda cell, dim=dim: cell['head_dim'] == dim)}"  # type: ignore[misc]
+        for dim in sorted({cell["head_dim"] for cell in cells})
+    )
+    text = (
+        f"On {len(by_direction['forward'])} random problems that nobody tuned on (seed {record['seed']}; head dims 64 to 256, odd "
+        f"lengths, groups of 1, 4 and 8; {record['machine']['gpu']}, {_day(record)}, {results.of('h200-bf16-unseen')}), beside "
+        f"the best of {peers} for each: **forward {means['forward']:.2f} ×, backward {means['backward']:.2f} ×** in geometric "
+        f"mean, a tenth below {' and '.join(f'{one[len(one) // 10]:.2f}' for one in ratios.values())}, the worst "
+        f"{' and '.join(f'{one[0]:.2f}' for one in ratios.values())} ([`bench/unseen.py`](bench/README.md), "
+        f"{_result('h200-bf16-unseen')}).{failed} By head dim, forward and backward: {of_dims}. "
+        f"Problems above 1 TFLOP have {both(lambda cell: unseen.work_class(cell) == 'above')}."
+    )
+    if with_fa4:
+        others = {}
+        for direction, mine in by_direction.items():
+            times = [(c["us"], [c["us"][peer] for peer in (FA2, CUDNN) if peer in c["us"]]) for c in mine]
+            others[direction] = statistics.geometric_mean(min(theirs) / us[LIBRARY] for us, theirs in times if theirs)
+        text += (
+            " Beside the better of cuDNN and FlashAttention-2 alone, on the same problems: forward "
+            f"{others['forward']:.2f} ×, backward {others['backward']:.2f} ×."
+        )
+    return text
+
+
+def grid(results: Results) -> str:
+    record, other = results("h200-bf16"), results("h100-bf16")
+    about = record["machine"]
+    table = attention.table(record).split("\n\n", 1)[1]
+    versions = f"driver {about['driver']}, torch {about['torch']}, cuDNN {about['cudnn']}{attention.fa4_version(about)}"
+    means = attention.geometric_means(other["cells"])
+    without = "" if attention.fa4_version(other["machine"]) else ", without FlashAttention-4 among the peers"
+    return "\n".join(
+        [
+            "On the grid, all in turns in one process ([`bench/attention.py`](bench/README.md), "
+            f"{_result('h200-bf16')}): bf16, 16,384 tokens, heads × head dim = 2048. {about['gpu']}, {versions}, {_date(record)}, "
+            f"{results.of('h200-bf16')}. TFLOP/s, and how many times as fast as the best peer:",
+            "",
+            table,
+            "",
+            f"Behind the best peer: {_behind(record)}. On an H100{without}: forward {means['forward']['best']:.2f} ×, backward "
+            f"{means['backward']['best']:.2f} × ({_result('h100-bf16')}, {_day(other)}, {results.of('h100-bf16')}); behind: "
+            f"{_behind(other)}.",
+        ]
+    )
+
+
+def _behind(record: Mapping[str, Any]) -> str:
+    """The cells of each direction that are shown as less than 1, the worst first."""
+    parts = []
+    for direction in attention.DIRECTIONS:
+        mine = [cell for cell in record["cells"] if cell["direction"] == direction]
+        slow = sorted((cell for cell in mine if round(attention.best(cell), 2) < 1), key=attention.best)
+        cells = (
+            f"D {cell['head_dim']} {'causal' if cell['causal'] else 'full'} {cell['seqlen']} ({attention.best(cell):.2f})"
+            for cell in slow
+        )
+        parts.append(f"{direction} {', '.join(cells) or 'nowhere'}")
+    return "; ".join(parts)
+
+
+def one_call(results: Results) -> str:
+    name = results.newest("h200-latency", "h100-latency")
+    record = results(name)
+    cell = record["cells"][0]
+    returned, gpu = cell["us"]["return"], cell["us"]["gpu"]
+    mask = "causal" if cell["causal"] else "full"
+    return (
+        f"One warm forward call (batch {cell['batch']}, {cell['heads']} heads, seqlen {cell['seqlen']}, head dim "
+        f"{cell['head_dim']}, {mask}) returns to the host after {returned[LIBRARY]:.1f} µs through the C++ API, cuDNN's through "
+        f"torch after {min(returned[CUDNN], returned[f'{CUDNN} SDPA']):.1f}; the GPU takes {gpu[LIBRARY]:.1f} µs for it, cuDNN's "
+        f"{gpu[CUDNN]:.1f} and FA2's {gpu[FA2]:.1f} ({record['machine']['gpu']}, {_day(record)}, {results.of(name)}, "
+        f"[`bench/latency.py`](bench/latency.py), {_result(name)})."
+    )
+
+
+def in_pytorch(results: Results) -> str:
+    names = ("h200-pytorch", "h200-pytorch-train")
+    calls, training = map(results, names)
+
+    def gain(of_mode: Mapping[str, Mapping[str, float]]) -> str:
+        peers = max(of_mode[peer]["tokens_per_s"] for peer in (FA2, CUDNN))
+        return f"{of_mode[DOOR]['tokens_per_s'] / peers:.2f} ×"
+
+    train, prefill = training["train"], calls["prefill"]
+    plain, recorded = ({who: us[1] for who, us in calls["host"][mode].items()} for mode in HOST_MODES)
+    return (
+        "Beside the better of torch's FlashAttention-2 and cuDNN, in turns in one process "
+        f"({calls['machine']['gpu']}, {_day(calls)}, {results.of(names[0])}; training {_day(training)}, {results.of(names[1])}): "
+        f"training of a GPT of 124 million parameters {gain(train['compiled'])} compiled and {gain(train['eager'])} in eager "
+        f"mode, prefill of a Llama {gain(prefill['compiled'])} and {gain(prefill['eager'])}; a warm forward through SDPA keeps the "
+        f"host for {plain[DOOR]:.0f} µs (cuDNN's {plain[CUDNN]:.0f}), as an operator {plain[OPERATOR]:.0f}; with a gradient recorded "
+        f"{recorded[DOOR]:.0f} and {recorded[OPERATOR]:.0f} (cuDNN's {recorded[CUDNN]:.0f}) "
+        "([figures](docs/pytorch.md#what-it-costs-and-saves))."
+    )
+
+
+HOST_MODES = ("inference_mode", "gradient recorded")
+
+
+def products(results: Results) -> str:
+    record = results("h200-gemm")
+    about, cells = record["machine"], record["grid"]
+    lt = int(about["cublasLt"])
+    lines = [
+        "Beside the fastest algorithm that cublasLt's heuristics propose, in turns in one process "
+        f"([`bench/gemm.py`](bench/README.md), {_result('h200-gemm')}): bf16, weights stored [n, k]. cublasLt "
+        f"{lt // 10000}.{lt // 100 % 100}.{lt % 100}, {about['gpu']}, {_date(record)}, {results.of('h200-gemm')}. Worst first:",
+        "",
+        "| m | n | k | aotriton / cuBLAS, TFLOP/s | × cuBLAS |",
+        "|---|---|---|---|---|",
+    ]
+    for cell in sorted((cell for cell in cells if cell["dtype"] == "bf16"), key=lambda cell: cell["ratio"][gemm.CUBLAS]):
+        rates = " / ".join(f"{cell['tflops'][who]:.0f}" for who in (LIBRARY, gemm.CUBLAS))
+        lines.append(f"| {cell['m']} | {cell['n']} | {cell['k']} | {rates} | {cell['ratio'][gemm.CUBLAS]:.2f} |")
+    told = {part: gemm.summary(record[part]) for part in ("grid", "few_rows", "unseen")}
+    lines += [
+        "",
+        "Geometric mean over these, which are sizes that layers have and in part what was tuned on, and the same in fp16: "
+        f"{told['grid']['geometric_mean']:.3f}. With 1 or 16 rows, where memory is what counts: "
+        f"{told['few_rows']['geometric_mean']:.2f}. On {len(record['unseen'])} random products that were never tuned on, of all "
+        f"layouts (seed {record['seed']}): {told['unseen']['geometric_mean']:.2f}, down to {told['unseen']['worst']:.2f}.",
+    ]
+    return "\n".join(lines)
+
+
+def new_shape(results: Results) -> str:
+    record = results("h200-new-shape")
+    values = {row["what"]: row["value"] for row in record["rows"]}
+    us = {what: value / 1000 for what, value in values.items()}
+    return (
+        "A call of a shape that the thread has not made lately costs the library "
+        f"{us['forward, new shape']:.1f} µs forward and {us['backward, new shape']:.1f} backward, with a `workspace_limit` "
+        f"{us['backward, new shape, workspace_limit']:.0f}, beside the driver's own time; a warm one {us['forward, warm']:.2f} and "
+        f"{us['backward, warm']:.2f} (the host of an H200, {_day(record)}, {results.of('h200-new-shape')}, "
+        f"[`bench/new_shape.cc`](bench/new_shape.cc), {_result('h200-new-shape')})."
+    )
+
+
+def launches(results: Results) -> str:
+    record = results("h200-launch")
+    lines = [
+        "Beside a bare `cuLaunchKernel` of the same kernels, warm, from C++ ([`bench/launch.cc`](bench/launch.cc), "
+        f"{_result('h200-launch')}): {record['gpu']}, {_day(record)}, {results.of('h200-launch')}.",
+        "",
+        "| | kernels | call | prepared call |",
+        "|---|---|---|---|",
+    ]
+    for case in record["cases"]:
+        what = case["call"] if "," in case["call"] else f"{case['call']}, TMA descriptors"
+        lines.append(f"| {what} | {case['launches']} | {case['library']:.2f} | {case['prepared']:.2f} |")
+    return "\n".join(lines)
+
+
+def warm_call(results: Results) -> str:
+    more = [round(100 * (case["library"] - 1)) for case in results("h200-launch")["cases"]]
+    return f"{min(more)} to {max(more)} %"
+
+
+# ---- docs/pytorch.md -------------------------------------------------------------------------------------------------
+
+MODES = {
+    "inference_mode": "`inference_mode`",
+    "no_grad": "`no_grad`",
+    "no gradient asked for": "no gradient is asked for",
+    "gradient recorded": "a gradient is recorded",
+}
+COLUMNS = {FA2: "FA2", CUDNN: "cuDNN", DOOR: "this backend in SDPA"}
+
+
+def pytorch_host(results: Results) -> str:
+    record = results("h200-pytorch")
+    lines = [
+        f"{record['machine']['gpu']}, {_day(record)}, {results.of('h200-pytorch')}:",
+        "",
+        f"| | {' | '.join(COLUMNS.values())} | `torch.ops.aotriton.attn_fwd` |",
+        "|---|---|---|---|---|",
+    ]
+    for mode, cells in record["host"].items():
+        shown = (f"{cells[who][1]:.1f}" for who in (*COLUMNS, OPERATOR))
+        lines.append(f"| {MODES[mode]} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def pytorch_tokens(results: Results) -> str:
+    training = results("h200-pytorch-train")
+    lines = [
+        f"Training: {training['machine']['gpu']}, {_day(training)}, {results.of('h200-pytorch-train')}; prefill as above.",
+        "",
+        f"| | {' | '.join(COLUMNS.values())} | operator |",
+        "|---|---|---|---|---|",
+    ]
+    for what, parts in (("training", training["train"]), ("prefill", results("h200-pytorch")["prefill"])):
+        for mode, cells in parts.items():
+            shown = (f"{cells[who]['tokens_per_s']:,}" for who in (*COLUMNS, OPERATOR))
+            lines.append(f"| {what}, {mode} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+FIGURES: dict[str, Callable[[Results], str]] = {
+    "build-size": build_size,
+    "warm-call": warm_call,
+    "choice": choice,
+    "unseen": unseen_problems,
+    "grid": grid,
+    "one-call": one_call,
+    "pytorch": in_pytorch,
+    "gemm": products,
+    "new-shape": new_shape,
+    "launch": launches,
+    "pytorch-host": pytorch_host,
+    "pytorch-tokens": pytorch_tokens,
+}
+
+
+def written(text: str, results: Results) -> str:
+    """The document with its figures anew. ValueError where a name is none of FIGURES, or a comment has no other end."""
+    opened = re.findall(r"<!-- figures: ([^ ]*) -->", text)
+    closed = [match["name"] for match in PLACE.finditer(text)]
+    if opened != closed or set(opened) - set(FIGURES):
+        wrong = [name for name in opened if name not in closed or name not in FIGURES]
+        raise ValueError(f"figures {', '.join(wrong)}: of no such name, or without their end")
+    return PLACE.sub(partial(_written, results), text)
+
+
+def _written(results: Results, place: re.Match[str]) -> str:
+    name, found = place["name"], FIGURES[place["name"]](results)
+    # A part of a sentence stays in its line; all else has lines of its own.
+    between = "\n" if place["text"].startswith("\n") or not place["text"] else ""
+    return f"<!-- figures: {name} -->{between}{found}{between}<!-- end of {name} -->"

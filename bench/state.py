@@ -1,0 +1,130 @@
+"""What a benchmark's result is of: the commit, and fingerprints of what it depends on.
+
+``images``: what chooses and runs on one product. Names of images are hashes of the code that makes them, so these, the
+cells, the backends' choices, the models that choose among them and what guards refuse are all that times on a GPU depend
+on, but for the runtime. ``runtime``: its sources, for what is timed on the host. Neither needs a GPU or a build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from aotriton.codegen.costs import Models
+from aotriton.codegen.generate import models_in, products_in, read
+from aotriton.codegen.plan import Plan, plan
+from aotriton.rules.database import Product, TuningDatabase
+from aotriton.rules.family import IN_TREE, family, operator
+from aotriton.rules.operators import Operator
+from aotriton.rules.target import TARGETS
+from aotriton.tune.family import tuning
+from aotriton.tune.problems import is_served
+
+DATABASE = ROOT / "rules" / "tuning_database.sqlite3"
+DRAWS = 8  # shapes of each functional, on which the guards of all backends are asked
+# A comment or white space changes no result; a text that looks like a comment is lost, too, in both states alike.
+UNSAID = re.compile(r"//[^\n]*|/\*.*?\*/|\s+", re.DOTALL)
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit of the working tree, with "-dirty" where files differ from it; "unknown" where git knows of none."""
+    command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def images(product: str, operators: Sequence[str], database: Path = DATABASE) -> str:
+    """The fingerprint of what these operators choose and run on a product, by its full name, with default coverage.
+
+    ValueError where no arch has such a product.
+    """
+    lines: list[str] = []
+    for name in sorted(operators):
+        one = operator(name)
+        models, made = _plan(one.family, database)
+        place, arch = _place(made, product)
+        of = made.products[arch][place]
+        lines += [name, *_chosen(one, made, models, of, place), *_refused(one, of)]
+    return _digest(lines)
+
+
+def shipped(database: Path = DATABASE) -> str:
+    """The fingerprint of all images of a default build, for all archs."""
+    return _digest(
+        sorted({image for name in IN_TREE for table in _plan(name, database)[1].tables for image in table.images})
+    )
+
+
+def runtime(torch: bool = False, root: Path = ROOT) -> str:
+    """The fingerprint of the sources that a call from C++ runs through; ``torch``: those of PyTorch's operators, too."""
+    unused = {"python", "__pycache__"} | (set() if torch else {"torch"})
+    lines = []
+    for folder in ("v2src", "aotriton/torch") if torch else ("v2src",):
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root)
+            if path.suffix in (".cc", ".h", ".py") and not unused & set(name.parts):
+                text = path.read_text(encoding="utf-8")
+                lines.append(f"{name} {text if path.suffix == '.py' else UNSAID.sub('', text)}")
+    return _digest(lines)
+
+
+def _digest(lines: Iterable[object]) -> str:
+    return hashlib.sha256("\n".join(map(str, lines)).encode()).hexdigest()[:8]
+
+
+@cache
+def _plan(name: str, database: Path) -> tuple[Models, Plan]:
+    """What a default build of the family plans."""
+    of = family(name)
+    with TuningDatabase(database, readonly=True) as opened:
+        products = products_in([opened], [target.arch for target in TARGETS])
+        winners, timings, _, spills = read(opened, of.kernels, products)
+        models = models_in(opened, products)
+    return models, plan(of.operators, products, "default", winners, timings, spills, models)
+
+
+def _place(made: Plan, product: str) -> tuple[int, str]:
+    for arch, products in made.products.items():
+        for place, one in enumerate(products):
+            if one.name == product:
+                return place, arch
+    known = ", ".join(one.name for products in made.products.values() for one in products)
+    raise ValueError(f"{product} is no product of the database: it has {known}")
+
+
+def _chosen(one: Operator, made: Plan, models: Models, product: Product, place: int) -> Iterator[object]:
+    """Backends by cell, images by cell, and the models of all images."""
+    for chosen in made.operators:
+        if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
+            yield from (f"{number} {list(map(str, cells))}" for number, cells in sorted(chosen.cells.items()))
+    own = {kernel.name for kernel in one.kernels}
+    for table in made.tables:
+        if table.arch == product.arch and table.kernel.name in own:
+            for functional in table.functionals:
+                yield functional.functional
+                yield from (f"{cell.bin} {cell.image}" for cell in functional.products[place])
+                yield from (f"{name} {models.cost(product, spec)}" for name, spec in sorted(functional.images.items()))
+
+
+def _refused(one: Operator, product: Product) -> Iterator[str]:
+    """The kernels whose guards refuse random shapes. A guard that refuses none of them is one of sizes nobody times."""
+    own = tuning(one.family)
+    for functional in one.lead.functionals(product.arch):
+        draw = Random(str(functional))
+        for shape in (own.draw(functional, draw) for _ in range(DRAWS)):
+            sizes = dict(shape)
+            likes = [like for kernel in one.kernels if (like := kernel.like(functional, sizes))]
+            refusing = [like.kernel.name for like in likes if not is_served(like, sizes, product.multiprocessors)]
+            yield json.dumps([str(functional), sizes, refusing], sort_keys=True)
