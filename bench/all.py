@@ -31,7 +31,6 @@ BENCH, RESULTS = ROOT / "bench", ROOT / "bench" / "results"
 PRODUCTS = {"h200": "NVIDIA H200", "h100": "NVIDIA H100 80GB HBM3"}  # by the first word of a result's name
 FORWARD, ATTENTION, GEMM = ("attn_fwd",), ("attn_fwd", "attn_bwd"), ("gemm",)
 SEED = 90210  # of random problems: another one than what was tuned on
-NEEDED_S = 10  # seconds, without which a program is not begun
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Figure:
-    """A program and the result that it writes, ``<gpu>-<file>.json``; ``seconds`` is what it takes on an H200.
+    """A program and the result that it writes, ``<gpu>-<file>.json``. It is not begun with less than ``seconds`` left.
 
     The result is of a state: of what ``operators`` choose and run, and of the ``runtime``, with PyTorch's operators
     where that is "torch".
@@ -67,32 +66,36 @@ def _python(program: str, *more: object) -> list[object]:
 FIGURES = {
     "grid": Figure("bf16", 60, lambda run: _python("attention.py", "--json", run.out)),
     "unseen": Figure(
-        "bf16-unseen", 480,
-        lambda run: _python("unseen.py", "--json", run.out, "--seed", run.seed, "--count", 500, "--time-budget", run.left - 20),
+        "bf16-unseen", 60,
+        lambda run: _python(
+            "unseen.py", "--json", run.out, "--seed", run.seed, "--count", 500, "--time-budget", run.left - 20
+        ),
     ),
-    "launch": Figure("launch", 5, lambda run: [run.build / "bench-launch", "--json", run.out], runtime="library"),
-    "new-shape": Figure("new-shape", 5, lambda run: [run.build / "bench-new-shape", "--json", run.out], runtime="library"),
+    "launch": Figure("launch", 10, lambda run: [run.build / "bench-launch", "--json", run.out], runtime="library"),
+    "new-shape": Figure(
+        "new-shape", 10, lambda run: [run.build / "bench-new-shape", "--json", run.out], runtime="library"
+    ),
     "latency": Figure(
         "latency", 30,
         lambda run: _python("latency.py", "--json", run.out, "--library", run.build / "bench-latency.so"),
         FORWARD, "library",
     ),
     "regret": Figure(
-        "regret", 180,
+        "regret", 60,
         lambda run: _python(
             "regret.py", "--json", run.out, "--seed", run.seed, "--build", run.build,
             "--time-budget", min(75, (run.left - 20) / 2),
         ),
     ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
-    "gemm": Figure("gemm", 120, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
+    "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
-        "pytorch", 120,
+        "pytorch", 90,
         lambda run: _python("pytorch.py", "--json", run.out, "--only", "host", "--only", "prefill"),
         runtime="torch",
     ),
     "train": Figure(
-        "pytorch-train", 360, lambda run: _python("pytorch.py", "--json", run.out, "--only", "train"), runtime="torch"
+        "pytorch-train", 240, lambda run: _python("pytorch.py", "--json", run.out, "--only", "train"), runtime="torch"
     ),
 }  # fmt: skip
 ROWS = "h100-regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
@@ -170,8 +173,8 @@ def take(names: Sequence[str], options: argparse.Namespace) -> list[str]:
             print(f"{name}: {path} is of this commit already", flush=True)
             continue
         left = deadline - time.monotonic()
-        if left < NEEDED_S:
-            missing.append(f"{name}: no time was left")
+        if name in FIGURES and left < FIGURES[name].seconds:
+            missing.append(f"{name}: it needs {FIGURES[name].seconds} s, and {max(left, 0):.0f} were left")
             continue
         begun = time.monotonic()
         fresh = path.with_suffix(".part.json")
@@ -263,8 +266,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--readme", action="store_true", help="write the documents' figures from the results")
-    what.add_argument("--check", action="store_true", help="say which figures are of an older state; 1 if one is hidden")
-    parser.add_argument("--only", nargs="+", choices=[*FIGURES, *AT_HOME], default=list(FIGURES), help="figures to take")
+    what.add_argument(
+        "--check", action="store_true", help="say which figures are of an older state; 1 if one is hidden"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[*FIGURES, *AT_HOME], default=list(FIGURES), help="figures to take"
+    )
     parser.add_argument("--out", type=_path, default=RESULTS, help="folder of the results (default: bench/results)")
     parser.add_argument("--minutes", type=float, default=25, help="for all of them (default: %(default)s)")
     parser.add_argument("--build", type=_path, default=ROOT / "build" / "default", help="(default: build/default)")

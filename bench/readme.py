@@ -89,14 +89,17 @@ def choice(results: Results) -> str:
     forward, backward = (len(mine[name]) for name in OPERATORS)
     shown = [name for name in regret.STATISTICS if name != "max"]
     lines = [
-        f"On {forward} random shapes of the forward and {backward} of the backward, which nobody tuned on (head dims 32 to "
+        f"On {forward} random shapes of the forward and {backward} of the backward, which nobody tuned on (head "
+        "dims 32 to "
         "256, both types, equal and unequal lengths, groups of 1 to 8, batches of 1 to 64; seed "
         f"{record['seed']}), how much longer the choice takes than the best of all images that ship, in whole launch "
         f"sequences side by side ([`bench/regret.py`](bench/regret.py), {_result('h200-regret')}): "
-        f"{record['machine']['gpu']}, {_day(record)}, {results.of('h200-regret')}, beside what tables of measured cells "
+        f"{record['machine']['gpu']}, {_day(record)}, {results.of('h200-regret')}, beside what tables of measured "
+        "cells "
         f"would choose. Backends that refuse a shape by their guards are no candidates on it: {counts}.",
         "",
-        f"| | by cells: {' | '.join(shown)} | by predicted time: {' | '.join(shown)} | predicted time off by (median) |",
+        f"| | by cells: {' | '.join(shown)} | by predicted time: {' | '.join(shown)} | predicted time off by "
+        "(median) |",
         "|---" * (2 + 2 * len(shown)) + "|",
     ]
     for name, cells in mine.items():
@@ -111,8 +114,10 @@ def choice(results: Results) -> str:
     off = statistics.median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in rows)
     lines += [
         "",
-        f"The worst: {', '.join(map(_worst_choice, worst))}. By its models of the H200, on an H100, in the {len(rows)} cells "
-        f"where several of its images that ship were timed: mean {on_rows['mean']}, worst {on_rows['max']}, predicted within "
+        f"The worst: {', '.join(map(_worst_choice, worst))}. By its models of the H200, on an H100, in the "
+        f"{len(rows)} cells "
+        f"where several of its images that ship were timed: mean {on_rows['mean']}, worst {on_rows['max']}, "
+        "predicted within "
         f"{100 * off:.1f} % in the median ({_result('h100-regret-rows')}, {results.of('h100-regret-rows')}).",
     ]
     return "\n".join(lines)
@@ -135,7 +140,7 @@ def unseen_problems(results: Results) -> str:
     means = {d: unseen.mean(mine) for d, mine in by_direction.items()}
     ratios = {d: sorted(cell["ratio"] for cell in mine) for d, mine in by_direction.items()}
 
-    def both(wanted: Callable[[Mapping[str, Any]], bool]) -> str:
+    def both(wanted: Callable[[dict[str, Any]], bool]) -> str:
         found = (unseen.mean([cell for cell in mine if wanted(cell)]) for mine in by_direction.values())
         return " and ".join(f"{one:.2f}" for one in found)
 
@@ -145,9 +150,12 @@ def unseen_problems(results: Results) -> str:
         for dim in sorted({cell["head_dim"] for cell in cells})
     )
     text = (
-        f"On {len(by_direction['forward'])} random problems that nobody tuned on (seed {record['seed']}; head dims 64 to 256, odd "
-        f"lengths, groups of 1, 4 and 8; {record['machine']['gpu']}, {_day(record)}, {results.of('h200-bf16-unseen')}), beside "
-        f"the best of {peers} for each: **forward {means['forward']:.2f} ×, backward {means['backward']:.2f} ×** in geometric "
+        f"On {len(by_direction['forward'])} random problems that nobody tuned on (seed {record['seed']}; head dims "
+        "64 to 256, odd "
+        f"lengths, groups of 1, 4 and 8; {record['machine']['gpu']}, {_day(record)}, "
+        f"{results.of('h200-bf16-unseen')}), beside "
+        f"the best of {peers} for each: **forward {means['forward']:.2f} ×, backward {means['backward']:.2f} ×** "
+        "in geometric "
         f"mean, a tenth below {' and '.join(f'{one[len(one) // 10]:.2f}' for one in ratios.values())}, the worst "
         f"{' and '.join(f'{one[0]:.2f}' for one in ratios.values())} ([`bench/unseen.py`](bench/README.md), "
         f"{_result('h200-bf16-unseen')}).{failed} By head dim, forward and backward: {of_dims}. "
@@ -175,13 +183,16 @@ def grid(results: Results) -> str:
     return "\n".join(
         [
             "On the grid, all in turns in one process ([`bench/attention.py`](bench/README.md), "
-            f"{_result('h200-bf16')}): bf16, 16,384 tokens, heads × head dim = 2048. {about['gpu']}, {versions}, {_date(record)}, "
+            f"{_result('h200-bf16')}): bf16, 16,384 tokens, heads × head dim = 2048. {about['gpu']}, {versions}, "
+            f"{_date(record)}, "
             f"{results.of('h200-bf16')}. TFLOP/s, and how many times as fast as the best peer:",
             "",
             table,
             "",
-            f"Behind the best peer: {_behind(record)}. On an H100{without}: forward {means['forward']['best']:.2f} ×, backward "
-            f"{means['backward']['best']:.2f} × ({_result('h100-bf16')}, {_day(other)}, {results.of('h100-bf16')}); behind: "
+            f"Behind the best peer: {_behind(record)}. On an H100{without}: forward {means['forward']['best']:.2f} "
+            "×, backward "
+            f"{means['backward']['best']:.2f} × ({_result('h100-bf16')}, {_day(other)}, "
+            f"{results.of('h100-bf16')}); behind: "
             f"{_behind(other)}.",
         ]
     )
@@ -194,7 +205,8 @@ def _behind(record: Mapping[str, Any]) -> str:
         mine = [cell for cell in record["cells"] if cell["direction"] == direction]
         slow = sorted((cell for cell in mine if round(attention.best(cell), 2) < 1), key=attention.best)
         cells = (
-            f"D {cell['head_dim']} {'causal' if cell['causal'] else 'full'} {cell['seqlen']} ({attention.best(cell):.2f})"
+            f"D {cell['head_dim']} {'causal' if cell['causal'] else 'full'} {cell['seqlen']} "
+            f"({attention.best(cell):.2f})"
             for cell in slow
         )
         parts.append(f"{direction} {', '.join(cells) or 'nowhere'}")
@@ -209,8 +221,10 @@ def one_call(results: Results) -> str:
     mask = "causal" if cell["causal"] else "full"
     return (
         f"One warm forward call (batch {cell['batch']}, {cell['heads']} heads, seqlen {cell['seqlen']}, head dim "
-        f"{cell['head_dim']}, {mask}) returns to the host after {returned[LIBRARY]:.1f} µs through the C++ API, cuDNN's through "
-        f"torch after {min(returned[CUDNN], returned[f'{CUDNN} SDPA']):.1f}; the GPU takes {gpu[LIBRARY]:.1f} µs for it, cuDNN's "
+        f"{cell['head_dim']}, {mask}) returns to the host after {returned[LIBRARY]:.1f} µs through the C++ API, "
+        "cuDNN's through "
+        f"torch after {min(returned[CUDNN], returned[f'{CUDNN} SDPA']):.1f}; the GPU takes {gpu[LIBRARY]:.1f} µs "
+        "for it, cuDNN's "
         f"{gpu[CUDNN]:.1f} and FA2's {gpu[FA2]:.1f} ({record['machine']['gpu']}, {_day(record)}, {results.of(name)}, "
         f"[`bench/latency.py`](bench/latency.py), {_result(name)})."
     )
@@ -228,10 +242,14 @@ def in_pytorch(results: Results) -> str:
     plain, recorded = ({who: us[1] for who, us in calls["host"][mode].items()} for mode in HOST_MODES)
     return (
         "Beside the better of torch's FlashAttention-2 and cuDNN, in turns in one process "
-        f"({calls['machine']['gpu']}, {_day(calls)}, {results.of(names[0])}; training {_day(training)}, {results.of(names[1])}): "
-        f"training of a GPT of 124 million parameters {gain(train['compiled'])} compiled and {gain(train['eager'])} in eager "
-        f"mode, prefill of a Llama {gain(prefill['compiled'])} and {gain(prefill['eager'])}; a warm forward through SDPA keeps the "
-        f"host for {plain[DOOR]:.0f} µs (cuDNN's {plain[CUDNN]:.0f}), as an operator {plain[OPERATOR]:.0f}; with a gradient recorded "
+        f"({calls['machine']['gpu']}, {_day(calls)}, {results.of(names[0])}; training {_day(training)}, "
+        f"{results.of(names[1])}): "
+        f"training of a GPT of 124 million parameters {gain(train['compiled'])} compiled and "
+        f"{gain(train['eager'])} in eager "
+        f"mode, prefill of a Llama {gain(prefill['compiled'])} and {gain(prefill['eager'])}; a warm forward "
+        "through SDPA keeps the "
+        f"host for {plain[DOOR]:.0f} µs (cuDNN's {plain[CUDNN]:.0f}), as an operator {plain[OPERATOR]:.0f}; with a "
+        "gradient recorded "
         f"{recorded[DOOR]:.0f} and {recorded[OPERATOR]:.0f} (cuDNN's {recorded[CUDNN]:.0f}) "
         "([figures](docs/pytorch.md#what-it-costs-and-saves))."
     )
@@ -247,21 +265,27 @@ def products(results: Results) -> str:
     lines = [
         "Beside the fastest algorithm that cublasLt's heuristics propose, in turns in one process "
         f"([`bench/gemm.py`](bench/README.md), {_result('h200-gemm')}): bf16, weights stored [n, k]. cublasLt "
-        f"{lt // 10000}.{lt // 100 % 100}.{lt % 100}, {about['gpu']}, {_date(record)}, {results.of('h200-gemm')}. Worst first:",
+        f"{lt // 10000}.{lt // 100 % 100}.{lt % 100}, {about['gpu']}, {_date(record)}, {results.of('h200-gemm')}. "
+        "Worst first:",
         "",
         "| m | n | k | aotriton / cuBLAS, TFLOP/s | × cuBLAS |",
         "|---|---|---|---|---|",
     ]
-    for cell in sorted((cell for cell in cells if cell["dtype"] == "bf16"), key=lambda cell: cell["ratio"][gemm.CUBLAS]):
+    for cell in sorted(
+        (cell for cell in cells if cell["dtype"] == "bf16"), key=lambda cell: cell["ratio"][gemm.CUBLAS]
+    ):
         rates = " / ".join(f"{cell['tflops'][who]:.0f}" for who in (LIBRARY, gemm.CUBLAS))
         lines.append(f"| {cell['m']} | {cell['n']} | {cell['k']} | {rates} | {cell['ratio'][gemm.CUBLAS]:.2f} |")
     told = {part: gemm.summary(record[part]) for part in ("grid", "few_rows", "unseen")}
     lines += [
         "",
-        "Geometric mean over these, which are sizes that layers have and in part what was tuned on, and the same in fp16: "
+        "Geometric mean over these, which are sizes that layers have and in part what was tuned on, and the same "
+        "in fp16: "
         f"{told['grid']['geometric_mean']:.3f}. With 1 or 16 rows, where memory is what counts: "
-        f"{told['few_rows']['geometric_mean']:.2f}. On {len(record['unseen'])} random products that were never tuned on, of all "
-        f"layouts (seed {record['seed']}): {told['unseen']['geometric_mean']:.2f}, down to {told['unseen']['worst']:.2f}.",
+        f"{told['few_rows']['geometric_mean']:.2f}. On {len(record['unseen'])} random products that were never "
+        "tuned on, of all "
+        f"layouts (seed {record['seed']}): {told['unseen']['geometric_mean']:.2f}, down to "
+        f"{told['unseen']['worst']:.2f}.",
     ]
     return "\n".join(lines)
 
@@ -272,8 +296,10 @@ def new_shape(results: Results) -> str:
     us = {what: value / 1000 for what, value in values.items()}
     return (
         "A call of a shape that the thread has not made lately costs the library "
-        f"{us['forward, new shape']:.1f} µs forward and {us['backward, new shape']:.1f} backward, with a `workspace_limit` "
-        f"{us['backward, new shape, workspace_limit']:.0f}, beside the driver's own time; a warm one {us['forward, warm']:.2f} and "
+        f"{us['forward, new shape']:.1f} µs forward and {us['backward, new shape']:.1f} backward, with a "
+        "`workspace_limit` "
+        f"{us['backward, new shape, workspace_limit']:.0f}, beside the driver's own time; a warm one "
+        f"{us['forward, warm']:.2f} and "
         f"{us['backward, warm']:.2f} (the host of an H200, {_day(record)}, {results.of('h200-new-shape')}, "
         f"[`bench/new_shape.cc`](bench/new_shape.cc), {_result('h200-new-shape')})."
     )
@@ -327,7 +353,8 @@ def pytorch_host(results: Results) -> str:
 def pytorch_tokens(results: Results) -> str:
     training = results("h200-pytorch-train")
     lines = [
-        f"Training: {training['machine']['gpu']}, {_day(training)}, {results.of('h200-pytorch-train')}; prefill as above.",
+        f"Training: {training['machine']['gpu']}, {_day(training)}, {results.of('h200-pytorch-train')}; prefill as "
+        "above.",
         "",
         f"| | {' | '.join(COLUMNS.values())} | operator |",
         "|---|---|---|---|---|",
@@ -356,7 +383,8 @@ FIGURES: dict[str, Callable[[Results], str]] = {
 
 
 def written(text: str, results: Results) -> str:
-    """The document with its figures anew. ValueError where a name is none of FIGURES, or a comment has no other end."""
+    """The document with its figures anew. ValueError where a name is none of FIGURES, or a comment has no other "
+    "end."""
     opened = re.findall(r"<!-- figures: ([^ ]*) -->", text)
     closed = [match["name"] for match in PLACE.finditer(text)]
     if opened != closed or set(opened) - set(FIGURES):

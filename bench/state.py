@@ -1,8 +1,8 @@
 """What a benchmark's result is of: the commit, and fingerprints of what it depends on.
 
 ``images``: what chooses and runs on one product. Names of images are hashes of the code that makes them, so these, the
-cells, the backends' choices, the models that choose among them and what guards refuse are all that times on a GPU depend
-on, but for the runtime. ``runtime``: its sources, for what is timed on the host. Neither needs a GPU or a build.
+cells, the backends' choices, the models that choose among them and what guards refuse are all that times on a GPU
+depend on, but for the runtime. ``runtime``: its sources, for what is timed on the host. Neither needs a GPU or a build.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from aotriton.codegen.costs import Models
 from aotriton.codegen.generate import models_in, products_in, read
@@ -30,6 +29,7 @@ from aotriton.rules.target import TARGETS
 from aotriton.tune.family import tuning
 from aotriton.tune.problems import is_served
 
+ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "rules" / "tuning_database.sqlite3"
 DRAWS = 8  # shapes of each functional, on which the guards of all backends are asked
 # A comment or white space changes no result; a text that looks like a comment is lost, too, in both states alike.
@@ -50,7 +50,7 @@ def images(product: str, operators: Sequence[str], database: Path = DATABASE) ->
 
     ValueError where no arch has such a product.
     """
-    lines: list[str] = []
+    lines: list[object] = []
     for name in sorted(operators):
         one = operator(name)
         models, made = _plan(one.family, database)
@@ -68,7 +68,7 @@ def shipped(database: Path = DATABASE) -> str:
 
 
 def runtime(torch: bool = False, root: Path = ROOT) -> str:
-    """The fingerprint of the sources that a call from C++ runs through; ``torch``: those of PyTorch's operators, too."""
+    """The fingerprint of the sources that a call from C++ runs through; ``torch``: of PyTorch's operators, too."""
     unused = {"python", "__pycache__"} | (set() if torch else {"torch"})
     lines = []
     for folder in ("v2src", "aotriton/torch") if torch else ("v2src",):
