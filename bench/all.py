@@ -286,7 +286,8 @@ def main() -> int:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     missing = take([name for name in (*FIGURES, *AT_HOME) if name in options.only], options)
-    print(*(f"left out: {one}" for one in missing), sep="\n")
+    for one in missing:
+        print(f"left out: {one}")
     return 1 if missing else 0
 
 

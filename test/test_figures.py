@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -161,6 +163,16 @@ def test_results_are_taken_within_a_time(
     assert every.take(["grid"], options) == []
     assert json.loads((tmp_path / "h200-bf16.json").read_text())["state"]["commit"] == "def5678"
     every.state_now.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["grid", "unseen", "latency", "regret", "hints", "gemm", "pytorch", "train"])
+def test_programs_take_what_they_are_given(every: ModuleType, tmp_path: Path, name: str) -> None:
+    """Without a GPU each of them ends for want of one, or of torch, but not because it does not know an option."""
+    command = every.FIGURES[name].command(every.Run(tmp_path, tmp_path / "result.json", 1, 60.0))
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "usage:" not in done.stderr
 
 
 def test_the_size_is_of_a_default_build(every: ModuleType, tmp_path: Path) -> None:
