@@ -35,7 +35,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HERE, *dir(_library())})
+    modules = {name for name, value in globals().items() if getattr(value, "__name__", "") == f"{__name__}.{name}"}
+    public = {name for name in (*modules, *_HERE, *dir(_library())) if not name.startswith("_")}
+    return sorted(public | {name for name in globals() if name.startswith("__")})
 
 
 def _library() -> ModuleType:

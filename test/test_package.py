@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -116,6 +117,36 @@ def test_a_registry_shows_a_readme_whose_links_lead_somewhere(tmp_path: Path) ->
     for target in linked:
         assert f"`{target}`" in prose, target
         assert target.rstrip("/") in there or any(one.startswith(target) for one in there), target
+
+
+def test_dir_lists_what_the_package_has() -> None:
+    """The library's names, what else the package brings, and its modules that are imported; nothing that it imports."""
+    pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+    statement = "import json, aotriton.rules.family; from aotriton import _binding; aotriton.explain"
+    printed = "json.dumps([dir(aotriton), dir(_binding)])"
+    command = [sys.executable, "-c", f"{statement}; print({printed})"]
+    listed, library = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    own = {"autotune", "get_include", "hints", "rules"}
+    assert {name for name in listed if not name.startswith("__")} == own | {
+        name for name in library if not name.startswith("_")
+    }
+    assert "__version__" in listed
+
+
+def test_a_decorated_kernel_has_a_type() -> None:
+    """autotune says what it returns: a Tuned of a kernel, and without one what makes a Tuned of any. Any would leave
+    a strict user with an untyped decorator.
+    """
+    module = ast.parse((ROOT / "tune" / "anything" / "autotune.py").read_text())
+    forms = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "autotune"]
+    returned = {}
+    for form in forms[:-1]:
+        assert [ast.unparse(one) for one in form.decorator_list] == ["overload"]
+        kernel = form.args.args[0].annotation
+        assert kernel is not None
+        assert form.returns is not None
+        returned[ast.unparse(kernel)] = ast.unparse(form.returns)
+    assert returned == {"None": "Callable[[Any], Tuned]", "object": "Tuned"}
 
 
 def signature(function: ast.FunctionDef) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from aotriton.codegen.store import cache_folder
 from aotriton.rules.target import TARGETS
@@ -16,6 +16,40 @@ from aotriton.tune.anything.tuned import Tuned
 from aotriton.tune.anything.wanted import Wanted
 
 
+@overload
+def autotune(
+    kernel: None = None,
+    inputs: Mapping[str, str | float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    space: Mapping[str, Sequence[int]] | None = None,
+    *,
+    results: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    grid: str | int | Sequence[str | int] = (),
+    tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
+    provider: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    product: str | None = None,
+    options: Sequence[str] = (),
+) -> Callable[[Any], Tuned]: ...
+@overload
+def autotune(
+    kernel: object,
+    inputs: Mapping[str, str | float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    space: Mapping[str, Sequence[int]] | None = None,
+    *,
+    results: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    grid: str | int | Sequence[str | int] = (),
+    tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
+    provider: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    product: str | None = None,
+    options: Sequence[str] = (),
+) -> Tuned: ...
 def autotune(
     kernel: Any = None,
     inputs: Mapping[str, str | float] | None = None,
@@ -31,7 +65,7 @@ def autotune(
     folder: str | os.PathLike[str] | None = None,
     product: str | None = None,
     options: Sequence[str] = (),
-) -> Any:
+) -> Callable[[Any], Tuned] | Tuned:
     """Tunes ``kernel`` and returns it as a ``Tuned``; without one, a decorator, whose kernel is tuned at its first use.
 
     ``kernel``: a triton.jit or Gluon function; the path of a CUDA C++ file, or of one that the module ``provider``
