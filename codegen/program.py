@@ -130,6 +130,7 @@ class ScalarProgram:
     type: str
     default: float | None
     internal: bool
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,13 @@ class _Numbering:
             operands=tuple(map(self._operand, operator.operands)),
             workspace=tuple(map(self._operand, operator.workspace)),
             scalars=tuple(
-                ScalarProgram(one.name, one.dtype, None if one.default is None else float(one.default), one.internal)
+                ScalarProgram(
+                    one.name,
+                    one.dtype,
+                    None if one.default is None else float(one.default),
+                    one.internal,
+                    one.values,
+                )
                 for one in operator.scalars
             ),
             dtypes=tuple(choice.number(value) for choice in types for value in choice.values),

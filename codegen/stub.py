@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotriton.rules.operators import Operator
+from aotriton.rules.operators import Operator, Scalar
 
 TYPES = {"fp32": float, "i32": int, "bool": bool}
 
 
 def values(operator: Operator) -> dict[str, Any]:
-    """Tensors with whether they may be left out, as everything behind one that may; scalars with type and default."""
+    """Tensors with whether they may be left out, as everything behind one that may; scalars with type and default, as
+    Python writes them; and whether one's values have names.
+    """
     tensors, optional = [], False
     for operand in operator.operands:
         optional = optional or operand.optional
         tensors.append((operand.name, optional))
     if operator.workspace:
         tensors.append(("workspace", True))
-    scalars = [
-        (scalar.name, TYPES[scalar.dtype].__name__, TYPES[scalar.dtype](scalar.default))
-        if scalar.default is not None
-        else (scalar.name, f"{TYPES[scalar.dtype].__name__} | None", None)
-        for scalar in operator.scalars
-        if not scalar.internal
-    ]
-    return {"name": operator.name, "tensors": tensors, "scalars": scalars}
+    scalars = [(scalar.name, *_typed(scalar)) for scalar in operator.scalars if not scalar.internal]
+    named = any(scalar.values for scalar in operator.scalars if not scalar.internal)
+    return {"name": operator.name, "tensors": tensors, "scalars": scalars, "names_values": named}
+
+
+def _typed(scalar: Scalar) -> tuple[str, str]:
+    kind = TYPES[scalar.dtype]
+    if scalar.default is None:
+        return f"{kind.__name__} | None", "None"
+    if scalar.values:
+        names = ", ".join(f'"{value}"' for value in scalar.values)
+        return f"Literal[{names}] | {kind.__name__}", f'"{scalar.values[int(scalar.default)]}"'
+    return kind.__name__, repr(kind(scalar.default))

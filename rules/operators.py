@@ -15,6 +15,7 @@ class Scalar:
     """A number of the call that is no size: "fp32", "i32" or "bool"; ``default`` where the caller gives none.
 
     A default of None, of fp32 alone: the operator's own checks see a NaN, and put in what follows from the call.
+    ``values``: the names of 0, 1 and so on, by which Python and the command line take them, too.
     ``internal``: no caller's, but set by the operator's own checks.
     """
 
@@ -22,6 +23,7 @@ class Scalar:
     dtype: str
     default: float | None = 0
     internal: bool = False
+    values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         identifier("a scalar's name", self.name)
@@ -29,6 +31,10 @@ class Scalar:
             raise ValueError(f"scalar {self.name}: dtype must be fp32, i32 or bool, not {self.dtype!r}")
         if self.default is None and self.dtype != "fp32":
             raise ValueError(f"scalar {self.name}: only fp32 can do without a default, and it is {self.dtype}")
+        for value in self.values:
+            identifier(f"scalar {self.name}: a value's name", value)
+        if self.values and (self.dtype != "i32" or len(set(self.values)) != len(self.values)):
+            raise ValueError(f"scalar {self.name}: only an i32 has names of values, each once, got {self.values}")
 
 
 @dataclass(frozen=True)

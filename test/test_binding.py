@@ -6,6 +6,7 @@ Run by ctest, which says where the binding is.
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from aotriton.codegen.program import launch_program
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.operators import Operator
+from aotriton.rules.operators import Operator, Scalar
 from aotriton.rules.target import target
 
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
@@ -126,13 +127,20 @@ def test_each_operator_has_its_functions() -> None:
 
 
 def test_defaults_are_spelled_as_python_does() -> None:
-    """A docstring has the signature, where a whole number's default is whole, a real one's is not, a flag's a flag."""
+    """A docstring has the signature, where a whole number's default is whole or a name, a real one's is not, a flag's a
+    flag, and None stands for what the operator works out.
+    """
     spelled = {"fp32": float, "i32": int, "bool": bool}
+
+    def default_of(scalar: Scalar) -> Any:
+        if scalar.default is None or not scalar.values:
+            return None if scalar.default is None else spelled[scalar.dtype](scalar.default)
+        return scalar.values[int(scalar.default)]
+
     seen = set()
     for of in (one for name in IN_TREE for one in family(name).operators):
         scalars = [scalar for scalar in of.scalars if not scalar.internal]
-        values = [None if one.default is None else spelled[one.dtype](one.default) for one in scalars]
-        defaults = [f"{one.name}={value}" for one, value in zip(scalars, values, strict=True)]
+        defaults = [f"{one.name}={default_of(one)!r}" for one in scalars]
         given = [f"{one.name}=None" if one.optional else one.name for one in of.operands]
         given += ["workspace=None"] if of.workspace else []
         signature = f"{of.name}({', '.join([*given, '*', *defaults, 'hints=None', 'stream=None'])})"
@@ -211,7 +219,60 @@ def test_launches_take_names(monkeypatch: pytest.MonkeyPatch) -> None:
         aotriton.launch(candidate, {"x": Tensor(1, 1, 64, 32)}, {"slope": 1.0})
     with pytest.raises(ValueError, match="x has 2 dimensions, not 4"):
         aotriton.launch(candidate, {"x": Tensor(64, 32)})
+    of = operator("attn_fwd")
+    candidate = aotriton.Candidate(**arguments_of(next(iter(of.lead.functionals("sm_90"))), of))
+    with pytest.raises(ValueError, match="an image misses its scalar sm_scale"):
+        aotriton.launch(candidate, {}, {"causal": False})
 
+
+PRODUCT = {"batch": 1, "m": 4095, "n": 4095, "k": 4095}
+
+
+def test_values_have_names(on_standin: dict[str, Any]) -> None:
+    """gemm's activation is a name or its number of c.h, in a call, in explain() and in aotriton-explain. Another name
+    is a ValueError that lists them, and the program's misuse; a name where a number belongs is a TypeError.
+    """
+    for number, name in enumerate(("none", "relu", "gelu", "silu")):
+        for given in (name, number):
+            (passed,) = (one[6] for one in on_standin["seen"][f"activation {given}"]["calls"] if one[0] == "launch")
+            assert int(passed) == number
+    assert "gemm: activation is 4, which is none of those" in on_standin["seen"]["activation 4"]["raised"]
+    a, b, d = (Tensor(1, 64, 64, address=(1 + place) << 32) for place in range(3))
+    every = "gemm: activation is 'tanh', which must be one of none, relu, gelu, silu"
+    for call in (aotriton.gemm, aotriton.gemm_supported, aotriton.gemm_workspace_size, aotriton.gemm_hint_outcomes):
+        with pytest.raises(ValueError, match=every):
+            call(a, b, d, activation="tanh")
+    asked = {"arch": "sm_90", "dtype": "bf16", **PRODUCT}
+    told = {name: aotriton.explain("gemm", activation=name, **asked) for name in ("none", "gelu", 0, 2)}
+    assert told["gelu"] == told[2] == aotriton.explain("gemm", alpha=None, activation="gelu", **asked)
+    assert told["none"] == told[0] == aotriton.explain("gemm", **asked)
+    with pytest.raises(ValueError, match=every):
+        aotriton.explain("gemm", activation="tanh", **asked)
+    for wrong, message in (
+        ({"alpha": "gelu"}, "gemm: alpha is 'gelu', which must be a number"),
+        ({"m": "gelu"}, "explain: m is 'gelu', which must be a number"),
+        ({"activation": [2]}, r"explain: activation is \[2\], which must be a number"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            aotriton.explain("gemm", **asked | wrong)
+    program = [from_ctest("AOTRITON_EXPLAIN"), "--op", "gemm", "--arch", "sm_90", "--dtype", "bf16", "--json"]
+    program += [text for size, n in PRODUCT.items() for text in (f"--{size}", str(n))]
+    asked_for = [
+        subprocess.run([*program, "--activation", name], capture_output=True, text=True)
+        for name in ("gelu", "2", "tanh")
+    ]
+    assert asked_for[0].stdout == asked_for[1].stdout
+    assert [one.returncode for one in asked_for] == [0, 0, 2]
+    assert "--activation takes none|relu|gelu|silu, not 'tanh'" in asked_for[2].stderr
+    helped = subprocess.run([program[0], "--help"], capture_output=True, text=True, check=True).stdout
+    assert "[--activation none|relu|gelu|silu]" in helped
+    assert "[--sm-scale X]" in helped
+
+
+SCALES: dict[str, dict[str, Any]] = {
+    "left out": {}, "None": {"sm_scale": None}, "zero": {"sm_scale": 0.0}, "whole zero": {"sm_scale": 0},
+    "tiny": {"sm_scale": 1e-60}, "other": {"sm_scale": 0.3}, "NaN": {"sm_scale": float("nan")},
+}  # fmt: skip
 
 # Calls where libcuda.so.1 is test/cxx/vendor's: GPU 0 is current, contexts are 0x100 and 0x101, and every stream that
 # is no default one is on GPU 1. Prints what each call raised and what the driver was told.
@@ -219,7 +280,7 @@ ON_STANDIN = """
 import ctypes, json, sys, types
 from types import SimpleNamespace
 import aotriton
-from test_binding import Tensor, forward
+from test_binding import SCALES, Tensor, forward
 
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_calls.restype = ctypes.c_char_p
@@ -261,6 +322,18 @@ call("torch", 1, kind=Torchs)
 call("torch, a default stream", 1, kind=Torchs, stream=0)
 call("torch, a stream of another GPU", 0, kind=Torchs)
 call("no index", None)
+# q is not aligned: pointers to four tensors and logsumexp, whether that is stored, and sm_scale.
+ctypes.c_int.in_dll(driver, "fake_cuda_argument").value = 6
+askew = {"q": Tensor(2, 4, 48, 64, address=(1 << 32) + 2), "hints": "backend=portable"}
+for name, scale in SCALES.items():
+    call(f"scale {name}", 0, **askew, **scale)
+# As here: three matrices, no bias, alpha and the activation.
+ctypes.c_int.in_dll(driver, "fake_cuda_argument").value = 5
+a, b, d = (Tensor(1, 64, 64, address=(place << 32) + 2) for place in (1, 2, 3))
+def product(activation, **_):
+    aotriton.gemm(a, b, d, activation=activation, hints="backend=portable")
+for activation in ("none", "relu", "gelu", "silu", 0, 1, 2, 3, 4):
+    call(f"activation {activation}", 0, product, activation=activation)
 print(json.dumps({"seen": seen, "asked": asked}))
 """
 
@@ -310,7 +383,25 @@ def test_a_stream_must_be_of_the_tensors_gpu(on_standin: dict[str, Any]) -> None
         assert not any(step.startswith("launch") for step in made)
         assert made.count("push 0x101") == made.count("pop")
     raised = {name for name, one in on_standin["seen"].items() if one["raised"]}
-    assert raised == {"refused", "a stream of another GPU", "torch, a stream of another GPU"}
+    assert raised == {"refused", "a stream of another GPU", "torch, a stream of another GPU"} | {
+        "scale NaN",
+        "activation 4",
+    }
+
+
+def test_a_scale_of_zero_is_zero(on_standin: dict[str, Any]) -> None:
+    """Kernels get the scale as it is given, and 1 / sqrt(head_dim) where none is: left out, or None. Not a number is no
+    scale.
+    """
+    passed = {}
+    for name in SCALES.keys() - {"NaN"}:
+        (bits,) = (one[6] for one in on_standin["seen"][f"scale {name}"]["calls"] if one[0] == "launch")
+        (passed[name],) = struct.unpack("f", struct.pack("i", int(bits)))
+    assert passed == {
+        "left out": 0.125, "None": 0.125, "zero": 0.0, "whole zero": 0.0, "tiny": 0.0,
+        "other": pytest.approx(0.3),
+    }  # fmt: skip
+    assert "sm_scale is nan, which must be finite" in on_standin["seen"]["scale NaN"]["raised"]
 
 
 def test_torchs_current_stream_is_that_of_the_tensors_gpu(on_standin: dict[str, Any]) -> None:

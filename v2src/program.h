@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "backend.h"
 #include "cost.h"
@@ -116,7 +117,15 @@ struct ScalarInfo {
   float fallback;  // where the caller gives none; kNotGiven: the operator's checks put in what follows from
                    // the call
   bool internal;   // no caller's, but set by the operator's checks
+  std::span<const char* const> values;  // the names of 0, 1 and so on; empty where they have none
 };
+
+// The number of the value of this name, or -1.
+inline int value_named(const ScalarInfo& scalar, std::string_view name) noexcept {
+  for (size_t i = 0; i < scalar.values.size(); ++i)
+    if (name == scalar.values[i]) return static_cast<int>(i);
+  return -1;
+}
 
 struct DerivedSize {
   uint8_t size;  // its number

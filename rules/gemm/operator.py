@@ -258,7 +258,11 @@ OPERATOR = Operator(
     name="gemm",
     family=c.FAMILY,
     operands=(c.A, c.B, c.D, c.BIAS),
-    scalars=(Scalar("alpha", "fp32", 1), Scalar("activation", "i32"), Scalar("swapped", "i32", internal=True)),
+    scalars=(
+        Scalar("alpha", "fp32", 1),
+        Scalar("activation", "i32", values=("none", "relu", "gelu", "silu")),
+        Scalar("swapped", "i32", internal=True),
+    ),
     backends=(
         Backend("portable", (GEMM,)),
         Backend("hopper", (GEMM_HOPPER,)),

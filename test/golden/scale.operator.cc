@@ -90,8 +90,8 @@ constexpr OperandInfo kWorkspace[] = {
 };
 
 constexpr ScalarInfo kScalars[] = {
-    {"factor", ScalarType::fp32, 1.0f, false},
-    {"times", ScalarType::i32, 1.0f, false},
+    {"factor", ScalarType::fp32, 1.0f, false, {}},
+    {"times", ScalarType::i32, 1.0f, false, {}},
 };
 constexpr int64_t kDTypes[] = {2};
 

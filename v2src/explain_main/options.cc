@@ -1,6 +1,7 @@
 #include "explain_main/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <climits>
 #include <cmath>
@@ -61,14 +62,21 @@ std::string option_of(const char* name) {
   return option;
 }
 
+// What follows a scalar's option: " X", or the names of its values with | between them; nothing after a flag.
+std::string operand_of(const ScalarInfo& scalar) {
+  if (scalar.type == ScalarType::boolean) return "";
+  std::string names;
+  for (const char* const value : scalar.values) names.append(names.empty() ? " " : "|").append(value);
+  return names.empty() ? " X" : names;
+}
+
 void print_help() {
   fputs(kHelp, stdout);
   any_operator([](const OperatorInfo& info) {
     std::string line = "\n  " + std::string(info.name);
     for (size_t i = 0; i < info.given_sizes; ++i) line.append(" ").append(option_of(info.sizes[i])).append(" N");
     for (const ScalarInfo& scalar : info.scalars)
-      if (!scalar.internal)
-        line.append(" [").append(option_of(scalar.name)).append(scalar.type == ScalarType::boolean ? "]" : " X]");
+      if (!scalar.internal) line.append(" [").append(option_of(scalar.name)).append(operand_of(scalar)).append("]");
     for (const OperandInfo& operand : info.operands)
       if (operand.layout == Layout::strided) line.append(" [--transposed-").append(operand.name).append("]");
     puts(line.c_str());
@@ -182,6 +190,10 @@ void Options::take(char** arguments, int count, int* place) {
     once(option), request.dtype = word.value;
   else if (option == "--multiprocessors")
     request.multiprocessors = static_cast<int>(number(option, word.value, 1, INT_MAX, true)), once(option);
+  else if (scalar && value_named(*scalar, word.value) >= 0)
+    add(option, name, value_named(*scalar, word.value));
+  else if (scalar && !scalar->values.empty() && !isdigit(*word.value))
+    misuse(option + " takes" + operand_of(*scalar) + ", not '" + word.value + "'");
   else if (scalar)
     add(option, name, number(option, word.value, -HUGE_VAL, HUGE_VAL, scalar->type == ScalarType::i32));
   else

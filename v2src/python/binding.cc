@@ -69,6 +69,7 @@ py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args,
 // What a scalar is where a caller gives none.
 py::object fallback_of(const ScalarInfo& scalar) {
   if (!is_given(scalar.fallback)) return py::none();
+  if (!scalar.values.empty()) return py::str(scalar.values[static_cast<size_t>(scalar.fallback)]);
   if (scalar.type == ScalarType::fp32) return py::float_(static_cast<double>(scalar.fallback));
   if (scalar.type == ScalarType::i32) return py::int_(static_cast<int64_t>(scalar.fallback));
   return py::bool_(scalar.fallback != 0);
@@ -82,7 +83,7 @@ std::string signature_of(const OperatorInfo& info) {
   if (!info.workspace.empty()) text += "workspace=None, ";
   text += "*, ";
   for (const ScalarInfo& scalar : info.scalars)
-    if (!scalar.internal) text += std::string(scalar.name) + "=" + std::string(py::str(fallback_of(scalar))) + ", ";
+    if (!scalar.internal) text += std::string(scalar.name) + "=" + std::string(py::repr(fallback_of(scalar))) + ", ";
   return text + "hints=None, stream=None)";
 }
 
@@ -97,6 +98,14 @@ void bind_operator(py::module_& m, const OperatorInfo& info) {
     for (size_t i = 0; i < operand.dims.size(); ++i) doc += std::string(i ? ", " : "") + info.sizes[operand.dims[i]];
     doc += std::string("]") + (operand.written ? ", written" : "") +
            (operand.layout == Layout::contiguous ? ", contiguous" : "") + "\n";
+  }
+  for (const ScalarInfo& scalar : info.scalars) {
+    if (!is_given(scalar.fallback))
+      doc += std::string(scalar.name) + ": None is one that is not given; see aotriton/c.h\n";
+    if (scalar.values.empty()) continue;
+    doc += std::string(scalar.name) + ": ";
+    for (const char* const value : scalar.values) doc += "'" + std::string(value) + "', ";
+    doc += "or 0 to " + std::to_string(scalar.values.size() - 1) + ", as in aotriton/c.h\n";
   }
   m.def(
       info.name,
@@ -178,13 +187,26 @@ py::dict as_dict(const KernelChoice& choice) {
                   "hints"_a = outcomes_of(std::span(choice.hints, static_cast<size_t>(choice.hint_count))));
 }
 
+// A size, or a scalar, which may be the name of a value.
+double number_of(const OperatorInfo* info, const std::string& name, const py::handle& value) {
+  const int scalar = info && py::isinstance<py::str>(value) ? find_scalar(*info, name) : -1;
+  if (scalar >= 0) return value_of(*info, info->scalars[static_cast<size_t>(scalar)], py::cast<std::string>(value));
+  try {
+    return py::cast<double>(value);
+  } catch (const py::cast_error&) {
+    throw py::type_error("explain: " + name + " is " + std::string(py::repr(value)) + ", which must be a number");
+  }
+}
+
 py::list explain_request(const std::string& op, const std::string& arch, const std::string& dtype, int multiprocessors,
                          const std::optional<std::string>& product, bool by_cell, const py::object& given_hints,
                          const py::kwargs& kwargs) {
   std::vector<std::string> names;
   std::vector<Named> values;
-  for (const auto& [key, value] : kwargs) names.push_back(py::cast<std::string>(key));
-  for (const std::string& name : names) values.push_back({name.c_str(), py::cast<double>(kwargs[name.c_str()])});
+  const OperatorInfo* const info = find_operator(op.c_str());
+  for (const auto& [key, value] : kwargs)
+    if (!value.is_none()) names.push_back(py::cast<std::string>(key));
+  for (const std::string& name : names) values.push_back({name.c_str(), number_of(info, name, kwargs[name.c_str()])});
   std::optional<hints> own;
   if (!given_hints.is_none()) own = hints_of(given_hints);
   Explanation explanation;
@@ -224,7 +246,8 @@ void bind_runtime(py::module_& m) {
       "`multiprocessors`.\n"
       "Sizes and scalars by name; rows=16 is every size whose name begins with rows_, transposed_x=True has the "
       "operand\n"
-      "x lie by columns. dtype: 'bf16' or 'bfloat16' and so on. `by_cell`: what the call's bin alone would choose, "
+      "x lie by columns; a scalar whose values have names takes those, too; None is one that is not given. dtype: "
+      "'bf16' or 'bfloat16' and so on. `by_cell`: what the call's bin alone would choose, "
       "without\n"
       "predicted times. `hints`: as of a call; \"hints\" tells what becomes of them. Medians are of the bin's "
       "representative problem, which is\n"
@@ -280,6 +303,8 @@ void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const
     if (scalar < 0) throw py::value_error(candidate.name() + ": " + info.name + " has no scalar " + name);
     call.set_scalar(static_cast<size_t>(scalar), value);
   }
+  if (const char* const missing = call.missing_scalar())
+    throw py::value_error(candidate.name() + " misses its scalar " + missing);
   call.run(stream, [&](Call& bound, Stream on) { return run(candidate.get(), bound, on); });
 }
 

@@ -107,12 +107,33 @@ void BoundCall::set_workspace(py::handle tensor) {
   call_.workspace_size = static_cast<size_t>(bytes.sizes[0]);
 }
 
+double value_of(const OperatorInfo& info, const ScalarInfo& scalar, const std::string& name) {
+  const int value = value_named(scalar, name);
+  if (value >= 0) return value;
+  std::string names;
+  for (const char* const one : scalar.values) names += std::string(names.empty() ? "" : ", ") + one;
+  const std::string what = std::string(info.name) + ": " + scalar.name + " is '" + name + "', which must be ";
+  if (names.empty()) throw py::type_error(what + "a number");
+  throw py::value_error(what + "one of " + names);
+}
+
 void BoundCall::set_scalar(size_t scalar, py::handle value) {
   if (value.is_none()) return;
+  if (py::isinstance<py::str>(value))
+    return call_.set_whole(
+        scalar, static_cast<int64_t>(value_of(*call_.info, call_.info->scalars[scalar], py::cast<std::string>(value))));
   if (call_.info->scalars[scalar].type == ScalarType::fp32)
     call_.set_real(scalar, py::cast<float>(py::float_(py::reinterpret_borrow<py::object>(value))));
   else
     call_.set_whole(scalar, py::cast<int64_t>(py::int_(py::reinterpret_borrow<py::object>(value))));
+}
+
+const char* BoundCall::missing_scalar() const {
+  for (size_t i = 0; i < call_.info->scalars.size(); ++i) {
+    const ScalarInfo& scalar = call_.info->scalars[i];
+    if (scalar.type == ScalarType::fp32 && !is_given(call_.scalars[i].real)) return scalar.name;
+  }
+  return nullptr;
 }
 
 void BoundCall::set_hints(py::handle given) {

@@ -24,8 +24,11 @@ class BoundCall {
   // The workspace as one tensor of bytes.
   void set_workspace(pybind11::handle tensor);
 
-  // TypeError where it is no number.
+  // None is one that is not given. TypeError where it is no number, and not the name of a value that has one.
   void set_scalar(size_t scalar, pybind11::handle value);
+
+  // The name of a scalar without a default that is not given; null where there is none.
+  const char* missing_scalar() const;
 
   // As hints_of() has them. None: none.
   void set_hints(pybind11::handle given);
@@ -48,6 +51,10 @@ class BoundCall {
 // Slot of an operand or workspace tensor, or number of a scalar; -1 where there is none of this name.
 int find_slot(const OperatorInfo& info, const std::string& name);
 int find_scalar(const OperatorInfo& info, const std::string& name);
+
+// The scalar's value of this name. ValueError where it has names, and this is none of them; TypeError where it has
+// none.
+double value_of(const OperatorInfo& info, const ScalarInfo& scalar, const std::string& name);
 
 // Raises AotritonError for an error.
 void raise_if(Error error);

@@ -90,10 +90,13 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   operator_.given_sizes = py::cast<size_t>(of_operator["given_sizes"]);
   operator_.operands = operands(of_operator["operands"], operands_);
   operator_.workspace = operands(of_operator["workspace"], workspace_);
-  for (const py::handle row : of_operator["scalars"])
+  for (const py::handle row : of_operator["scalars"]) {
+    auto& values = names_.emplace_back();
+    for (const py::handle value : row["values"]) values.push_back(keep(value));
     scalars_.push_back({keep(row["name"]), named(kScalarTypes, row["type"]),
                         row["default"].is_none() ? kNotGiven : py::cast<float>(row["default"]),
-                        py::cast<bool>(row["internal"])});
+                        py::cast<bool>(row["internal"]), values});
+  }
   operator_.scalars = scalars_;
   operator_.dtypes = numbers<int64_t>(of_operator["dtypes"], values_);
   if (sizes.size() > kMaxSizes || operator_.given_sizes > sizes.size() || operator_.slots() > kMaxOperands ||

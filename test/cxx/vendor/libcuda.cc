@@ -26,6 +26,7 @@ int note(const char* format, Values... values) {
 extern "C" {
 
 int fake_cuda_devices = 1;
+int fake_cuda_argument = 0;  // the one of a launch that is written down, by its number
 
 const char* fake_cuda_calls() {
   static std::string seen;
@@ -101,7 +102,7 @@ int cuMemsetD2D32Async(uint64_t to, size_t pitch, unsigned value, size_t width, 
 int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** arguments, void** extra) {
   return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p;", function, x, y, z, bx, by, bz, shared, stream,
-              *static_cast<int*>(arguments[0]), static_cast<void*>(extra));
+              *static_cast<int*>(arguments[fake_cuda_argument]), static_cast<void*>(extra));
 }
 int cuStreamSynchronize(void* stream) { return note("synchronize %p;", stream); }
 int cuEventRecord(void* event, void* stream) { return note("record %p %p;", event, stream); }
