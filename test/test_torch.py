@@ -27,6 +27,8 @@ from aotriton.torch import attention, gemm  # noqa: E402
 from aotriton.torch.library import find  # noqa: E402
 
 OPS = torch.ops.aotriton
+LEAST = float(torch.finfo(torch.float32).min)  # AOTRITON_DEFAULT_SCALE of c.h, which says there that none is given
+NO_SCALE = "which must be finite, and not negative"
 EPS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}  # of one rounding
 
 
@@ -66,7 +68,7 @@ def close(got: Any, expected: Any, roundings: float = 1) -> None:
 
 @pytest.mark.parametrize("make", [tensor, transposed])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", [None, 0.3, 0.0])
+@pytest.mark.parametrize("scale", [None, 0.3, 0.0, 1e-60])
 @pytest.mark.parametrize(("heads", "heads_k"), [(2, 2), (4, 2), (3, 1)])
 @pytest.mark.parametrize("dtype", list(EPS))
 def test_attention_is_what_the_formula_says(
@@ -84,13 +86,14 @@ def test_attention_is_what_the_formula_says(
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [0.3, 0.0, 1e-60, None])
 @pytest.mark.parametrize("dtype", list(EPS))
-def test_gradients_are_what_the_formula_says(causal: bool, dtype: Any) -> None:
+def test_gradients_are_what_the_formula_says(causal: bool, scale: float | None, dtype: Any) -> None:
     """dq, dk and dv of grouped heads are within a few roundings of the formula, and lie as q, k and v do."""
     q, k, v, dout = (transposed(2, h, 19, 24, dtype=dtype, seed=i) for i, h in enumerate((4, 2, 2, 4)))
-    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=0.3, causal=causal)
-    found = OPS.attn_bwd(q, k, v, out, dout, logsumexp, sm_scale=0.3, causal=causal)
-    for got, expected, of in zip(found, gradients(q, k, v, dout, causal, 0.3), (q, k, v), strict=True):
+    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=scale, causal=causal)
+    found = OPS.attn_bwd(q, k, v, out, dout, logsumexp, sm_scale=scale, causal=causal)
+    for got, expected, of in zip(found, gradients(q, k, v, dout, causal, scale), (q, k, v), strict=True):
         close(got, expected, 4)
         assert got.stride() == of.stride()
 
@@ -146,6 +149,14 @@ WRONG = [
     (lambda: OPS.attn_fwd(Q, K, K[0]), "attn_fwd: v has 3 dimensions, which must be 4"),
     (lambda: OPS.attn_fwd(Q[:, :3], K, K), "attn_fwd: q has 3 heads, which must be a multiple of the 2 of k"),
     (lambda: OPS.attn_fwd(Q, K, K, sm_scale=-1.0), "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
+    (
+        lambda: OPS.attn_fwd(Q, K, K, sm_scale=-1e300),
+        "attn_fwd: sm_scale is -inf, which must be finite, and not negative",
+    ),
+    (
+        lambda: OPS.attn_fwd(Q, K, K, sm_scale=LEAST),
+        "attn_fwd: sm_scale is -inf, which must be finite, and not negative",
+    ),
     (lambda: OPS.attn_bwd(Q, K, K, Q, Q, Q), "attn_bwd: logsumexp has 4 dimensions, which must be 3"),
     (lambda: OPS.attn_bwd(Q, K, K, Q, K, Q[..., 0].float()), "attn_bwd: dout has heads_q 2, q has 4"),
     (lambda: OPS.gemm(A, B, activation="tanh"), 'gemm: activation is "tanh", which must be none, relu, gelu or silu'),

@@ -3,7 +3,6 @@
 #include <aotriton/c.h>
 #include <aotriton/runtime.h>
 
-#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -255,14 +254,16 @@ TEST("a scale of zero is a scale where it is given, and else 1 / sqrt(head_dim)"
       for (size_t i = 0; i < launch.arguments.size(); ++i)
         if (launch.arguments[i].size() == sizeof(float)) {
           const float one = launch.argument<float>(i);
-          if (one == 0.125f || one == 0.5f || one == FLT_MIN) found = one;
+          if (one == 0.125f || one == 0.5f || one == 0) found = one;
         }
     return found;
   };
   CHECK_EQ(scale_of(0, 0), 0.125f);  // head dim 64
   CHECK_EQ(scale_of(0.5f, 0), 0.5f);
   CHECK_EQ(scale_of(0.5f, 1), 0.5f);
-  CHECK_EQ(scale_of(0, 1), FLT_MIN);  // even weights: kernels multiply minus infinity by it
+  CHECK_EQ(scale_of(0, 1), 0.0f);
+  CHECK_EQ(scale_of(AOTRITON_DEFAULT_SCALE, 0), 0.125f);
+  CHECK_EQ(scale_of(AOTRITON_DEFAULT_SCALE, 1), 0.125f);
   attn_fwd_params p = fwd_call();
   for (const uint8_t given : {0, 1}) {
     p.scale_given = given;

@@ -147,13 +147,31 @@ TEST("a filled GPU and longer sequences get the other entry, with its grid and i
   fwd_by_descriptor(launch, fwd_call(s), s, 128, 128);
 }
 
-TEST("an sm_scale of 0 is passed as 1 / sqrt(head_dim)") {
-  Recording& recording = start("cuda");
-  attn_fwd_params p = fwd_call();
-  p.sm_scale = 0;
-  CHECK_EQ(attn_fwd(p, {}), Error::success);
-  p.sm_scale = 0.125f;  // of 64
-  fwd_by_descriptor(recording.launches.at(0), p, {}, 64, 32);
+// The sm_scale that each launch of a call on HIP passes, but the preprocessing's, which takes none.
+std::vector<float> scales(const Recording& recording) {
+  std::vector<float> passed;
+  for (const RecordedLaunch& launch : recording.launches) {
+    if (launch.entry == "attn_fwd") passed.push_back(launch.argument<float>(6));
+    if (launch.entry == "attn_bwd_dk_dv") passed.push_back(launch.argument<float>(8));
+    if (launch.entry == "attn_bwd_dq") passed.push_back(launch.argument<float>(7));
+  }
+  return passed;
+}
+
+TEST("an sm_scale that a C++ program sets is passed, 0 as well, and one that it does not set is 1 / sqrt(head_dim)") {
+  constexpr float kUnset = -1;
+  for (const float given : {0.0f, 0.3f, kUnset}) {
+    Recording& recording = start("hip");
+    attn_fwd_params forward = fwd_call();
+    attn_bwd_params backward = bwd_call();
+    forward.sm_scale = given == kUnset ? attn_fwd_params().sm_scale : given;
+    backward.sm_scale = given == kUnset ? attn_bwd_params().sm_scale : given;
+    for (int again = 0; again < 2; ++again) {
+      CHECK_EQ(attn_fwd(forward, {}), Error::success);
+      CHECK_EQ(attn_bwd(backward, {}), Error::success);
+    }
+    CHECK(scales(recording) == std::vector<float>(6, given == kUnset ? 0.125f : given));  // a head_dim of 64
+  }
 }
 
 TEST("attn_fwd on HIP passes pointers, by 32-bit offsets where tensors are aligned and below 2 GiB") {

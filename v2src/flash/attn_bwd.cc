@@ -50,7 +50,7 @@ Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   call->views[dq] = View::of(p.dq);
   call->views[dk] = View::of(p.dk);
   call->views[dv] = View::of(p.dv);
-  call->set_real(sm_scale, p.sm_scale == 0 && !p.scale_given ? kNotGiven : p.sm_scale);
+  call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
   call->set_whole(deterministic, p.deterministic != 0);
   call->workspace = p.workspace;

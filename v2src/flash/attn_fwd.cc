@@ -30,7 +30,7 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   call->views[v] = View::of(p.v);
   call->views[out] = View::of(p.out);
   call->views[logsumexp] = View::of(p.logsumexp);
-  call->set_real(sm_scale, p.sm_scale == 0 && !p.scale_given ? kNotGiven : p.sm_scale);
+  call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;

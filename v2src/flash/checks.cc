@@ -2,7 +2,6 @@
 
 #include <cinttypes>
 #include <cmath>
-#include <limits>
 
 #include "error.h"
 
@@ -29,9 +28,6 @@ Error check_attention(Call& call, const Places& p) noexcept {
   if (!(scale >= 0) || !std::isfinite(scale * kLog2E))
     return fail(Error::invalid_argument, "%s: sm_scale is %g, which must be finite, and not negative", op,
                 static_cast<double>(scale));
-  // Kernels multiply scores by it that are minus infinity where they are hidden. The least normal number gives the same
-  // even weights as 0, whether or not the GPU has denormal ones.
-  if (scale == 0) call.set_real(p.sm_scale, std::numeric_limits<float>::min());
   return Error::success;
 }
 

@@ -11,7 +11,18 @@ struct Places {
   size_t sm_scale, causal;                                // scalars
 };
 
+// The scale of parameters of c.h, kNotGiven where these say so.
+template <class Params>
+float scale_of(const Params& p) noexcept {
+  return p.sm_scale == AOTRITON_DEFAULT_SCALE || (p.sm_scale == 0 && !p.scale_given) ? kNotGiven : p.sm_scale;
+}
+
 // Sets sm_scale where the caller left it to the library.
+//
+// A scale of 0 is every kernel's to compute. Those that hide scores, the forward's and Hopper's of dk and dv, take
+// 1e-30 in its place, as 0 times minus infinity is no number: weights are even to their last bit where scores are below
+// 1e22. The others hide weights, and multiply by 0. None divides by it, and all multiply dq and dk by it, which makes
+// them 0.
 Error check_attention(Call& call, const Places& places) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

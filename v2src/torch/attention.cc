@@ -12,6 +12,15 @@ namespace aotriton_torch {
 
 namespace {
 
+// One that says in c.h that none is given is refused as any other negative one.
+template <class Params>
+void set_scale(Scale given, Params& params) {
+  if (!given) return;
+  params.sm_scale = static_cast<float>(*given);
+  if (params.sm_scale == AOTRITON_DEFAULT_SCALE) params.sm_scale = -INFINITY;
+  params.scale_given = 1;
+}
+
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -47,7 +56,7 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   call.params.v = view_of<aotriton_tensor4>(call.v);
   call.params.out = view_of<aotriton_tensor4>(call.out);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
-  if (sm_scale) call.params.sm_scale = static_cast<float>(*sm_scale), call.params.scale_given = 1;
+  set_scale(sm_scale, call.params);
   call.params.causal = causal;
   return call;
 }
@@ -80,7 +89,7 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   call.params.dq = view_of<aotriton_tensor4>(call.dq);
   call.params.dk = view_of<aotriton_tensor4>(call.dk);
   call.params.dv = view_of<aotriton_tensor4>(call.dv);
-  if (sm_scale) call.params.sm_scale = static_cast<float>(*sm_scale), call.params.scale_given = 1;
+  set_scale(sm_scale, call.params);
   call.params.causal = causal;
   call.params.deterministic = deterministic;
   return call;

@@ -21,6 +21,7 @@
 #ifndef AOTRITON_C_H
 #define AOTRITON_C_H
 
+#include <float.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -150,10 +151,10 @@ typedef struct aotriton_attn_features {
   aotriton_tensor4 bias;         /* added to the scores, [batch, heads_q, seqlen_q, seqlen_k] */
   aotriton_tensor2 alibi_slopes; /* [batch, heads_q] float32 */
   aotriton_tensor1 sinks;        /* [heads_q]: a score that takes part in the sum and has no value */
-  aotriton_tensor1 cu_seqlens_q,
-      cu_seqlens_k;                      /* [batch + 1] int32: sequences of different lengths, one after the other */
-  aotriton_tensor1 seqused_q, seqused_k; /* [batch] int32: how much of each sequence counts */
-  aotriton_tensor2 block_table;          /* [batch, blocks] int32: pages of k and v */
+  /* [batch + 1] int32: sequences of different lengths, one after the other */
+  aotriton_tensor1 cu_seqlens_q, cu_seqlens_k;
+  aotriton_tensor1 seqused_q, seqused_k;            /* [batch] int32: how much of each sequence counts */
+  aotriton_tensor2 block_table;                     /* [batch, blocks] int32: pages of k and v */
   aotriton_tensor2 q_descale, k_descale, v_descale; /* [batch, heads_k] float32 */
   const void *dropout_seed, *dropout_offset;        /* of Philox, one int64 of device memory each */
   int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens */
@@ -165,15 +166,18 @@ typedef struct aotriton_attn_features {
   uint8_t reserved[6];
 } aotriton_attn_features;
 
+/* An sm_scale that is not given: 1 / sqrt(head_dim). */
+#define AOTRITON_DEFAULT_SCALE (-FLT_MAX)
+
 /* out = softmax(sm_scale q k^T) v, and logsumexp = log(sum(exp(sm_scale q k^T))) where it is given.
  *
  * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
  * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
  * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: query i sees keys
- * 0..i; needs seqlen_q == seqlen_k. sm_scale: finite, not negative. 0 stands for 1 / sqrt(head_dim), unless
- * scale_given is not zero: then it is 0, and all visible keys have the same weight. A result must share no memory with
- * another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus
- * infinity. */
+ * 0..i; needs seqlen_q == seqlen_k. sm_scale: finite, not negative; not given, and 1 / sqrt(head_dim), where it is
+ * AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where that is not zero, 0 is 0, and all visible keys have the
+ * same weight. A result must share no memory with another operand, nor the workspace with any. A size of 0 is no error:
+ * with no keys, out is 0 and logsumexp minus infinity. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
@@ -189,8 +193,7 @@ typedef struct aotriton_attn_fwd_params {
 } aotriton_attn_fwd_params;
 
 /* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. deterministic: the same
- * bits every time; without it, a backend may add to dq in an order that varies. With a scale of 0, dq and dk are 0 or
- * next to it, below 1e-30 of their usual size. */
+ * bits every time; without it, a backend may add to dq in an order that varies. With a scale of 0, dq and dk are 0. */
 typedef struct aotriton_attn_bwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out, dout;

@@ -6,13 +6,22 @@
 namespace aotriton::v2 {
 inline namespace abi1 {
 
-// What the fields mean stands in c.h.
+// What the fields mean stands in c.h; here sm_scale begins as AOTRITON_DEFAULT_SCALE, and is what a program sets it to,
+// 0 as well.
 struct attn_fwd_params : aotriton_attn_fwd_params {
-  attn_fwd_params() noexcept : aotriton_attn_fwd_params{} { size = sizeof(aotriton_attn_fwd_params); }
+  attn_fwd_params() noexcept : aotriton_attn_fwd_params{} {
+    size = sizeof(aotriton_attn_fwd_params);
+    sm_scale = AOTRITON_DEFAULT_SCALE;
+    scale_given = 1;
+  }
 };
 
 struct attn_bwd_params : aotriton_attn_bwd_params {
-  attn_bwd_params() noexcept : aotriton_attn_bwd_params{} { size = sizeof(aotriton_attn_bwd_params); }
+  attn_bwd_params() noexcept : aotriton_attn_bwd_params{} {
+    size = sizeof(aotriton_attn_bwd_params);
+    sm_scale = AOTRITON_DEFAULT_SCALE;
+    scale_given = 1;
+  }
 };
 
 AOTRITON_OPERATOR(attn_fwd)
