@@ -1,10 +1,13 @@
 // The C interface between versions: parameter structs and explanations that are smaller or larger than the library's
 // own.
 #include <aotriton/c.h>
+#include <aotriton/gemm.h>
 #include <aotriton/runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "calls.h"
@@ -30,6 +33,36 @@ class Sized {
 
 using Fwd = aotriton_attn_fwd_params;
 using Bwd = aotriton_attn_bwd_params;
+
+struct Part {
+  size_t begin, bytes;
+};
+
+#define FIELD(STRUCT, NAME) {offsetof(STRUCT, NAME), sizeof(STRUCT::NAME)}
+
+// Whether a struct of this size has each of its fields as a whole or not at all.
+bool is_whole(const std::vector<Part>& fields, size_t size) {
+  return std::none_of(fields.begin(), fields.end(),
+                      [&](const Part& one) { return one.begin < size && size < one.begin + one.bytes; });
+}
+
+// Asks about every size from that of `size` on, up to one more than the struct's own: `taken` says what the library
+// answers, and `refusal` is a part of its message.
+void check_sizes(const std::vector<Part>& fields, size_t least, size_t own, const char* refusal,
+                 const std::function<aotriton_error(size_t)>& taken) {
+  size_t whole = 0;
+  for (size_t size = least; size <= own + 1; ++size) {
+    const aotriton_error error = taken(size);
+    const bool is = is_whole(fields, size);
+    whole += is;
+    if ((error != AOTRITON_INVALID_ARGUMENT) != is)
+      check::failed(__FILE__, __LINE__,
+                    std::string(refusal) + " " + std::to_string(size) + " is " + aotriton_error_name(error) +
+                        (is ? "" : ", and cuts a field"));
+    if (!is) CHECK_CONTAINS(aotriton_last_error_message(), refusal + (" is " + std::to_string(size)));
+  }
+  CHECK(whole > 0 && whole < own / 2);
+}
 
 size_t explained(const Sized<Fwd>& sized, aotriton_kernel_choice* choice) {
   size_t count = 1;
@@ -103,6 +136,133 @@ TEST("a size that no struct has, and no parameters at all, are refused by every 
   CHECK_EQ(aotriton_attn_fwd_prepare(nullptr, nullptr, &prepared), AOTRITON_NULL_POINTER);
   CHECK_EQ(aotriton_explain_attn_fwd(nullptr, "sm_90", 0, &choice, &count), AOTRITON_NULL_POINTER);
   CHECK(!prepared);
+}
+
+TEST("a size that cuts a field of the parameters is refused, and one that ends at any field is not") {
+  start("cuda");
+  const std::vector<Part> forward = {
+      FIELD(Fwd, size),        FIELD(Fwd, q),         FIELD(Fwd, k),         FIELD(Fwd, v),
+      FIELD(Fwd, out),         FIELD(Fwd, logsumexp), FIELD(Fwd, sm_scale),  FIELD(Fwd, causal),
+      FIELD(Fwd, scale_given), FIELD(Fwd, reserved),  FIELD(Fwd, workspace), FIELD(Fwd, workspace_size),
+      FIELD(Fwd, features),    FIELD(Fwd, hints),
+  };
+  check_sizes(forward, sizeof(size_t), sizeof(Fwd), "params.size",
+              [](size_t size) { return aotriton_attn_fwd(Sized<Fwd>(fwd_call(), size).params(), nullptr); });
+  const std::vector<Part> backward = {
+      FIELD(Bwd, size),
+      FIELD(Bwd, q),
+      FIELD(Bwd, k),
+      FIELD(Bwd, v),
+      FIELD(Bwd, out),
+      FIELD(Bwd, dout),
+      FIELD(Bwd, logsumexp),
+      FIELD(Bwd, dq),
+      FIELD(Bwd, dk),
+      FIELD(Bwd, dv),
+      FIELD(Bwd, sm_scale),
+      FIELD(Bwd, causal),
+      FIELD(Bwd, deterministic),
+      FIELD(Bwd, skip_gradients),
+      FIELD(Bwd, scale_given),
+      FIELD(Bwd, workspace),
+      FIELD(Bwd, workspace_size),
+      FIELD(Bwd, features),
+      FIELD(Bwd, dbias),
+      FIELD(Bwd, dsinks),
+      FIELD(Bwd, hints),
+  };
+  check_sizes(backward, sizeof(size_t), sizeof(Bwd), "params.size",
+              [](size_t size) { return aotriton_attn_bwd(Sized<Bwd>(bwd_call(), size).params(), nullptr); });
+  using Gemm = aotriton_gemm_params;
+  const std::vector<Part> product = {
+      FIELD(Gemm, size),           FIELD(Gemm, a),     FIELD(Gemm, b),          FIELD(Gemm, d),
+      FIELD(Gemm, bias),           FIELD(Gemm, alpha), FIELD(Gemm, activation), FIELD(Gemm, workspace),
+      FIELD(Gemm, workspace_size), FIELD(Gemm, hints),
+  };
+  check_sizes(product, offsetof(Gemm, alpha) + sizeof(float), sizeof(Gemm), "params.size", [](size_t size) {
+    gemm_params p;
+    for (aotriton_tensor3* one : {&p.a, &p.b, &p.d})
+      *one = Tensor<3>(nullptr, DType::bfloat16, {1, 64, 64}, {4096, 64, 1});
+    return aotriton_gemm(Sized<Gemm>(p, size).params(), nullptr);
+  });
+}
+
+TEST("a size that cuts a field of hints or of an explanation is refused, and one that ends at any field is not") {
+  start("cuda");
+  using Hints = aotriton_hints;
+  const std::vector<Part> of_hints = {
+      FIELD(Hints, size),
+      FIELD(Hints, schedule),
+      FIELD(Hints, objective),
+      FIELD(Hints, workspace_limit),
+      FIELD(Hints, workspace_limited),
+      FIELD(Hints, deterministic),
+      FIELD(Hints, reserved),
+      FIELD(Hints, backend),
+      FIELD(Hints, image),
+      FIELD(Hints, exclude),
+      FIELD(Hints, unknown),
+  };
+  const auto hints_of = [](size_t size) { return Sized<Hints>(hints(), size); };
+  check_sizes(of_hints, sizeof(size_t), sizeof(Hints), "hints.size", [&](size_t size) {
+    const Sized<Hints> own = hints_of(size);
+    attn_fwd_params p = fwd_call();
+    p.hints = own.params();
+    return static_cast<aotriton_error>(attn_fwd(p, {}));
+  });
+  check_sizes(of_hints, sizeof(size_t), sizeof(Hints), "hints.size", [&](size_t size) {
+    const Sized<Hints> own = hints_of(size);
+    return aotriton_parse_hints("", const_cast<Hints*>(own.params()));
+  });
+  using Choice = aotriton_kernel_choice;
+  const std::vector<Part> of_choice = {
+      FIELD(Choice, kernel),
+      FIELD(Choice, arch),
+      FIELD(Choice, functional),
+      FIELD(Choice, godel_number),
+      FIELD(Choice, key_count),
+      FIELD(Choice, keys),
+      FIELD(Choice, image),
+      FIELD(Choice, psels),
+      FIELD(Choice, copts),
+      FIELD(Choice, provenance),
+      FIELD(Choice, median_us),
+      FIELD(Choice, source),
+      FIELD(Choice, runners_up),
+      FIELD(Choice, runner_up_count),
+      FIELD(Choice, backend_count),
+      FIELD(Choice, backend),
+      FIELD(Choice, backends),
+      FIELD(Choice, backend_states),
+      FIELD(Choice, paddings),
+      FIELD(Choice, padding_count),
+      FIELD(Choice, exact_product),
+      FIELD(Choice, product),
+      FIELD(Choice, shape),
+      FIELD(Choice, measured),
+      FIELD(Choice, low_us),
+      FIELD(Choice, high_us),
+      FIELD(Choice, predicted_us),
+      FIELD(Choice, predicted_error),
+      FIELD(Choice, model),
+      FIELD(Choice, bin_image),
+      FIELD(Choice, bin_psels),
+      FIELD(Choice, bin_copts),
+      FIELD(Choice, bin_median_us),
+      FIELD(Choice, predicted_total_us),
+      FIELD(Choice, backends_predicted_us),
+      FIELD(Choice, flops),
+      FIELD(Choice, hints),
+      FIELD(Choice, hint_count),
+      FIELD(Choice, pieces),
+  };
+  const Fwd p = fwd_call();
+  check_sizes(of_choice, offsetof(Choice, arch), sizeof(Choice), "first element's size", [&](size_t size) {
+    const std::unique_ptr<unsigned char[]> bytes(new unsigned char[size]);
+    memcpy(bytes.get(), &size, sizeof size);
+    size_t count = 1;
+    return aotriton_explain_attn_fwd(&p, "sm_90", 0, reinterpret_cast<Choice*>(bytes.get()), &count);
+  });
 }
 
 TEST("a reserved byte that an older library does not know is refused where it is not zero") {
