@@ -3,18 +3,29 @@
 # It is loaded by torch.ops.load_library, or linked by a program that runs compiled models; newer torch loads it, too.
 
 set(AOTRITON_TORCH_PACKAGE "" CACHE PATH "Folder of the package torch; empty: that of the build's Python")
-if(NOT AOTRITON_TORCH_PACKAGE)
+set(torch_package "${AOTRITON_TORCH_PACKAGE}")
+if(NOT torch_package)
+  # -I: where pip builds, Python's path leads to what the build needs alone, but torch is where the wheel will be.
   execute_process(
     COMMAND "${AOTRITON_HOST_PYTHON}" -I -c
             "from importlib.util import find_spec; print(find_spec('torch').submodule_search_locations[0])"
     OUTPUT_VARIABLE torch_package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-else()
-  set(torch_package "${AOTRITON_TORCH_PACKAGE}")
 endif()
-if(NOT EXISTS "${torch_package}/include/torch/csrc/stable/library.h")
-  message(FATAL_ERROR "AOTRITON_TORCH is on, but ${AOTRITON_HOST_PYTHON} has no torch with a stable ABI, which torch 2.11 has: "
+set(torch_versions "${torch_package}/include/torch/csrc/stable/version.h")
+set(torch_is_new "")
+if(EXISTS "${torch_versions}")
+  file(STRINGS "${torch_versions}" torch_is_new REGEX "define TORCH_VERSION_2_11_0 ")
+endif()
+if(NOT torch_is_new)
+  if(AOTRITON_TORCH STREQUAL "AUTO")
+    message(STATUS "Without torch's operators: ${AOTRITON_HOST_PYTHON} has no torch 2.11 or newer")
+    set(AOTRITON_TORCH OFF)
+    return()
+  endif()
+  message(FATAL_ERROR "AOTRITON_TORCH is on, but ${AOTRITON_HOST_PYTHON} has no torch 2.11 or newer: "
                       "install it there, or set AOTRITON_TORCH_PACKAGE to the folder of the package torch.")
 endif()
+message(STATUS "torch's operators are built with ${torch_package}")
 
 file(GLOB torch_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/torch/*.cc")
 add_library(aotriton_torch MODULE ${torch_sources})

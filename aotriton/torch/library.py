@@ -18,8 +18,9 @@ def find(folders: list[str]) -> Path:
         if path.is_file():
             return path
     raise ImportError(
-        f"aotriton.torch needs {NAME}, which is in none of {', '.join(folders)}: "
-        "build with -DAOTRITON_TORCH=ON, and put the build's folder python on PYTHONPATH"
+        f"aotriton.torch needs {NAME}, which is in none of {', '.join(folders)}. Built from source, a wheel has it "
+        "where torch 2.11 or newer was there before: pip install --force-reinstall --no-deps . in the source tree. "
+        "A build of cmake has it with -DAOTRITON_TORCH=ON, when its folder python is on PYTHONPATH"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +32,7 @@ import aotriton  # noqa: E402
 from aotriton.torch import attention, gemm, stats  # noqa: E402
 
 OPS = torch.ops.aotriton
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def tensor(*sizes: int, dtype: Any = torch.bfloat16, seed: int = 0, device: str = "cuda") -> Any:
@@ -345,6 +348,86 @@ def test_a_model_of_transformers_runs_here(ran: Callable[[], dict[str, tuple[int
         model.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0)
     here, elsewhere = ran()["forward"]
     assert (here, elsewhere) == (3 + 3 * 4, 0), stats()
+
+
+def printed_by(program: str) -> str:
+    """What it prints in a process of its own, whose counts are its own, too."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def blocks(page: str, about: str) -> list[str]:
+    found = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [block for block in found if about in block]
+
+
+def test_the_readmes_call_of_sdpa_runs_here() -> None:
+    """As README says: one forward and one backward came here, and none went elsewhere."""
+    (block,) = blocks("README.md", "aotriton.torch")
+    counts = ast.literal_eval(printed_by(block).splitlines()[-1])
+    here = {"aotriton": 1, "torch": {}}
+    assert counts == {"forward": here, "backward": here, "hints": {}}
+
+
+CALLS = """
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+before = aotriton.torch.stats()["forward"]["aotriton"]
+q, k, v = (torch.randn(2, h, 64, 32, device="cuda").bfloat16().requires_grad_() for h in (16, 4, 4))
+def grouped(q, k, v, causal):
+    return sdpa(q, k, v, is_causal=causal, enable_gqa=True)
+
+for call in (grouped, torch.compile(grouped)):
+    call(q, k, v, True).sum().backward()
+    call(q[:, :, :1], k, v, False).sum().backward()
+counts = aotriton.torch.stats()
+counts["forward"]["aotriton"] -= before
+print(counts["forward"], counts["backward"], sep="\\n")
+"""
+
+
+def test_after_the_pages_lines_sdpa_runs_here() -> None:
+    """docs/pytorch.md: after all of its blocks, every call of SDPA, with grouped heads, causal and of decoding, eager
+    and compiled, comes here and back.
+    """
+    program = "\n".join(blocks("docs/pytorch.md", ""))
+    forward, backward = map(ast.literal_eval, printed_by(program + CALLS).splitlines()[-2:])
+    assert forward == {"aotriton": 4, "torch": {}}
+    assert backward == {"aotriton": 4, "torch": {}}
+
+
+def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """examples/transformers: each layer of prefill, decoding and training calls the operator, which runs here or fails;
+    logits are those of torch's attention, within roundings.
+    """
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "transformers"))
+    import attention as example
+
+    seen: list[tuple[int, int]] = []
+    here = example.aotriton.torch.attention
+
+    def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        seen.append((q.shape[2], k.shape[2]))
+        return here(q, k, v, **how)
+
+    monkeypatch.setattr(example.aotriton.torch, "attention", noted)
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+    tokens = torch.randint(0, 100, (2, 64), device="cuda")
+    logits = {}
+    for name in ("sdpa", "aotriton"):
+        model.set_attn_implementation(name)
+        logits[name] = model(tokens).logits
+    torch.testing.assert_close(logits["aotriton"], logits["sdpa"], rtol=0.05, atol=0.05)
+    logits["aotriton"].float().square().mean().backward()
+    assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().sum() > 0
+    model.generate(tokens, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert seen == [(64, 64)] * 6 + [(1, 65)] * 3 + [(1, 66)] * 3
 
 
 @pytest.mark.usefixtures("active")
