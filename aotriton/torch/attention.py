@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 
 from aotriton.torch import library  # noqa: F401 (defines the operators)
 from aotriton.torch.hints import within
@@ -78,10 +79,30 @@ class _Attention(torch.autograd.Function):
         return dq, dk, dv, None, None, None
 
 
-class _Gradients(torch.autograd.Function):
+class _Gradients(torch.autograd.function._SingleLevelFunction):
+    """attn_bwd, whose gradient does not exist: who records one is told so when it is asked for.
+
+    autograd.Function would look for torch.func's transforms once more, which a backward is called below.
+    """
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        with enable_single_level_autograd_function():
+            return super().apply(*arguments)
+
     @staticmethod
-    def forward(*_: Any) -> Any:
-        raise NotImplementedError("attn_bwd: a gradient of the gradient is asked for, which does not exist")
+    def forward(_: Any, *arguments: Any) -> Any:
+        *tensors, sm_scale, causal, deterministic, hints = arguments
+        # An outer transform's autograd is to see this call; the twin would hide it.
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return OPS.attn_bwd(*tensors, sm_scale=sm_scale, causal=causal, deterministic=deterministic, hints=hints)
+
+    @staticmethod
+    def backward(*_: Any) -> Any:
+        raise NotImplementedError(
+            "aotriton's attention has no second derivative: attn_fwd has a gradient, attn_bwd, and that has none. "
+            "torch's attention has, with sdpa_kernel(SDPBackend.MATH)"
+        )
 
 
 # autograd.cc has the kernel for tensors of a CPU and of a GPU. This one is for what tracers see, and other devices; and

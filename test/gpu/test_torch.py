@@ -172,6 +172,17 @@ def test_autograd_is_not_python() -> None:
     assert torch.equal(v.grad, expected[2])
 
 
+def test_a_gradient_has_no_gradient() -> None:
+    """A gradient that is recorded in turn is the same; who asks for its gradient is told that there is none."""
+    q, k, v, dout = problem(True)
+    q.requires_grad_()
+    (expected,) = torch.autograd.grad(attention(q, k, v, causal=True), q, dout)
+    (gradient,) = torch.autograd.grad(attention(q, k, v, causal=True), q, dout, create_graph=True)
+    close(gradient, expected, 2)
+    with pytest.raises(NotImplementedError, match=r"^aotriton's attention has no second derivative"):
+        torch.autograd.grad(gradient.float().sum(), q)
+
+
 def test_errors_name_the_argument() -> None:
     """What the library refuses, it refuses in its own words."""
     q, k, v, _ = problem(False)

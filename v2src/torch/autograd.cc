@@ -4,8 +4,10 @@
 //
 // The stable ABI's own way to call an operator makes a line of log of every exception, and loses it; one of Python's,
 // by which checkpointing stops early, has to come through. So the operator is called by its name in C++.
+#include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/stable/library.h>
 
+#include <array>
 #include <tuple>
 
 #include "torch/attention.h"
@@ -37,6 +39,37 @@ using FusedAttention = Results(const AtenTensorOpaque& q, const AtenTensorOpaque
 extern "C" __attribute__((weak)) FusedAttention torch_fused_attention asm(
     "_ZN2at4_ops48_scaled_dot_product_fused_attention_overrideable4callERKNS_6TensorES4_S4_RKSt8optionalIS2_EdbbS5_"
     "IdE");
+
+using FusedBackward = std::tuple<TorchTensor, TorchTensor, TorchTensor, TorchTensor>(
+    const AtenTensorOpaque& dout, const AtenTensorOpaque& q, const AtenTensorOpaque& k, const AtenTensorOpaque& v,
+    const AtenTensorOpaque& bias, std::array<bool, 4> wanted, const AtenTensorOpaque& out,
+    const AtenTensorOpaque& logsumexp, const AtenTensorOpaque& cum_seq_q, const AtenTensorOpaque& cum_seq_k,
+    const int64_t& max_q, const int64_t& max_k,  // where torch has c10::SymInt, which the caller keeps
+    double dropout_p, bool causal, const AtenTensorOpaque& philox_seed, const AtenTensorOpaque& philox_offset,
+    Scale scale);
+extern "C" __attribute__((weak)) FusedBackward torch_fused_backward asm(
+    "_ZN2at4_ops57_scaled_dot_product_fused_attention_overrideable_backward4callERKNS_6TensorES4_S4_S4_S4_St5arrayIbLm"
+    "4EES4_S4_S4_S4_N3c106SymIntES8_dbS4_S4_St8optionalIdE");
+
+// c10::impl::ExcludeDispatchKeyGuard.
+struct Excluded {
+  void* thread;
+  uint64_t keys;
+};
+extern "C" __attribute__((weak)) void exclude(Excluded* guard, uint64_t keys) asm(
+    "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE");
+extern "C" __attribute__((weak)) void include_again(Excluded* guard) asm("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev");
+
+// While it lives, this thread's calls go past autograd.
+class PastAutograd {
+ public:
+  PastAutograd() { exclude(&excluded_, c10::autograd_dispatch_keyset_with_ADInplaceOrView.raw_repr()); }
+  PastAutograd(const PastAutograd&) = delete;
+  ~PastAutograd() { include_again(&excluded_); }
+
+ private:
+  Excluded excluded_;
+};
 
 // Another release of torch may have other classes. There autograd's kernel is the one in Python.
 bool is_release_of_build() { return aoti_torch_abi_version() >> 48 == TORCH_ABI_VERSION >> 48; }
@@ -72,6 +105,41 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recorded_bwd(
   return {dq, dk, dv, Tensor()};
 }
 
+// torch.ops.aotriton.attn_bwd, whose autograd is Python.
+std::tuple<Tensor, Tensor, Tensor> recorded_again(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& logsumexp, Scale scale, bool causal,
+                                                  const std::string& hints) {
+  using torch::stable::detail::from, torch::stable::detail::to;
+  std::array<StableIValue, 10> stack = {from(q),     from(k),      from(v),
+                                        from(out),   from(dout),   from(logsumexp),
+                                        from(scale), from(causal), from(std::optional<bool>()),
+                                        from(hints)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aotriton::attn_bwd", "", stack.data(), TORCH_ABI_VERSION));
+  return {to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
+}
+
+// Autograd's kernel of the backward. torch's own, of a gradient that is recorded in turn, makes a node that fails by
+// the name of torch's operator, which nobody has called.
+std::tuple<Tensor, Tensor, Tensor, Tensor> autograd_bwd(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                        const Tensor& v, const Tensor& bias,
+                                                        const std::vector<bool>& wanted, const Tensor& out,
+                                                        const Tensor& logsumexp, const Tensor& cum_seq_q,
+                                                        const Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                                                        double dropout_p, bool causal, const Tensor& philox_seed,
+                                                        const Tensor& philox_offset, Scale scale) {
+  if (aoti_torch_grad_mode_is_enabled()) {
+    const std::string hints = max_q < 0 ? region_of_number(-max_q) : "";
+    auto [dq, dk, dv] = recorded_again(dout, q, k, v, out, logsumexp, scale, causal, hints);
+    return {dq, dk, dv, Tensor()};
+  }
+  const PastAutograd past;
+  auto found = torch_fused_backward(*dout.get(), *q.get(), *k.get(), *v.get(), *bias.get(),
+                                    {wanted[0], wanted[1], wanted[2], wanted[3]}, *out.get(), *logsumexp.get(),
+                                    *cum_seq_q.get(), *cum_seq_k.get(), max_q, max_k, dropout_p, causal,
+                                    *philox_seed.get(), *philox_offset.get(), scale);
+  return {std::get<0>(found).take(), std::get<1>(found).take(), std::get<2>(found).take(), std::get<3>(found).take()};
+}
+
 void implement_recorded(torch::stable::detail::StableLibrary& m) {
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_BOX(recorded_fwd));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_BOX(recorded_bwd));
@@ -81,11 +149,20 @@ void implement_autograd(torch::stable::detail::StableLibrary& m) {
   if (torch_fused_attention && is_release_of_build()) m.impl("attn_fwd", TORCH_BOX(autograd_fwd));
 }
 
+void implement_recorded_autograd(torch::stable::detail::StableLibrary& m) {
+  if (torch_fused_backward && exclude && include_again && is_release_of_build())
+    m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_BOX(autograd_bwd));
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(aten, CUDA, m) { implement_recorded(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(aten, CPU, m) { implement_recorded(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { implement_recorded_autograd(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(aten, AutogradCPU, m) { implement_recorded_autograd(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(aotriton, AutogradCUDA, m) { implement_autograd(m); }
 
