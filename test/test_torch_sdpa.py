@@ -162,11 +162,26 @@ def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
         assert why in str(raised.value)
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="the flash backend is disabled"):
         CUDNN(Q, Q, Q, None, True)
-    with pytest.raises(RuntimeError, match="attn_mask"):
-        torch.ops.aten._scaled_dot_product_efficient_attention(Q, Q, Q, mask, True)
     found = counted()["forward"]
-    assert (found["aotriton"], sum(found["torch"].values())) == (0, 5)
-    assert found["torch"]["attn_mask"] == 2
+    assert (found["aotriton"], sum(found["torch"].values())) == (0, 4)
+
+
+@pytest.mark.usefixtures("active")
+def test_a_call_stays_with_the_memory_efficient_backend(counted: Callable[[], dict[str, Any]]) -> None:
+    """What SDPA gives it is counted with the reason, as far as that is known."""
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    calls = {
+        "attn_mask": (Q, torch.zeros(2, 4, 6, 6).bfloat16(), True),
+        "dropout": (Q, None, True, 0.5),
+        "neither float16 nor bfloat16": (Q.float(), None, True),
+        "SDPA chose its memory-efficient backend": (Q, None, True),
+    }
+    for why, (q, *others) in calls.items():
+        with pytest.raises(RuntimeError, match=f"torch has no kernel of its own for this device: {why}"):
+            efficient(q, q, q, *others)
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), pytest.raises(RuntimeError, match="flash backend is disabled"):
+        efficient(Q, Q, Q, None, True)
+    assert counted()["forward"] == {"aotriton": 0, "torch": dict.fromkeys([*calls, "the flash backend is disabled"], 1)}
 
 
 @pytest.mark.skipif(

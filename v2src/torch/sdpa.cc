@@ -225,8 +225,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_forward(const Tensor& query
                                                              const Tensor& value, std::optional<Tensor> attn_bias,
                                                              bool compute_logsumexp, double dropout_p, bool is_causal,
                                                              std::optional<double> scale) {
-  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_efficient_attention, "forward",
-                     attn_bias ? "attn_mask" : "SDPA chose its memory-efficient backend");
+  const aotriton_dtype dtype = dtype_of(query);
+  const char* why = attn_bias            ? "attn_mask"
+                    : dropout_p != 0     ? "dropout"
+                    : !flash_is_wanted() ? "the flash backend is disabled"
+                    : dtype != AOTRITON_FLOAT16 && dtype != AOTRITON_BFLOAT16
+                        ? "neither float16 nor bfloat16"
+                        : "SDPA chose its memory-efficient backend";
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_efficient_attention, "forward", why);
   AtenTensorHandle made[4], bias;
   TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_efficient_attention(
       query.get(), key.get(), value.get(), handle_of(attn_bias, &bias), compute_logsumexp, dropout_p, is_causal,
