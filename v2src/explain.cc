@@ -7,6 +7,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "exclusion.h"
 #include "select.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -93,8 +94,9 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.source = evidence.source;
   } else {
     choice.provenance = static_cast<int32_t>(Provenance::predicted);
-    choice.source =
-        dispatch.narrowed ? "its hints leave no better one" : "faster than its bin's image by the cost model";
+    choice.source = !dispatch.narrowed ? "faster than its bin's image by the cost model"
+                    : *exclusion()     ? "its hints or AOTRITON_EXCLUDE leave no better one"
+                                       : "its hints leave no better one";
   }
   choice.product = dispatch.place.product_info().name;
   choice.exact_product = dispatch.place.exact;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "error.h"
+#include "exclusion.h"
 #include "hints.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -34,18 +35,20 @@ bool has_schedule(const BackendInfo& backend) {
                      [](const KernelInfo* kernel) { return !kernel->schedule.code.empty(); });
 }
 
+constexpr aotriton_hints kNoHints = {};
+
 // What the hints leave of a backend's entries.
 class Left final : public EntryFilter {
  public:
-  Left(Call& call, const Place& place) noexcept : call_(call), place_(place) {}
+  Left(Call& call, const aotriton_hints& hints, const Place& place) noexcept
+      : call_(call), hints_(hints), place_(place) {}
 
   bool allows(const KernelInfo& kernel, const Entry& entry) const noexcept override {
     const char* const image = entry.image->name;
-    if (&kernel == owner && strcmp(image, call_.hints->image)) return false;
-    if (lists(call_.hints->exclude, image)) return false;
+    if (&kernel == owner && strcmp(image, hints_.image)) return false;
+    if (lists(hints_.exclude, image) || lists(exclusion(), image)) return false;
     if (schedule && !kernel.schedule.code.empty() && order_of(kernel, entry) != schedule) return false;
-    return !limited || backend->kernels[backend->psels_of] != &kernel ||
-           bytes_of(entry) <= call_.hints->workspace_limit;
+    return !limited || backend->kernels[backend->psels_of] != &kernel || bytes_of(entry) <= hints_.workspace_limit;
   }
 
   // Bytes of workspace that the backend needs with the psels of this entry, of its kernel `psels_of`; the most there
@@ -70,6 +73,7 @@ class Left final : public EntryFilter {
   }
 
   Call& call_;
+  const aotriton_hints& hints_;
   const Place& place_;
 };
 
@@ -84,11 +88,11 @@ class Narrower {
  public:
   Narrower(Survey& survey, Call& call, By by, unsigned refused, Dispatch& dispatch)
       : survey_(survey),
-        hints_(*call.hints),
+        hints_(call.hints ? *call.hints : kNoHints),
         by_(by),
         refused_(refused),
         dispatch_(dispatch),
-        left_(call, dispatch.place) {}
+        left_(call, hints_, dispatch.place) {}
 
   Error narrow(Backends among) {
     AOTRITON_TRY(check_names());
@@ -135,12 +139,14 @@ class Narrower {
                 info().name, hints_.image, dispatch_.place.info().arch);
   }
 
+  bool is_excluded(const char* name) const { return lists(hints_.exclude, name) || lists(exclusion(), name); }
+
   // Why the hints, or what the call brings, leave a backend out, or null.
   const char* refusal_of(const BackendInfo& backend, Backends among) const {
     if (*hints_.backend && strcmp(backend.name, hints_.backend)) return "another one is asked for";
-    if (lists(hints_.exclude, backend.name)) return "it is excluded";
+    if (is_excluded(backend.name)) return "it is excluded";
     for (const KernelInfo* kernel : backend.kernels)
-      if (lists(hints_.exclude, kernel->name)) return "a kernel of it is excluded";
+      if (is_excluded(kernel->name)) return "a kernel of it is excluded";
     if (left_.owner && !has(backend, left_.owner)) return "it does not have the image";
     if (refused_ >> (&backend - backends().data()) & 1) return "a launch of it would be larger than a driver takes";
     if (among == Backends::without_workspace && backends()[0].workspace.empty() && !backend.workspace.empty())
@@ -201,7 +207,12 @@ class Narrower {
       snprintf(text + used, sizeof text - used, "; %s: %s%s%s%s", backend.name, unserved.why,
                unserved.kernel ? " (" : "", unserved.kernel ? unserved.kernel->name : "", unserved.kernel ? ")" : "");
     }
-    return fail(Error::not_supported, "%s: its hints leave nothing that serves this call%s", info().name, text);
+    char variable[200] = "";
+    if (*exclusion()) snprintf(variable, sizeof variable, "AOTRITON_EXCLUDE=%s", exclusion());
+    const bool hinted = &hints_ != &kNoHints;
+    return fail(Error::not_supported, "%s: %s%s%s %s nothing that serves this call%s", info().name,
+                hinted ? "its hints" : "", hinted && *variable ? " and " : "", variable, hinted ? "leave" : "leaves",
+                text);
   }
 
   size_t bytes_of(const Candidate& candidate) {

@@ -5,8 +5,9 @@
 
 namespace aotriton::v2::inline abi1 {
 
-// Narrows what was dispatched for the call, which has hints. What was chosen stays where the hints allow it.
-// not_supported, with what is in the way of each backend, where those that must be followed leave nothing.
+// Narrows what was dispatched for the call, which has hints, or whose process leaves something out. What was chosen
+// stays where they allow it. not_supported, with what is in the way of each backend, where those that must be followed
+// leave nothing.
 // `survey` is the call's, and `refused` has the backends, as bits, of which a launch cannot be made.
 Error narrow(Survey& survey, Call& call, Backends among, By by, unsigned refused, Dispatch* dispatch) noexcept;
 

@@ -7,6 +7,7 @@
 
 #include "abi.h"
 #include "error.h"
+#include "exclusion.h"
 #include "explain.h"
 #include "load.h"
 #include "memo.h"
@@ -316,8 +317,8 @@ Error preload(Call& call, Stream stream) noexcept {
       Error error = plan_pieces(call, device.facts.place, among, &pieces);
       if (error == Error::success)
         error = each_part(call, pieces, [&](Call& part) { return load(part, device, among, stream); });
-      // Hints may leave nothing to a call without a workspace.
-      if (error == Error::not_supported && call.hints && among == Backends::without_workspace) break;
+      // Hints and what the process leaves out may leave nothing to a call without a workspace.
+      if (error == Error::not_supported && (call.hints || *exclusion()) && among == Backends::without_workspace) break;
       AOTRITON_TRY(error);
     }
     return Error::success;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "error.h"
+#include "exclusion.h"
 #include "narrow.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -348,7 +349,7 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
       among = Backends::all;  // what there is needs a workspace, which is then missed
       continue;
     }
-    if (call.hints) AOTRITON_TRY(narrow(survey, call, among, by, refused, dispatch));
+    if (call.hints || *exclusion()) AOTRITON_TRY(narrow(survey, call, among, by, refused, dispatch));
     const Misfit misfit = plan_launches(call, survey, dispatch);
     if (!misfit) return Error::success;
     if (!first) first = misfit;

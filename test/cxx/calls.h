@@ -2,13 +2,34 @@
 #pragma once
 
 #include <aotriton/flash.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <string>
 #include <vector>
 
 #include "check.h"
 #include "driver/recording.h"
 
 namespace aotriton::v2 {
+
+// What `body` writes to stderr.
+template <class Body>
+std::string captured(Body body) {
+  FILE* const file = tmpfile();
+  fflush(stderr);
+  const int before = dup(2);
+  dup2(fileno(file), 2);
+  body();
+  fflush(stderr);
+  dup2(before, 2);
+  close(before);
+  std::string text(static_cast<size_t>(ftell(file)), '\0');
+  rewind(file);
+  CHECK_EQ(fread(text.data(), 1, text.size(), file), text.size());
+  fclose(file);
+  return text;
+}
 
 inline void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 

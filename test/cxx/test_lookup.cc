@@ -1,6 +1,4 @@
 // Tables, tuning keys, explanations and the log line.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -14,24 +12,6 @@
 using namespace aotriton::v2;
 
 namespace {
-
-// What `body` writes to stderr.
-template <class Body>
-std::string captured(Body body) {
-  FILE* const file = tmpfile();
-  fflush(stderr);
-  const int before = dup(2);
-  dup2(fileno(file), 2);
-  body();
-  fflush(stderr);
-  dup2(before, 2);
-  close(before);
-  std::string text(static_cast<size_t>(ftell(file)), '\0');
-  rewind(file);
-  CHECK_EQ(fread(text.data(), 1, text.size(), file), text.size());
-  fclose(file);
-  return text;
-}
 
 Explanation explained(const Sizes& sizes, const char* arch = "sm_90", int multiprocessors = 0) {
   Explanation explanation;
