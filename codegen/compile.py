@@ -241,10 +241,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.allow_rebuilt:
         known = options.allow_rebuilt.read_text().split() if options.allow_rebuilt.is_file() else []
         options.allow_rebuilt.write_text("".join(f"{name}\n" for name in sorted({*known, *other})))
+    # What was checked are the binaries that were measured.
+    certificates = {one["name"]: one.get("certificates", []) for one in requests if one["name"] not in other}
     for row in packs:
         members = [images[name] for name in sorted({image["name"] for image in row["images"]})]
         try:
-            pack.write(options.out, row["family"], row["kernel"], row["arch"], members, options.compress == "zlib")
+            of = row["family"], row["kernel"], row["arch"]
+            pack.write(options.out, *of, members, options.compress == "zlib", certificates)
         except ValueError as error:
             print(f"\nerror: the image store is damaged: {error}", file=sys.stderr)
             return 1

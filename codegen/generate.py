@@ -28,6 +28,7 @@ from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
+from aotriton.rules.rows import Certificate
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,27 @@ def write(
     checksums: Mapping[str, str] | None = None,
     added: bool = False,
     models: Models | None = None,
+    certificates: Mapping[str, Sequence[Certificate]] | None = None,
 ) -> list[str]:
     """Writes the files of a build and removes those of the one before; returns the names of those that changed.
 
-    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with. ``added``: the
-    families are not the library's own, and register with it. ValueError where a functional has more images than an
+    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with;
+    ``certificates`` by image what their checks found. ``added``: the families are not the library's own, and register
+    with it. ValueError where a functional has more images than an
     index can name, or a description cannot be numbered; nothing is removed then.
     """
-    return write_parts([part(made, operators, checksums or {}, models)], operators, made.products, out, added)
+    return write_parts(
+        [part(made, operators, checksums or {}, models, certificates or {})], operators, made.products, out, added
+    )
 
 
-def part(made: Plan, operators: Sequence[Operator], checksums: Mapping[str, str], models: Models | None) -> Part:
+def part(
+    made: Plan,
+    operators: Sequence[Operator],
+    checksums: Mapping[str, str],
+    models: Models | None,
+    certificates: Mapping[str, Sequence[Certificate]],
+) -> Part:
     """The files that are these operators' own; ValueError as ``write`` says."""
     files: dict[str, str] = {}
 
@@ -87,7 +98,7 @@ def part(made: Plan, operators: Sequence[Operator], checksums: Mapping[str, str]
             add(f"{operator.name}.call.cc", render("call.cc", **values))
     functionals = sum(len(table.functionals) for table in made.tables)
     images = sum(len(table.images) for table in made.tables)
-    return Part(files, _packs(planned, checksums), functionals, images)
+    return Part(files, _packs(planned, checksums, certificates, made.products), functionals, images)
 
 
 def write_parts(
@@ -161,19 +172,47 @@ def _backends_source(operator: Operator, archs: Mapping[str, Sequence[OperatorPl
     return render("backends.cc", operator=operator, tables=tables)
 
 
-def _packs(tables: Sequence[TablePlan], checksums: Mapping[str, str]) -> list[dict[str, object]]:
-    """What the compile step must make: for each kernel and arch, the request of every image."""
+def _packs(
+    tables: Sequence[TablePlan],
+    checksums: Mapping[str, str],
+    certificates: Mapping[str, Sequence[Certificate]],
+    products: Mapping[str, Sequence[Product]],
+) -> list[dict[str, object]]:
+    """What the compile step must make: for each kernel and arch the request of every image, and its facts."""
+
+    def known(name: str, arch: str) -> dict[str, object]:
+        facts: dict[str, object] = {"measured_sha256": checksums[name]} if name in checksums else {}
+        if rows := certificate_rows(certificates.get(name, ()), products[arch]):
+            facts["certificates"] = rows
+        return facts
+
     return [
         {
             "family": table.kernel.family,
             "kernel": table.kernel.name,
             "arch": table.arch,
             "images": [
-                {"name": name, **request_of(spec)} | ({"measured_sha256": checksums[name]} if name in checksums else {})
-                for name, spec in table.images.items()
+                {"name": name, **request_of(spec)} | known(name, table.arch) for name, spec in table.images.items()
             ],
         }
         for table in tables
+    ]
+
+
+def certificate_rows(certificates: Sequence[Certificate], products: Sequence[Product]) -> list[dict[str, float]]:
+    """The certificates on these products as numbers, as ``Certificate`` of v2src/image.h has them."""
+    numbers = {product.name: number for number, product in enumerate(products)}
+    return [
+        {
+            "product": numbers[one.product],
+            "day": int(one.day.replace("-", "")),
+            "problems": one.problems,
+            "checks": one.checks,
+            "error": one.error,
+            "allowed": one.allowed,
+        }
+        for one in certificates
+        if one.product in numbers
     ]
 
 
@@ -270,15 +309,18 @@ def _made(
     timings: dict[CellKey, dict[str, Timing]] = {}
     checksums: dict[str, str] = {}
     spills: dict[str, int] = {}
+    certificates: dict[str, list[Certificate]] = {}
     models = Models()
     if database:
         with TuningDatabase(database, readonly=True) as opened:
             winners, timings, checksums, spills = read(opened, family.kernels, products)
             models = models_in(opened, products)
+            certificates = opened.certificates()
     planned = plan(family.operators, products, coverage, winners, timings, spills, models)
     for name in rebuilt:
         checksums.pop(name, None)
-    return part(without_measured(planned, set(rebuilt)), family.operators, checksums, models)
+        certificates.pop(name, None)
+    return part(without_measured(planned, set(rebuilt)), family.operators, checksums, models, certificates)
 
 
 def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:

@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotriton.codegen.render import render, write_if_changed
 from aotriton.codegen.store import CompiledImage
-from aotriton.rules.checked import count, identifier, text
+from aotriton.rules.checked import count, identifier, relative, text
 
 LEVEL = 7  # of zlib: the highest takes five times as long, and saves a hundredth more
 ALIGNMENT = 16  # bytes, at which each image starts: drivers read an uncompressed one in place
 
 
-def write(out: Path, family: str, kernel: str, arch: str, images: Sequence[CompiledImage], compress: bool) -> None:
-    """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` in ``out``, where their content changed."""
+def write(
+    out: Path,
+    family: str,
+    kernel: str,
+    arch: str,
+    images: Sequence[CompiledImage],
+    compress: bool,
+    certificates: Mapping[str, Sequence[Mapping[str, float]]] | None = None,
+) -> None:
+    """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` in ``out``, where their content changed.
+
+    ``certificates``, by image, are rows of numbers as the image list has them.
+    """
     packed = bytearray()
     rows = []
+    listed: list[Mapping[str, float]] = []
     for image in images:
         _check(image)
         binary = image.binary
         stored = zlib.compress(binary, LEVEL) if compress else binary
-        rows.append({**image.metadata, "offset": len(packed), "size": len(stored), "unpacked_size": len(binary)})
+        own = [_certificate(image.name, row) for row in (certificates or {}).get(image.name, ())]
+        where = {"offset": len(packed), "size": len(stored), "unpacked_size": len(binary)}
+        rows.append({**image.metadata, **where, "first_certificate": len(listed), "certificates": len(own)})
+        listed += own
         packed += stored + bytes(-len(stored) % ALIGNMENT)
     stem = f"{kernel}.{arch}.images"
     write_if_changed(out / f"{stem}.bin", bytes(packed))
     values = {"family": family, "symbol": f"aotriton_v2_{family}_{kernel}_{arch}_images", "binary": f"{stem}.bin"}
-    write_if_changed(
-        out / f"{stem}.cc", render("images.cc", **values, alignment=ALIGNMENT, bytes=len(packed), images=rows)
-    )
+    source = render("images.cc", **values, alignment=ALIGNMENT, bytes=len(packed), images=rows, certificates=listed)
+    write_if_changed(out / f"{stem}.cc", source)
+
+
+def _certificate(image: str, row: Mapping[str, float]) -> dict[str, float]:
+    """The row; ValueError where it has what C++ cannot have."""
+    whole = {name: count(f"{image}: {name}", row[name]) for name in ("product", "problems", "checks", "day")}
+    return whole | {name: relative(f"{image}: {name}", row[name]) for name in ("error", "allowed")}
 
 
 def _check(image: CompiledImage) -> None:

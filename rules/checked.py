@@ -52,6 +52,20 @@ def time_us(column: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def relative(column: str, value: object) -> float:
+    """An error relative to what it is an error of."""
+    if type(value) not in (int, float) or not 0 <= value <= MOST:  # type: ignore[operator] # a NaN is not, either
+        raise ValueError(f"{column} is {value!r}, which is no relative error")
+    return float(value)  # type: ignore[arg-type]
+
+
+def day(column: str, value: object) -> str:
+    """The day of a time in ISO 8601."""
+    if not isinstance(value, str) or not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+        raise ValueError(f"{column} is {value!r}, which begins with no day")
+    return value[:10]
+
+
 def sha256(column: str, value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
         raise ValueError(f"{column} is {value!r}, which is no SHA-256")

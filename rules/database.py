@@ -26,6 +26,7 @@ from aotriton.rules.rows import (
     PHASES,
     PROVENANCES,
     STATUSES,
+    Certificate,
     Measurement,
     Model,
     Outcome,
@@ -349,6 +350,17 @@ class TuningDatabase:
                 " AND id IN (SELECT image FROM measurement WHERE status = 'ok') ORDER BY id"
             )
             return dict(self._read("image", rows.checksum, found))
+
+    def certificates(self) -> dict[str, list[Certificate]]:
+        """By image, what the checks of its results found on each product, the products by name."""
+        with self._errors():
+            found = self._db.execute(
+                "SELECT i.name, d.product, m.problem, s.started, m.status, ifnull(m.error, 0),"
+                " ifnull(m.tolerance, 0) FROM measurement m"
+                " JOIN image i ON i.id = m.image JOIN session s ON s.id = m.session JOIN device d ON d.id = s.device"
+                " WHERE m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL)"
+            )
+            return rows.certificates(self._read("measurement", rows.check, found))
 
     def record(self, *measurements: Measurement) -> None:
         """Appends the measurements, all of them or none. When it returns they are on disk."""

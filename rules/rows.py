@@ -127,6 +127,23 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Certificate:
+    """What checks of an image's results on a product found: none was wrong.
+
+    They are of so many ``problems``, the last one of the ``day``, in ISO 8601. ``error`` is the largest relative one
+    against a high-precision reference, ``allowed`` what the check that found it allows.
+    """
+
+    image: str
+    product: str
+    day: str
+    problems: int
+    checks: int
+    error: float
+    allowed: float
+
+
+@dataclass(frozen=True)
 class Searched:
     """A strategy's end on a problem, after so many trials. ``session`` as ``Outcome.session``."""
 
@@ -370,6 +387,29 @@ def facts(row: Sequence[object]) -> tuple[str, tuple[str, int, int]]:
 def checksum(row: Sequence[object]) -> tuple[str, str]:
     """An image and its SHA-256; as ``winner``."""
     return checked.identifier("name", row[0]), checked.sha256("sha256", row[1])
+
+
+def check(row: Sequence[object]) -> tuple[str, str, int, str, str, float, float]:
+    """Image, product, problem, its session's start, status, error and tolerance of a measurement; as ``winner``."""
+    image, product, problem, started, status, error, tolerance = row
+    named = checked.identifier("name", image), checked.text("product", product)
+    when = checked.count("problem", problem), checked.day("started", started), checked.text("status", status)
+    return *named, *when, checked.relative("error", error), checked.relative("tolerance", tolerance)
+
+
+def certificates(checks: Iterable[tuple[str, str, int, str, str, float, float]]) -> dict[str, list[Certificate]]:
+    """By image, its certificate on each product where no check was wrong; the checks as ``check`` has them."""
+    found: dict[tuple[str, str], list[tuple[int, str, str, float, float]]] = {}
+    for image, product, *rest in checks:
+        found.setdefault((image, product), []).append(tuple(rest))  # type: ignore[arg-type]
+    made: dict[str, list[Certificate]] = {}
+    for (image, product), own in sorted(found.items()):
+        if any(status != "ok" for _, _, status, _, _ in own):
+            continue
+        problems, day = len({problem for problem, *_ in own}), max(day for _, day, *_ in own)
+        error, allowed = max((error, allowed) for *_, error, allowed in own)
+        made.setdefault(image, []).append(Certificate(image, product, day, problems, len(own), error, allowed))
+    return made
 
 
 def sound(measurement: Measurement) -> Measurement:

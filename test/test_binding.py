@@ -435,17 +435,58 @@ def test_explanations_are_those_of_the_program(name: str, arch: str, product: st
             assert list(choice) == list(other), "the same facts, in the same order"
             times = ("median_us", "low_us", "high_us", "total_us", "bin_median_us")
             times += ("predicted_us", "predicted_total_us", "predicted_error")
-            timed = (*times, "runners_up", "backends")
+            timed = (*times, "runners_up", "backends", "certificate")
             assert [choice[field] for field in choice if field not in timed] == [
                 other[field] for field in other if field not in timed
             ]
             for field in times:
                 assert choice[field] == pytest.approx(other[field], rel=1e-5)
+            assert choice["certificate"] is None or arch == "sm_90"
+            if choice["certificate"]:
+                assert other["certificate"] == pytest.approx(choice["certificate"], rel=1e-5)
             for field in ("runners_up", "backends"):
                 for row, printed in zip(choice[field], other[field], strict=True):
                     assert list(row) == list(printed)
                     for field_of, fact in row.items():
                         assert printed[field_of] == (pytest.approx(fact, rel=1e-5) if "_us" in field_of else fact)
+
+
+def test_each_image_has_a_certificate_or_says_that_it_has_none() -> None:
+    """--certificates has every image of --list once, alike as text and JSON; --op, --arch and --device leave some."""
+    program = from_ctest("AOTRITON_EXPLAIN")
+
+    def told(*options: str) -> str:
+        return subprocess.run([program, *options], capture_output=True, text=True, check=True).stdout
+
+    images = json.loads(told("--certificates", "--json"))
+    kernels = {
+        (kernel["kernel"], kernel["arch"]): kernel["images"]
+        for operator in json.loads(told("--list", "--json"))["operators"]
+        for backend in operator["backends"]
+        for kernel in backend["kernels"]
+    }
+    assert len({image["image"] for image in images}) == len(images) == sum(kernels.values())
+    checked = [image for image in images if image["certificates"]]
+    assert {image["arch"] for image in checked} == {"sm_90"}, "nobody has run what is for gfx942"
+    text = told("--certificates").splitlines()
+    for image in checked:
+        for one in image["certificates"]:
+            assert 0 <= one["error"] <= one["allowed"]
+            problems = f"{one['problems']} problem{'s' if one['problems'] > 1 else ''}"
+            numbers = f"error {one['error']:.2g}, allowed {one['allowed']:.2g}"
+            assert f"  {image['image']} checked on {one['product']}, {one['day']}, by {problems}: {numbers}" in text
+    assert len([line for line in text if line.endswith(" compiled only")]) == len(images) - len(checked)
+    assert text[-1] == f"{len(images)} images, of which {len(checked)} were checked"
+    for options, kept in (
+        (["--op", "gemm"], [image for image in images if image["kernel"].startswith("gemm")]),
+        (["--arch", "gfx942"], [image for image in images if image["arch"] == "gfx942"]),
+    ):
+        assert json.loads(told("--certificates", "--json", *options)) == kept
+    on_h200 = json.loads(told("--certificates", "--json", "--device", "h200"))
+    assert {one["product"] for image in on_h200 for one in image["certificates"]} == {"NVIDIA H200"}
+    done = subprocess.run([program, "--certificates", "--arch", "sm_1"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown arch sm_1" in done.stderr
 
 
 def test_an_explanation_tells_the_call_from_what_was_measured() -> None:

@@ -588,6 +588,7 @@ def test_a_build_insists_on_what_was_measured(tmp_path: Path) -> None:
     listed = json.loads((tree.out / "images.json").read_text())
     (row,) = listed["packs"][0]["images"]
     row["measured_sha256"] = "0" * 64
+    row["certificates"] = [{"product": 0, "day": 20261124, "problems": 1, "checks": 1, "error": 0.5, "allowed": 0.75}]
     (tree.out / "images.json").write_text(json.dumps(listed))
     few = (
         "import sys; from aotriton.codegen import compile, pool; pool.TRIES = compile.TRIES = 3\n"
@@ -607,3 +608,6 @@ def test_a_build_insists_on_what_was_measured(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert rebuilt.read_text().split() == sorted(["another", row["name"]])
     assert len(list(tree.out.glob("*.images.*"))) == 2
+    (source,) = tree.out.glob("*.images.cc")
+    assert "20261124" not in source.read_text(), "another binary was checked"
+    row["measured_sha256"] = hashlib.sha256(next(tree.store.rglob("*.cubin")).read_bytes()).hexdigest()

@@ -18,6 +18,7 @@ import pytest
 from aotriton.rules import database as module
 from aotriton.rules.binning import TuningKey, bin_text
 from aotriton.rules.database import (
+    Certificate,
     Measurement,
     Model,
     Product,
@@ -91,6 +92,28 @@ def test_medians_prefer_the_race_and_the_latest_session(path: Path) -> None:
         database.record(Measurement(row, images[3], one, "sweep", "wrong", error=0.5, tolerance=0.01))
         assert medians(database) == {("T=bf16", BIN): {"BLOCK_M=0": 11.0, "BLOCK_M=1": 13.0}}
         assert database.outcomes("gfx942", "attn_fwd") == []
+
+
+def test_certificates_are_of_checks(path: Path) -> None:
+    """By image and product: the last day, how many problems and checks, the largest error and what was allowed there.
+
+    A time without a check does not count, and an image that was wrong once has no certificate.
+    """
+    with TuningDatabase(path) as database:
+        one, two = begin(database), begin(database)
+        problems = problem(database, heads=4), problem(database, heads=8)
+        images = [database.image_id(f"image_{number}", f"BLOCK_M={number}") for number in range(4)]
+        for image in images[:3]:
+            database.record(Measurement(problems[0], image, one, "sweep", "ok", 10.0, [10.0], 0.002, 0.004))
+        database.record(Measurement(problems[0], images[0], one, "race", "ok", 10.0, [10.0]))
+        database.record(Measurement(problems[1], images[0], one, "sweep", "ok", 10.0, [10.0], 0.003, 0.005))
+        database.record(Measurement(problems[1], images[0], two, "sweep", "ok", 10.0, [10.0], 0.001, 0.006))
+        database.record(Measurement(problems[1], images[1], two, "sweep", "wrong", error=0.5, tolerance=0.01))
+        database.record(Measurement(problems[1], images[2], two, "race", "wrong", detail="it wrote over its inputs"))
+        database.record(Measurement(problems[1], images[3], two, "race", "ok", 10.0, [10.0]))
+        day = max(session.started for session in database.sessions())[:10]
+        product = database.sessions()[0].product
+        assert database.certificates() == {"image_0": [Certificate("image_0", product, day, 2, 3, 0.003, 0.005)]}
 
 
 def test_medians_never_mix_shapes(path: Path) -> None:

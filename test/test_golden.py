@@ -12,17 +12,19 @@ from toy.rules import OPERATOR
 from toy_database import OTHER, database, modelled, on_another, usual, with_fast, with_split
 
 from aotriton.codegen import pack
-from aotriton.codegen.generate import main, write
+from aotriton.codegen.generate import certificate_rows, main, write
 from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
 from aotriton.rules import target
 from aotriton.rules.database import Product
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.rows import Certificate
 
 ROOT = Path(__file__).resolve().parent.parent
 
 GOLDEN = Path(__file__).parent / "golden"
+CERTIFICATE = Certificate("", OTHER, "2026-11-24", 12, 20, 0.0021, 0.0047)
 COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", f"-I{ROOT}/v2src")
 
 
@@ -38,7 +40,13 @@ def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"
 
 
 def written(made: Plan, out: Path, added: bool = False) -> list[str]:
-    return write(made, [OPERATOR], out, added=added, models=modelled(made.products))
+    kept = {name: [CERTIFICATE] for table in made.tables for name in certified(table)}
+    return write(made, [OPERATOR], out, added=added, models=modelled(made.products), certificates=kept)
+
+
+def certified(table: TablePlan) -> list[str]:
+    """The images that have a certificate."""
+    return list(table.images)[1:3] if table.arch == "sm_90" else []
 
 
 def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: bool) -> None:
@@ -62,7 +70,9 @@ def packed(tables: tuple[TablePlan, ...], out: Path, folder: Path, compress: boo
                 "spills": 0,
             }
             images.append(CompiledImage(name, metadata, path))
-        pack.write(out, table.kernel.family, table.kernel.name, table.arch, images, compress)
+        rows = certificate_rows([CERTIFICATE], [Product(OTHER, "sm_90", 78)])
+        kept = {name: rows for name in certified(table)}
+        pack.write(out, table.kernel.family, table.kernel.name, table.arch, images, compress, kept)
 
 
 def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: bool) -> None:

@@ -22,6 +22,7 @@ from aotriton.tune.fit import FEWEST
 from aotriton.tune.measure import interval
 
 DATABASE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
+LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
 MOST_ERROR = 0.15  # of a model, in the median
 MOST_LUCK = 1.1  # of a sweep, against a race of others
 
@@ -257,3 +258,17 @@ def test_every_sample_times_its_first_backend(content: Content) -> None:
     for _, one in content.samples:
         first = OPERATORS[one.operator].backends[0].name
         assert any(timing.backend == first for timing in one.timings), one
+
+
+def test_certificates_are_within_what_is_allowed() -> None:
+    """Every measured winner has one, and errors are within their tolerance. What was never run has none."""
+    with TuningDatabase(DATABASE, readonly=True) as database:
+        certificates = database.certificates()
+        winners = {row.image for row in database.winners() if row.provenance == "measured"}
+    assert winners
+    assert not winners - certificates.keys(), "every measured winner was checked"
+    for one in (one for own in certificates.values() for one in own):
+        assert 0 <= one.error <= one.allowed
+        assert one.error <= LARGEST_ERROR
+        assert 1 <= one.problems <= one.checks
+        assert one.product.startswith("NVIDIA ")

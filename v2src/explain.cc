@@ -106,6 +106,15 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.high_us = evidence.high_us;
   choice.runners_up = evidence.runners_up.data();
   choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
+  choice.certificate_product = "";
+  if (const Certificate* const certificate = certificate_of(*entry.image, dispatch.place.product)) {
+    choice.certificate_product = products(dispatch.place.arch)[certificate->product].name;
+    choice.certificate_checks = certificate->checks;
+    choice.certificate_problems = certificate->problems;
+    choice.certificate_day = static_cast<int32_t>(certificate->day);
+    choice.certificate_error = certificate->error;
+    choice.certificate_allowed = certificate->allowed;
+  }
   choice.backend = backends[dispatch.backend].name;
   choice.hint_count = static_cast<int32_t>(dispatch.hint_count);
   std::copy_n(dispatch.hints, dispatch.hint_count, choice.hints);
@@ -187,6 +196,10 @@ const BackendState& chosen_state(const KernelChoice& choice) noexcept {
   int i = 0;
   while (i + 1 < choice.backend_count && strcmp(choice.backends[i].name, choice.backend)) ++i;
   return choice.backend_states[i];
+}
+
+void format_day(int64_t day, char* text, size_t size) noexcept {
+  snprintf(text, size, "%04" PRId64 "-%02" PRId64 "-%02" PRId64, day / 10000, day / 100 % 100, day % 100);
 }
 
 void format_time(double us, char* text, size_t size) noexcept {

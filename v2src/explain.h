@@ -34,6 +34,9 @@ inline const char* provenance_of(const KernelChoice& choice) noexcept {
 // Microseconds in the unit that suits: "12.34 us", "1.234 ms".
 void format_time(double us, char* text, size_t size) noexcept;
 
+// A day such as 20261124 as 2026-11-24.
+void format_day(int64_t day, char* text, size_t size) noexcept;
+
 // The choice on one short line of at most `size` bytes, without a newline: what the log prints.
 void format_line(const KernelChoice& choice, char* line, size_t size) noexcept;
 

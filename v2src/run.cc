@@ -59,6 +59,12 @@ constexpr Field kChoiceFields[] = {
     AOTRITON_FIELD(aotriton_kernel_choice, hints),
     AOTRITON_FIELD(aotriton_kernel_choice, hint_count),
     AOTRITON_FIELD(aotriton_kernel_choice, pieces),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_product),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_checks),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_problems),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_day),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_error),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_allowed),
 };
 static_assert(are_all(kChoiceFields, sizeof(aotriton_kernel_choice)));
 

@@ -26,6 +26,7 @@ constinit Image scale_rows_gfx942_30e9b0031bd5a581{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -42,6 +43,7 @@ constinit Image scale_rows_gfx942_3136bb1e73d65cea{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -58,6 +60,7 @@ constinit Image scale_rows_gfx942_351ce8a440b5b4e0{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -74,6 +77,7 @@ constinit Image scale_rows_gfx942_a6bf54a1887ce06e{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -90,6 +94,7 @@ constinit Image scale_rows_gfx942_c55f7d7900be4e99{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -106,6 +111,7 @@ constinit Image scale_rows_gfx942_d09e037aa2218735{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -122,6 +128,7 @@ constinit Image scale_rows_gfx942_efb76c0b38414c63{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -138,6 +145,7 @@ constinit Image scale_rows_gfx942_fea99e3af58cefad{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 

@@ -13,6 +13,11 @@ extern "C" const unsigned char aotriton_v2_toy_scale_rows_sm_90_images[1712];
 
 namespace aotriton::v2::inline abi1::toy {
 
+static constexpr Certificate certificates[] = {
+    {0, 12, 20, 20261124, 0.0021f, 0.0047f},
+    {0, 12, 20, 20261124, 0.0021f, 0.0047f},
+};
+
 // T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general
 // BLOCK_M=64 num_warps=4: 64 registers, 0 spilled
 constinit Image scale_rows_sm_90_03480891f9f02239{
@@ -26,6 +31,7 @@ constinit Image scale_rows_sm_90_03480891f9f02239{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -43,6 +49,7 @@ constinit Image scale_rows_sm_90_05b7f0feb675c5ad{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_05b7f0feb675c5ad_descriptors,
+    .certificates = {certificates + 0, 1},
     .handles = {},
 };
 
@@ -59,6 +66,7 @@ constinit Image scale_rows_sm_90_0ff3b7509c862eb3{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {certificates + 1, 1},
     .handles = {},
 };
 
@@ -75,6 +83,7 @@ constinit Image scale_rows_sm_90_2505657389aed5d7{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -91,6 +100,7 @@ constinit Image scale_rows_sm_90_26e61271d160a8e6{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -107,6 +117,7 @@ constinit Image scale_rows_sm_90_311a8cf5ac03149a{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -124,6 +135,7 @@ constinit Image scale_rows_sm_90_7192a0dd9e4e0cd3{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_7192a0dd9e4e0cd3_descriptors,
+    .certificates = {},
     .handles = {},
 };
 
@@ -141,6 +153,7 @@ constinit Image scale_rows_sm_90_7227db39861912c3{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_7227db39861912c3_descriptors,
+    .certificates = {},
     .handles = {},
 };
 
@@ -158,6 +171,7 @@ constinit Image scale_rows_sm_90_7611f2ad5f207389{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_7611f2ad5f207389_descriptors,
+    .certificates = {},
     .handles = {},
 };
 
@@ -174,6 +188,7 @@ constinit Image scale_rows_sm_90_76ce49d4f9eab329{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -190,6 +205,7 @@ constinit Image scale_rows_sm_90_79a8c1e79e4af129{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -207,6 +223,7 @@ constinit Image scale_rows_sm_90_97f924336320a415{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_97f924336320a415_descriptors,
+    .certificates = {},
     .handles = {},
 };
 
@@ -224,6 +241,7 @@ constinit Image scale_rows_sm_90_c61cbf85287ea606{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_c61cbf85287ea606_descriptors,
+    .certificates = {},
     .handles = {},
 };
 
@@ -240,6 +258,7 @@ constinit Image scale_rows_sm_90_e37282ebb67792d0{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 
@@ -257,6 +276,7 @@ constinit Image scale_rows_sm_90_e3c1ff207a604c62{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_sm_90_e3c1ff207a604c62_descriptors,
+    .certificates = {},
     .handles = {},
 };
 

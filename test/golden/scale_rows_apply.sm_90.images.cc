@@ -27,6 +27,7 @@ constinit Image scale_rows_apply_sm_90_fdfcfb27840ec7cf{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_apply_sm_90_fdfcfb27840ec7cf_descriptors,
+    .certificates = {},
     .handles = {},
 };
 

@@ -27,6 +27,7 @@ constinit Image scale_rows_fast_sm_90_71a39629847404f9{
     .threads = 128,
     .descriptor_count = 1,
     .descriptors = scale_rows_fast_sm_90_71a39629847404f9_descriptors,
+    .certificates = {},
     .handles = {},
 };
 

@@ -26,6 +26,7 @@ constinit Image scale_rows_weigh_sm_90_822507cb2e9b312c{
     .threads = 128,
     .descriptor_count = 0,
     .descriptors = nullptr,
+    .certificates = {},
     .handles = {},
 };
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "explain.h"
+#include "explain_main/certificate.h"
 #include "explain_main/format.h"
 #include "explain_main/print.h"
 
@@ -54,6 +55,12 @@ void print_kernel(const KernelChoice& choice) {
   printf("\"flops\": %.17g, \"bin_image\": %s, \"bin_psels\": %s, \"bin_copts\": %s, \"bin_median_us\": %.6g, ",
          choice.flops, quoted(choice.bin_image).c_str(), quoted(choice.bin_psels).c_str(),
          quoted(choice.bin_copts).c_str(), static_cast<double>(choice.bin_median_us));
+  printf("\"certificate\": %s, ",
+         choice.certificate_problems
+             ? certificate_json(choice.certificate_product, choice.certificate_day, choice.certificate_problems,
+                                choice.certificate_checks, choice.certificate_error, choice.certificate_allowed)
+                   .c_str()
+             : "null");
   printf("\"pieces\": %" PRId64 ", \"hints\": {", choice.pieces);
   for (int i = 0; i < choice.hint_count; ++i)
     printf("%s%s: {\"honoured\": %s, \"why\": %s}", i ? ", " : "", quoted(choice.hints[i].name).c_str(),

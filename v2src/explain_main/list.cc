@@ -177,6 +177,8 @@ std::string names_of(const std::vector<Listed>& archs, bool json) {
   return names;
 }
 
+}  // namespace
+
 int unknown_arch(const std::string& arch, std::span<const char* const> all) {
   std::string names;
   for (const char* one : all) names += (names.empty() ? "" : ", ") + std::string(one);
@@ -184,8 +186,6 @@ int unknown_arch(const std::string& arch, std::span<const char* const> all) {
           arch.c_str(), names.c_str());
   return 2;
 }
-
-}  // namespace
 
 int list(const Options& options) {
   const std::span<const char* const> all = arch_names();

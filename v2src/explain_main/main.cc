@@ -11,6 +11,7 @@ using namespace aotriton::v2;
 
 int main(int count, char** arguments) {
   const explain_main::Options options(count, arguments);
+  if (options.certificates) return explain_main::certificates(options);
   if (options.list) return explain_main::list(options);
   std::vector<Explanation> explanations;
   int status = 0;

@@ -19,7 +19,7 @@ namespace {
 constexpr char kHelp[] =
     "usage: aotriton-explain --op OP --device NAME|--arch ARCH --dtype DTYPE [--SIZE N ...] [--SCALAR VALUE ...]\n"
     "                        [--multiprocessors N] [--hint NAME=VALUE ...] [--json]\n"
-    "       aotriton-explain --list [--op OP] [--device NAME] [--arch ARCH] [--json]\n"
+    "       aotriton-explain --list|--certificates [--op OP] [--device NAME] [--arch ARCH] [--json]\n"
     "\n"
     "Shows which kernels a call on contiguous tensors runs, and why; or what this build has. Needs no GPU.\n"
     "\n"
@@ -34,6 +34,8 @@ constexpr char kHelp[] =
     "once\n"
     "  --list                the operators of this build with their backends, kernels, functionals and bins; of one\n"
     "                        with --op each functional\n"
+    "  --certificates        each image of this build, with what checks of its results found and on which product, or\n"
+    "                        that it was compiled only\n"
     "  --json                print JSON\n"
     "  --version             print the version of the library\n"
     "  --help                print this\n"
@@ -133,7 +135,8 @@ Options::Options(int count, char** arguments) {
   for (int i = 1; i < count; ++i) {
     if (!strcmp(arguments[i], "--op")) request.op = i + 1 < count ? arguments[i + 1] : "--";
     if (!strncmp(arguments[i], "--op=", 5)) request.op = arguments[i] + 5;
-    list |= !strcmp(arguments[i], "--list");
+    certificates |= !strcmp(arguments[i], "--certificates");
+    list |= certificates || !strcmp(arguments[i], "--list");
   }
   if (request.op && !strncmp(request.op, "--", 2)) misuse("--op needs a value");
   if (!request.op && !list) misuse("--op is missing");
@@ -163,7 +166,7 @@ void Options::take(char** arguments, int count, int* place) {
   const bool of_call = !list && info;
   const bool flag =
       (of_call && transposed_operand(*info, name.c_str())) || (scalar && scalar->type == ScalarType::boolean);
-  if (option == "--json" || option == "--list") {
+  if (option == "--json" || option == "--list" || option == "--certificates") {
     if (word.joined) misuse(option + " takes no value");
     json |= option == "--json";
     return;
@@ -171,7 +174,7 @@ void Options::take(char** arguments, int count, int* place) {
   const bool general = option == "--op" || option == "--arch" || option == "--device" ||
                        (!list && (option == "--dtype" || option == "--multiprocessors" || option == "--hint"));
   if (!general && !flag && !scalar && !(of_call && is_size(*info, name)))
-    misuse("unknown option " + option + " of " + (list ? "--list" : info->name));
+    misuse("unknown option " + option + " of " + (certificates ? "--certificates" : list ? "--list" : info->name));
   if (flag) {
     add(option, name, word.joined ? number(option, word.value, 0, 1, true) : 1);
     return;

@@ -18,9 +18,10 @@ struct Options {
   };
 
   ExplainRequest request;              // without a place
-  const OperatorInfo* info = nullptr;  // null where --list is given without --op
+  const OperatorInfo* info = nullptr;  // null where what the build has is asked about without --op
   std::vector<Place> places;
-  bool json = false, list = false;
+  bool json = false, list = false;  // `list`: no call, but what the build has is asked about
+  bool certificates = false;        // of that, the images' certificates
 
   // Prints help or the version and exits where they are asked for; exits with status 2 where an option is wrong.
   Options(int count, char** arguments);

@@ -3,6 +3,8 @@
 
 #include <aotriton/explain.h>
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "explain_main/options.h"
@@ -15,5 +17,11 @@ void print_json(const std::vector<Explanation>& explanations);
 
 // What the build has, as --list asks for it; the exit status.
 int list(const Options& options);
+
+// The certificate of each image, as --certificates asks for them; the exit status.
+int certificates(const Options& options);
+
+// Says that the build has no such arch; the exit status.
+int unknown_arch(const std::string& arch, std::span<const char* const> all);
 
 }  // namespace aotriton::v2::explain_main

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "explain.h"
+#include "explain_main/certificate.h"
 #include "explain_main/format.h"
 #include "explain_main/print.h"
 
@@ -146,6 +147,11 @@ void print_kernel(const KernelChoice& choice, bool alone) {
   print_fact("image", choice.image);
   print_fact("psels", choice.psels);
   print_fact("copts", choice.copts);
+  print_fact("certificate",
+             choice.certificate_problems
+                 ? certificate_text(choice.certificate_product, choice.certificate_day, choice.certificate_problems,
+                                    choice.certificate_error, choice.certificate_allowed)
+                 : "compiled only");
   print_fact("provenance", std::string(provenance_of(choice)) + (*choice.source ? ", " : "") + choice.source);
   if (strcmp(choice.image, choice.bin_image)) {
     print_fact("bin's image", choice.bin_image);

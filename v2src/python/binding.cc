@@ -171,6 +171,14 @@ py::dict as_dict(const KernelChoice& choice) {
                              "refused_choice"_a = state.choice, "refused_value"_a = state.choice_value,
                              "predicted_us"_a = choice.backends_predicted_us[i]));
   }
+  py::object certificate = py::none();
+  if (choice.certificate_problems) {
+    char day[32];
+    format_day(choice.certificate_day, day, sizeof day);
+    certificate = py::dict("product"_a = choice.certificate_product, "day"_a = day,
+                           "problems"_a = choice.certificate_problems, "checks"_a = choice.certificate_checks,
+                           "error"_a = choice.certificate_error, "allowed"_a = choice.certificate_allowed);
+  }
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "product"_a = choice.product,
                   "exact_product"_a = choice.exact_product != 0, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "padding"_a = padding,
@@ -183,7 +191,7 @@ py::dict as_dict(const KernelChoice& choice) {
                   "predicted_us"_a = choice.predicted_us, "predicted_total_us"_a = choice.predicted_total_us,
                   "predicted_error"_a = choice.predicted_error, "model"_a = choice.model, "flops"_a = choice.flops,
                   "bin_image"_a = choice.bin_image, "bin_psels"_a = choice.bin_psels, "bin_copts"_a = choice.bin_copts,
-                  "bin_median_us"_a = choice.bin_median_us, "pieces"_a = choice.pieces,
+                  "bin_median_us"_a = choice.bin_median_us, "certificate"_a = certificate, "pieces"_a = choice.pieces,
                   "hints"_a = outcomes_of(std::span(choice.hints, static_cast<size_t>(choice.hint_count))));
 }
 

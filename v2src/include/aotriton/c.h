@@ -385,6 +385,15 @@ typedef struct aotriton_kernel_choice {
   int32_t hint_count;
   int64_t pieces; /* in which the call is made, one after the other, so that its workspace keeps a limit; usually 1. All
                      else is of the first one */
+  /* The image's certificate: what checks of its results against a high-precision reference found. On which product,
+   * this one where it was checked on it; empty where the image was compiled only, and all of these are 0. */
+  const char* certificate_product;
+  int64_t certificate_checks;
+  int32_t certificate_problems; /* that were checked, some more than once */
+  int32_t certificate_day;      /* of the last check: 20261124 */
+  float certificate_error;      /* the largest one, relative to the result, in the Frobenius norm */
+  float certificate_allowed; /* there: twice that of an ordinary implementation of the same dtype on the same data, and
+                                a little for results that are kept in fp32 */
 } aotriton_kernel_choice;
 
 /* What the call would run on `device`, a product such as "NVIDIA H200", or an arch such as "sm_90", in launch order;
