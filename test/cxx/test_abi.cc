@@ -255,6 +255,12 @@ TEST("a size that cuts a field of hints or of an explanation is refused, and one
       FIELD(Choice, hints),
       FIELD(Choice, hint_count),
       FIELD(Choice, pieces),
+      FIELD(Choice, certificate_product),
+      FIELD(Choice, certificate_checks),
+      FIELD(Choice, certificate_problems),
+      FIELD(Choice, certificate_day),
+      FIELD(Choice, certificate_error),
+      FIELD(Choice, certificate_allowed),
   };
   const Fwd p = fwd_call();
   check_sizes(of_choice, offsetof(Choice, arch), sizeof(Choice), "first element's size", [&](size_t size) {
