@@ -29,37 +29,38 @@ constexpr int kBatch = 200, kBatches = 101;
 int one;  // what all handles point at
 uint64_t context_id = 1;
 
-int do_contexts(void*, Contexts* contexts) {
+Status do_contexts(void*, Contexts* contexts) {
   void* const context = reinterpret_cast<void*>(context_id << 8);
   *contexts = {context, context, context_id};
-  return 0;
+  return {};
 }
-int do_properties(DeviceProperties* properties) {
+Status do_properties(DeviceProperties* properties) {
   std::strcpy(properties->arch, "sm_90");
   std::strcpy(properties->name, "NVIDIA H200");
   properties->multiprocessors = 132;
   properties->ordinal = 0;
   properties->memory = uint64_t{141} << 30;
-  return 0;
+  return {};
 }
 constexpr Driver kDriver = {
     .name = "nothing",
     .vendor = "cuda",
     .contexts = do_contexts,
-    .enter = [](void*) { return 0; },
-    .leave = [](void*) { return 0; },
+    .enter = [](void*) { return Status{}; },
+    .leave = [](void*) { return Status{}; },
     .properties = do_properties,
-    .primary_context = [](int, void** context) { return *context = &one, 0; },
-    .load_module = [](void** module, const void*) { return *module = &one, 0; },
-    .unload_module = [](void*) { return 0; },
-    .get_function = [](void** function, void*, const char*) { return *function = &one, 0; },
-    .set_max_shared = [](void*, uint32_t) { return 0; },
-    .is_capturing = [](void*, bool* capturing) { return *capturing = false, 0; },
-    .encode_tensor_map = [](TensorMap*, const TensorMapRequest&) { return 0; },
-    .replace_address = [](TensorMap*, void*) { return 0; },
-    .fill = [](void*, uint32_t, int64_t, int64_t, int64_t, int64_t, void*) { return 0; },
-    .launch = [](const Launch&) { return 0; },
-    .describe_error = [](int, char* text, size_t) { *text = '\0'; },
+    .primary_context = [](int, void** context) { return *context = &one, Status{}; },
+    .load_module = [](void** module, const void*) { return *module = &one, Status{}; },
+    .unload_module = [](void*) { return Status{}; },
+    .get_function = [](void** function, void*, const char*) { return *function = &one, Status{}; },
+    .set_max_shared = [](void*, uint32_t) { return Status{}; },
+    .is_capturing = [](void*, bool* capturing) { return *capturing = false, Status{}; },
+    .encode_tensor_map = [](TensorMap*, const TensorMapRequest&) { return Status{}; },
+    .replace_address = [](TensorMap*, void*) { return Status{}; },
+    .fill = [](void*, uint32_t, int64_t, int64_t, int64_t, int64_t, void*) { return Status{}; },
+    .launch = [](const Launch&) { return Status{}; },
+    .is_gone = nullptr,
+    .describe_error = [](Status, char* text, size_t) { *text = '\0'; },
 };
 
 void check(Error error) {

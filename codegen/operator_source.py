@@ -19,12 +19,15 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     for code, psels in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
-            rows.append((expressions[code], code, roots.get(code), _text(code, program, psels)))
+            # What has a step is not evaluated by itself, and of one instruction the interpreter is as fast.
+            compiled = code not in roots and len(code) > 1
+            rows.append((expressions[code], code, roots.get(code), compiled, _text(code, program, psels)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
         """The table of each arch, None where there is none."""
         return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in TARGETS]
 
+    guards = program.guards
     of_kernels = {kernel.name: existing(kernel.name, "table", tables) for kernel in program.kernels}
     return {
         "operator": operator,
@@ -38,6 +41,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
                 "program": kernel,
                 "tables": of_kernels[kernel.name],
                 "slots": sum(1 << slot for slot, _ in set(kernel.uses)),
+                "guard_bits": sum(1 << guards.index(one.condition) for one in kernel.guards),
                 "strided": sum(1 << slot for slot, strided in set(kernel.uses) if strided),
             }
             for kernel in program.kernels

@@ -28,6 +28,7 @@ DEPTH = 16  # of the C++ stack
     MAX_RANK,
     MAX_STEPS,
     MAX_CHOICES,
+    MAX_GUARDS,
 ) = (
     16,
     16,
@@ -39,6 +40,7 @@ DEPTH = 16  # of the C++ stack
     4,
     128,
     32,
+    64,
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
@@ -166,6 +168,11 @@ class OperatorProgram:
         return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
 
     @property
+    def guards(self) -> tuple[tuple[Code, ...], ...]:
+        """The conditions of the kernels' guards, each once."""
+        return tuple(dict.fromkeys(guard.condition for kernel in self.kernels for guard in kernel.guards))
+
+    @property
     def choices(self) -> tuple[ChoiceProgram, ...]:
         """The choices of such an expression, each once."""
         shared = set(self.shared)
@@ -250,6 +257,7 @@ class _Numbering:
         for what, count, most in (
             ("steps to choose", len(steps), MAX_STEPS),
             ("choices that kernels share", len(made.choices), MAX_CHOICES),
+            ("guards", len(made.guards), MAX_GUARDS),
         ):
             if count > most:
                 raise ValueError(f"{operator.name}: {count} {what}, and there is room for {most}")

@@ -198,7 +198,7 @@ def test_codes_and_types_are_in_the_order_of_cxx() -> None:
 
 def test_limits_are_those_of_cxx() -> None:
     """What does not fit in the runner's arrays is refused by the generator."""
-    assert constant("v2src/expression.cc", "kDepth") == program.DEPTH
+    assert constant("v2src/evaluate.h", "kStackDepth") == program.DEPTH
     assert constant("v2src/program.h", "kMaxOperands") == program.MAX_OPERANDS
     assert constant("v2src/program.h", "kMaxSizes") == program.MAX_SIZES
     assert constant("v2src/program.h", "kMaxScalars") == program.MAX_SCALARS

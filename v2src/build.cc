@@ -164,10 +164,12 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t pac
     ++rank;
   }
   const int index = descriptors_++;
-  void* const map = reserve(sizeof(TensorMap), alignof(TensorMap));
-  for (size_t i = 0; i < rank; ++i) put(static_cast<int32_t>(sizes[i]));
-  for (size_t i = 0; i < rank; ++i) put(strides[i]);
-  if (!map) return Error::success;  // `overflow_` is told at the end
+  const size_t begin = align_up(byte_count_, alignof(TensorMap));
+  if (!has_room(1 + 2 * rank, begin + sizeof(TensorMap) + 2 * rank * sizeof(int64_t))) return Error::success;
+  void* const map = bytes_ + begin;
+  note(begin, sizeof(TensorMap));
+  for (size_t i = 0; i < rank; ++i) append(static_cast<int32_t>(sizes[i]));
+  for (size_t i = 0; i < rank; ++i) append(strides[i]);
   if (index >= image.descriptor_count || image.descriptors[index].rank != rank)
     return fail(Error::damaged_image, "%s: descriptor %d is not as its description has it", image.name, index);
   if (!driver.encode_tensor_map)
@@ -193,7 +195,7 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t pac
     request.box[1] *= static_cast<uint32_t>(packed);
     request.box[2] /= static_cast<uint32_t>(packed);
   }
-  const int status = driver.encode_tensor_map(static_cast<TensorMap*>(map), request);
+  const Status status = driver.encode_tensor_map(static_cast<TensorMap*>(map), request);
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;
 }
 
@@ -209,22 +211,33 @@ void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
                                   of_workspace ? offsets_of_workspace_[slot] : 0};
 }
 
-void* Builder::reserve(size_t size, size_t alignment) noexcept {
-  const size_t begin = align_up(byte_count_, alignment);
-  if (made_.argument_count == kMaxArguments || begin + size > kernel_begin_ + kMaxKernelBytes ||
-      begin + size > kMaxBytes) {
-    overflow_ = true;
-    return nullptr;
-  }
-  offsets_[made_.argument_count] = begin;
-  sizes_[made_.argument_count++] = static_cast<uint16_t>(size);
+// Whether there is room for so many more arguments, which end at this byte. Where there is none that is told at the
+// end.
+bool Builder::has_room(size_t arguments, size_t end) noexcept {
+  const bool fits =
+      made_.argument_count + arguments <= kMaxArguments && end <= kernel_begin_ + kMaxKernelBytes && end <= kMaxBytes;
+  overflow_ |= !fits;
+  return fits;
+}
+
+// The next argument lies there. There is room for it.
+inline void Builder::note(size_t begin, size_t size) noexcept {
+  const size_t index = made_.argument_count++;
+  offsets_[index] = static_cast<uint32_t>(begin);
+  sizes_[index] = static_cast<uint16_t>(size);
   byte_count_ = static_cast<uint32_t>(begin + size);
-  return bytes_ + begin;
+}
+
+template <class Number>
+inline void Builder::append(Number number) noexcept {
+  const size_t begin = align_up(byte_count_, alignof(Number));
+  memcpy(bytes_ + begin, &number, sizeof number);
+  note(begin, sizeof number);
 }
 
 template <class Number>
 void Builder::put(Number number) noexcept {
-  if (void* place = reserve(sizeof number, alignof(Number))) memcpy(place, &number, sizeof number);
+  if (has_room(1, align_up(byte_count_, alignof(Number)) + sizeof number)) append(number);
 }
 
 Prepared* Builder::finish(Prepared* recycled) const noexcept {
@@ -275,7 +288,9 @@ Prepared* Builder::finish(Prepared* recycled) const noexcept {
   prepared->key = at(words, key.words, key.count);
   prepared->hints = key.hints ? at(hints, key.hints, 1) : nullptr;
   prepared->arguments = reinterpret_cast<void**>(begin + arguments);
-  for (size_t i = 0; i < made_.argument_count; ++i) prepared->arguments[i] = begin + storage + offsets_[i];
+  void** const places_of_arguments = prepared->arguments;
+  for (size_t i = 0, count = made_.argument_count; i < count; ++i)
+    places_of_arguments[i] = begin + storage + offsets_[i];
   prepared->places = at(places, places_, made_.place_count);
   prepared->sizes = at(sizes, sizes_, made_.argument_count);
   at(storage, bytes_, byte_count_);

@@ -47,7 +47,10 @@ class Builder {
   Error add_argument(const Call& call, const Argument& argument, const Image& image, const int64_t** number) noexcept;
   Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
   void note_place(const Call& call, size_t slot, bool map) noexcept;
-  void* reserve(size_t size, size_t alignment) noexcept;
+  bool has_room(size_t arguments, size_t end) noexcept;
+  void note(size_t begin, size_t size) noexcept;
+  template <class Number>
+  void append(Number number) noexcept;
   template <class Number>
   void put(Number number) noexcept;
 
@@ -61,7 +64,7 @@ class Builder {
   int descriptors_;  // that the kernel took so far
   bool overflow_;
   const size_t* offsets_of_workspace_;  // by slot
-  size_t offsets_[kMaxArguments];       // into bytes_
+  uint32_t offsets_[kMaxArguments];     // into bytes_
   uint16_t sizes_[kMaxArguments];
   PointerPlace places_[kMaxPlaces];
   alignas(64) unsigned char bytes_[kMaxBytes];

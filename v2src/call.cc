@@ -1,5 +1,6 @@
 #include "call.h"
 
+#include <algorithm>
 #include <bit>
 #include <cinttypes>
 #include <cmath>
@@ -60,9 +61,13 @@ class Checker {
 
   Error check_sizes(size_t slot) {
     const OperandInfo& operand = info_.slot(slot);
-    for (size_t i = 0; i < operand.dims.size(); ++i) {
-      const int64_t size = call_[slot].sizes[i];
-      const uint8_t number = operand.dims[i];
+    const std::span<const uint8_t> dims = operand.dims;
+    const int64_t* const sizes = call_[slot].sizes;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const int64_t size = sizes[i];
+      const uint8_t number = dims[i];
+      if (set_by_[number] && size == call_.sizes[number] && size > 0) [[likely]]
+        continue;
       if (size < 0)
         return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must not be negative", info_.name,
                     operand.name, dim_name(operand, i), size);
@@ -107,20 +112,29 @@ class Checker {
     const OperandInfo& operand = info_.slot(slot);
     const View& view = call_[slot];
     const size_t rank = operand.dims.size();
-    const bool contiguous = operand.layout == Layout::contiguous;
+    const int64_t *const sizes = view.sizes, *const strides = view.strides;
     int64_t elements = 1, reach = 1;  // all, and from the first to the last one
-    bool usual = true, apart = true;  // each dimension steps over all that narrower ones reach
+    int64_t negative = 0;             // its sign, where a size is not positive or a stride is negative
+    unsigned lost = 0, within = 0;    // numbers that overflow, dimensions that do not step over all that narrower reach
     for (size_t i = rank; i-- > 0;) {
-      const int64_t size = view.sizes[i], stride = view.strides[i];
-      int64_t span = 0;
-      usual &= size > 0 && stride >= 0 && (!contiguous || size == 1 || stride == elements);
-      usual &= !__builtin_mul_overflow(elements, size, &elements) && !__builtin_mul_overflow(size - 1, stride, &span);
-      apart &= size == 1 || stride >= reach;
-      usual &= !__builtin_add_overflow(reach, span, &reach);
+      const int64_t size = sizes[i], stride = strides[i];
+      int64_t span;
+      negative |= (size - 1) | stride;
+      lost |= static_cast<unsigned>(__builtin_mul_overflow(elements, size, &elements)) |
+              static_cast<unsigned>(__builtin_mul_overflow(size - 1, stride, &span));
+      within |= static_cast<unsigned>(size != 1) & static_cast<unsigned>(stride < reach);
+      lost |= static_cast<unsigned>(__builtin_add_overflow(reach, span, &reach));
     }
-    if (operand.layout == Layout::rows) usual &= view.sizes[rank - 1] == 1 || view.strides[rank - 1] == 1;
-    usual &= !__builtin_mul_overflow(reach, bytes_of(view.dtype), &call_.extents[slot]);
-    if (usual && (apart || !operand.written)) [[likely]]
+    bool usual = negative >= 0;
+    if (operand.layout == Layout::rows) usual &= sizes[rank - 1] == 1 || strides[rank - 1] == 1;
+    if (operand.layout == Layout::contiguous) {
+      int64_t wanted = 1;
+      for (size_t i = rank; i-- > 0;
+           wanted = static_cast<int64_t>(static_cast<uint64_t>(wanted) * static_cast<uint64_t>(sizes[i])))
+        usual &= sizes[i] == 1 || strides[i] == wanted;
+    }
+    lost |= static_cast<unsigned>(__builtin_mul_overflow(reach, bytes_of(view.dtype), &call_.extents[slot]));
+    if (usual && !lost && !(within && operand.written)) [[likely]]
       return Error::success;
     call_.extents[slot] = 0;
     return look_closely(slot);
@@ -195,7 +209,7 @@ uint32_t pattern_of(DType dtype, float value) {
 }
 
 // Fills dimensions `dim` to the last of `view`, from `data` on.
-int fill(const Driver& driver, Stream stream, const View& view, int rank, int dim, char* data, uint32_t pattern) {
+Status fill(const Driver& driver, Stream stream, const View& view, int rank, int dim, char* data, uint32_t pattern) {
   const int64_t bytes = bytes_of(view.dtype);
   const auto* sizes = view.sizes;
   if (rank - dim <= 2) {
@@ -203,9 +217,9 @@ int fill(const Driver& driver, Stream stream, const View& view, int rank, int di
     return driver.fill(data, pattern, bytes, sizes[rank - 1], rows, pitch, stream.handle);
   }
   for (int64_t i = 0; i < sizes[dim]; ++i)
-    if (const int status = fill(driver, stream, view, rank, dim + 1, data + i * view.strides[dim] * bytes, pattern))
+    if (const Status status = fill(driver, stream, view, rank, dim + 1, data + i * view.strides[dim] * bytes, pattern))
       return status;
-  return 0;
+  return {};
 }
 
 }  // namespace
@@ -224,13 +238,6 @@ const char* dtype_name(DType dtype) noexcept {
   return "unknown";
 }
 
-bool transposed(const OperandInfo& operand, const View& view) noexcept {
-  const size_t rank = operand.dims.size();
-  if (operand.layout != Layout::strided || rank < 2 || !view.sizes) return false;
-  const auto contiguous = [&](size_t dim) { return view.sizes[dim] == 1 || view.strides[dim] == 1; };
-  return !contiguous(rank - 1) && contiguous(rank - 2);
-}
-
 int64_t extent(const OperandInfo& operand, const View& view) noexcept {
   int64_t elements = 1;
   for (size_t i = 0; i < operand.dims.size(); ++i) {
@@ -245,22 +252,29 @@ int64_t extent(const OperandInfo& operand, const View& view) noexcept {
 
 Error check_call(Call& call, Data data, bool partial) noexcept { return Checker(call, data, partial).check(); }
 
-bool shape_workspace(Call& call, bool derived) noexcept {
+int64_t shape_tensor(Call& call, size_t slot) noexcept {
+  const OperandInfo& operand = call.info->slot(slot);
+  auto& [sizes, strides] = call.dims[slot];
+  int64_t elements = 1;
+  bool fits = true;
+  for (size_t i = operand.dims.size(); i-- > 0;) {
+    sizes[i] = call.sizes[operand.dims[i]];
+    strides[i] = elements;
+    fits &= !__builtin_mul_overflow(elements, sizes[i], &elements);
+  }
+  call.views[slot] = {nullptr, operand.dtype == DType::none ? call.dtype : operand.dtype, sizes, strides};
+  return fits ? elements : -1;
+}
+
+bool shape_workspace(Call& call) noexcept {
   const OperatorInfo& info = *call.info;
   bool fits = true;
   for (size_t slot = info.operands.size(); slot < info.slots(); ++slot) {
-    const OperandInfo& operand = info.slot(slot);
-    auto& [sizes, strides] = call.dims[slot];
-    bool known = true;
-    int64_t elements = 1;
-    for (size_t i = operand.dims.size(); i-- > 0;) {
-      known &= derived || operand.dims[i] < info.given_sizes;
-      sizes[i] = call.sizes[operand.dims[i]];
-      strides[i] = elements;
-      if (known && __builtin_mul_overflow(elements, sizes[i], &elements)) fits = false;
-    }
-    call.views[slot] = View::none();
-    if (known) call.views[slot] = {nullptr, operand.dtype == DType::none ? call.dtype : operand.dtype, sizes, strides};
+    const std::span<const uint8_t> dims = info.slot(slot).dims;
+    if (std::ranges::any_of(dims, [&](uint8_t dim) { return dim >= info.given_sizes; }))
+      call.views[slot] = View::none();
+    else
+      fits &= shape_tensor(call, slot) >= 0;
   }
   return fits;
 }
@@ -326,7 +340,7 @@ Error fill_results(const Call& call, const Driver& driver, Stream stream) noexce
     if (!rank || strides[rank - 1] != 1) sizes[rank] = strides[rank] = 1, ++rank;
     const View merged = {view.data, view.dtype, sizes, strides};
     const uint32_t pattern = pattern_of(view.dtype, operand.if_empty);
-    if (const int status = fill(driver, stream, merged, rank, 0, static_cast<char*>(view.data), pattern))
+    if (const Status status = fill(driver, stream, merged, rank, 0, static_cast<char*>(view.data), pattern))
       return driver_failure(driver, status, call.info->name, "fill a result");
   }
   return Error::success;

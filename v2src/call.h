@@ -72,12 +72,18 @@ const char* dtype_name(DType dtype) noexcept;
 inline constexpr int64_t kMapStrideLimit = int64_t{1} << 40;  // bytes: strides of a tensor map are smaller
 inline constexpr uintptr_t kWorkspaceAlignment = 256;         // bytes, of the workspace and of each tensor in it
 
+// `alignment` is a power of two.
 inline bool aligned_to(const void* data, uintptr_t alignment) noexcept {
-  return reinterpret_cast<uintptr_t>(data) % alignment == 0;
+  return (reinterpret_cast<uintptr_t>(data) & (alignment - 1)) == 0;
 }
 
 // Whether the last dimension but one of a strided operand is the contiguous one. A dimension of size 1 is if need be.
-bool transposed(const OperandInfo& operand, const View& view) noexcept;
+inline bool transposed(const OperandInfo& operand, const View& view) noexcept {
+  const size_t rank = operand.dims.size();
+  if (operand.layout != Layout::strided || rank < 2 || !view.sizes) return false;
+  const auto contiguous = [&](size_t dim) { return view.sizes[dim] == 1 || view.strides[dim] == 1; };
+  return !contiguous(rank - 1) && contiguous(rank - 2);
+}
 
 // Bytes from the first to the last element, of which there must be one, or -1 where that overflows.
 int64_t extent(const OperandInfo& operand, const View& view) noexcept;
@@ -87,9 +93,13 @@ int64_t extent(const OperandInfo& operand, const View& view) noexcept;
 // tensors may be, and derived sizes are what the caller has set.
 Error check_call(Call& call, Data data, bool partial = false) noexcept;
 
-// Makes the views of the workspace tensors, contiguous and without data, of those whose sizes are known: all but the
-// derived ones, or with `derived` all. False where one has more elements than 63 bits count.
-bool shape_workspace(Call& call, bool derived) noexcept;
+// Makes the view of a workspace tensor, contiguous and without data, whose sizes are known. Its elements, or -1 where
+// there are more than 63 bits count.
+int64_t shape_tensor(Call& call, size_t slot) noexcept;
+
+// The same of all workspace tensors, but for those that have a derived size, which are not given then. False where one
+// has more elements than 63 bits count.
+bool shape_workspace(Call& call) noexcept;
 
 // Whether so many bytes from one address on and from another one share any. Neither range is empty, or wraps.
 inline bool ranges_meet(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {

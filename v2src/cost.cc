@@ -30,31 +30,33 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
 // same for all images is worked out once.
 [[gnu::always_inline]] inline void write_terms(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) {
   const double share = 1 / work.multiprocessors;  // of a multiprocessor
-  const double row_tile = cost.row_tile, depth_tile = cost.depth_tile;
-  const double row_tiles = up(work.rows / row_tile);
-  const double across = work.outer * up(work.columns / cost.column_tile);
-  const double tiles = across * row_tiles * work.parts, steps = up(work.depth / depth_tile);
+  const double walks = work.repeat / work.parts;
+  const double row_tile = cost.row_tile.value, depth_tile = cost.depth_tile.value;
+  const double of_row_tile = cost.row_tile.inverse, of_depth_tile = cost.depth_tile.inverse;
+  const double row_tiles = up(work.rows * of_row_tile);
+  const double across = work.outer * up(work.columns * cost.column_tile.inverse);
+  const double tiles = across * row_tiles * work.parts, steps = up(work.depth * of_depth_tile);
   double walked = row_tiles * steps, longest = steps;
   if (work.form == growing) {
     const double grown = row_tile / work.packed;
-    const double below = std::min(row_tiles, down(work.depth / grown));
-    walked = grown / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps;
+    const double below = std::min(row_tiles, down(work.depth * (work.packed * of_row_tile)));
+    walked = grown * of_depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps;
     if (grown < depth_tile) walked += 0.5 * below;
-    longest = up(std::min(row_tiles * grown, work.depth) / depth_tile);
+    longest = up(std::min(row_tiles * grown, work.depth) * of_depth_tile);
   } else if (work.form == shrinking) {
-    const double reaching = std::min(row_tiles, up(work.depth / row_tile));
-    walked = (reaching * work.depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching;
+    const double reaching = std::min(row_tiles, up(work.depth * of_row_tile));
+    walked = (reaching * work.depth - row_tile * reaching * (reaching - 1) / 2) * of_depth_tile + 0.5 * reaching;
   }
-  longest = up(longest * work.repeat / work.parts);
+  longest = up(longest * walks);
   const double total = across * work.repeat * walked;
   const bool triangle = work.form == growing || work.form == shrinking;
-  const double slots = work.multiprocessors * cost.programs;
-  const double count = up(tiles * (1 / slots));
+  const double slots = work.multiprocessors * cost.programs.value, of_slots = share * cost.programs.inverse;
+  const double count = up(tiles * of_slots);
   const double tail = work.form == shrinking ? longest - total / std::max(tiles, 1.0) : 0;
-  double walk = triangle ? std::max(longest, total / slots + tail) : count * longest;
+  double walk = triangle ? std::max(longest, total * of_slots + tail) : count * longest;
   double packed = 0, packed_walk = 0;
   if (work.form == split) {
-    const double full = down(tiles / slots), left = tiles - full * slots;
+    const double full = down(tiles * of_slots), left = tiles - full * slots;
     const double splits =
         std::min({down(slots / std::max(left, 1.0)), kMostSplits, std::max(down(longest / kFewestSteps), 1.0)});
     if (left > 0 && splits > 1) {
@@ -62,10 +64,10 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
       packed = left * splits * share;
       packed_walk = left * share;
     }
-  } else if (cost.occupancy > 1) {
-    const double room = work.multiprocessors * cost.occupancy;
-    packed = up(tiles * (1 / room));
-    packed_walk = triangle ? std::max(longest, total / room + tail) : packed * longest;
+  } else if (cost.occupancy.value > 1) {
+    const double of_room = share * cost.occupancy.inverse;
+    packed = up(tiles * of_room);
+    packed_walk = triangle ? std::max(longest, total * of_room + tail) : packed * longest;
   }
   const double spread = total * share;
   terms[0] = 1;
@@ -80,7 +82,7 @@ double up(double value) { return value + (0.5 - kNoise) + kNoFractions - kNoFrac
   terms[9] = work.far * kTrafficUnit;
   terms[10] = work.slow * walk;
   terms[11] = work.slow * spread;
-  terms[12] = std::max(work.repeat / work.parts, 1.0) - 1;
+  terms[12] = std::max(walks, 1.0) - 1;
   terms[13] = terms[12] * terms[6];
 }
 

@@ -24,18 +24,25 @@ struct WorkOfCall {
   double multiprocessors;
 };
 
+// A whole number to divide by. Products with the inverse take a quarter of a quotient's time.
+struct Divisor {
+  double value, inverse;
+
+  constexpr Divisor(int32_t number = 0) noexcept : value(number), inverse(number ? 1.0 / number : 0) {}
+};
+
 // What is known of an image's speed on a product: its tile, and the fitted coefficients of the terms, in microseconds.
 struct Cost {
-  int32_t row_tile;  // 0: nothing is known
-  int32_t column_tile;
-  int32_t depth_tile;
-  int32_t programs;    // that the grid counts on for each multiprocessor
-  int32_t occupancy;   // programs that fit on one
+  Divisor row_tile;  // 0: nothing is known
+  Divisor column_tile;
+  Divisor depth_tile;
+  Divisor programs;    // that the grid counts on for each multiprocessor
+  Divisor occupancy;   // programs that fit on one
   float error;         // of the fit: the median relative one
   const char* source;  // whose model it is, where that is another functional's or product's
   float coefficients[kTerms];
 
-  bool known() const noexcept { return row_tile > 0; }
+  bool known() const noexcept { return row_tile.value > 0; }
 };
 
 // `value(expression, &number)` evaluates; false where it says so: a number does not fit in 63 bits.

@@ -45,7 +45,7 @@ Error add(const char* who, const Driver& driver, const Contexts& contexts, Devic
     return Error::success;
   }
   DeviceProperties properties = {};
-  if (const int status = driver.properties(&properties))
+  if (const Status status = driver.properties(&properties))
     return driver_failure(driver, status, who, "read the device's properties");
   int arch = -1;
   for (int i = 0; i < kArchCount; ++i)
@@ -77,12 +77,12 @@ Error enter_device(const char* who, Stream stream, Device* device, const Context
   Contexts& contexts = device->contexts;
   if (known)
     contexts = *known;
-  else if (const int status = driver.contexts(stream.handle, &contexts))
+  else if (const Status status = driver.contexts(stream.handle, &contexts))
     return driver_failure(driver, status, who, "say which device the stream is on");
   if (!contexts.of_stream)
     return fail(Error::no_context, "%s: no device is current: select one first, or pass a stream", who);
   if (contexts.of_stream != contexts.current)
-    if (const int status = driver.enter(contexts.of_stream))
+    if (const Status status = driver.enter(contexts.of_stream))
       return driver_failure(driver, status, who, "make the stream's device current");
   if (const Record* record = find(contexts)) {
     device->facts = record->facts;
@@ -94,7 +94,7 @@ Error enter_device(const char* who, Stream stream, Device* device, const Context
 
 Error leave_device(const char* who, const Device& device, Error error) noexcept {
   if (device.contexts.of_stream == device.contexts.current) return error;
-  const int status = device.driver->leave(device.contexts.current);
+  const Status status = device.driver->leave(device.contexts.current);
   if (!status || error != Error::success) return error;
   return driver_failure(*device.driver, status, who, "make the previous device current again");
 }

@@ -144,7 +144,7 @@ void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, K
 
 void add_call_facts(const Call& dispatched, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
   Call call(dispatched);
-  shape_workspace(call, false);  // as it was when backends were compared
+  shape_workspace(call);  // as it was when backends were compared
   Survey survey(call, dispatch.place);
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {

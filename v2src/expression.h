@@ -53,13 +53,6 @@ struct Step {
 inline constexpr size_t kMaxSteps = 128;
 inline constexpr uint8_t kNoStep = 255;
 
-// `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a psel or
-// the kernel's addressing counts, or choosing does not ask for it.
-struct Expression {
-  std::span<const Instruction> code;
-  uint8_t step = kNoStep;
-};
-
 // What an expression may ask for; null and 0 where it does not.
 struct Environment {
   const Call* call;
@@ -68,13 +61,26 @@ struct Environment {
   int addressing;
 };
 
+// Constant data as a function (evaluate.h): of an expression the value, of steps those of all. False where one does not
+// fit.
+using Compiled = bool (*)(const Environment& environment, int64_t* values) noexcept;
+
+// `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a psel or
+// the kernel's addressing counts, or choosing does not ask for it. `compiled`: of its code, or null.
+struct Expression {
+  std::span<const Instruction> code;
+  uint8_t step = kNoStep;
+  Compiled compiled = nullptr;
+};
+
 // False where a number does not fit in 63 bits, or a divisor is not positive.
 bool evaluate(const Expression& expression, const Environment& environment, int64_t* value) noexcept;
 
 // The values of an operator's steps for a call.
 class Values {
  public:
-  Values(std::span<const Step> steps, const Environment& environment) noexcept;
+  // `compiled`: of these steps, or null.
+  Values(std::span<const Step> steps, Compiled compiled, const Environment& environment) noexcept;
 
   // As evaluate() of an expression that has the step; false for kNoStep.
   bool get(uint8_t step, int64_t* value) const noexcept {

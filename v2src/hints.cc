@@ -150,7 +150,7 @@ std::string_view next_word(std::string_view* list, const char* separators) noexc
   return word;
 }
 
-bool lists(const char* list, std::string_view name) noexcept {
+bool lists_word(const char* list, const char* name) noexcept {
   std::string_view left = list;
   for (std::string_view word = next_word(&left, ","); !word.empty(); word = next_word(&left, ","))
     if (word == name) return true;

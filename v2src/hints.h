@@ -26,7 +26,9 @@ Error parse_hints(const char* text, aotriton_hints* hints) noexcept;
 // Takes the first word, up to one of `separators`, off a list. Empty where there is none left.
 std::string_view next_word(std::string_view* list, const char* separators) noexcept;
 
+bool lists_word(const char* list, const char* name) noexcept;
+
 // Whether a list with commas between its names has the name.
-bool lists(const char* list, std::string_view name) noexcept;
+inline bool lists(const char* list, const char* name) noexcept { return *list && lists_word(list, name); }
 
 }  // namespace aotriton::v2::inline abi1

@@ -9,6 +9,7 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
+constexpr auto kAlignment = static_cast<int64_t>(kWorkspaceAlignment);
 constexpr int64_t kMostPrograms[3] = {INT32_MAX, 65535, 65535};  // along x, y and z
 
 // Threads of all programs along x that the vendor's driver counts.
@@ -27,25 +28,49 @@ bool has_map(const OperandInfo& operand, const View& view) {
   return true;
 }
 
-}  // namespace
-
-Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
-               Workspace* workspace) noexcept {
+Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) {
   const Environment environment = {&call, psels, multiprocessors, 0};
   for (const DerivedSize& derived : backend.sizes)
     if (!evaluate(derived.value, environment, &call.sizes[derived.size])) return {Misfit::derived_size, derived.size};
-  constexpr auto kAlignment = static_cast<int64_t>(kWorkspaceAlignment);
-  bool fits = shape_workspace(call, true);
+  return {};
+}
+
+// Puts a tensor of so many elements behind what is used. False where that leaves 63 bits; -1 elements do.
+bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
+  *begin = (*used + kAlignment - 1) / kAlignment * kAlignment;
+  int64_t bytes;
+  return elements >= 0 && !__builtin_mul_overflow(elements, bytes_of(dtype), &bytes) &&
+         !__builtin_add_overflow(*begin, bytes, used) && *used <= INT64_MAX - kAlignment;
+}
+
+}  // namespace
+
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) noexcept {
+  if (derive_sizes(call, backend, psels, multiprocessors)) return SIZE_MAX;
+  int64_t begin, used = 0;
+  for (const uint8_t slot : backend.workspace) {
+    const OperandInfo& operand = call.info->slot(slot);
+    int64_t elements = 1;
+    for (const uint8_t dim : operand.dims)
+      if (__builtin_mul_overflow(elements, call.sizes[dim], &elements)) return SIZE_MAX;
+    if (!put_behind(elements, operand.dtype == DType::none ? call.dtype : operand.dtype, &begin, &used))
+      return SIZE_MAX;
+  }
+  return static_cast<size_t>(used);
+}
+
+Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+               Workspace* workspace) noexcept {
+  if (const Misfit misfit = derive_sizes(call, backend, psels, multiprocessors)) return misfit;
   int64_t used = 0;
   for (const uint8_t slot : backend.workspace) {
-    used = (used + kAlignment - 1) / kAlignment * kAlignment;
-    workspace->offsets[slot] = static_cast<size_t>(used);
+    int64_t begin;
+    const int64_t elements = shape_tensor(call, slot);
+    if (!put_behind(elements, call[slot].dtype, &begin, &used)) return {Misfit::workspace};
+    workspace->offsets[slot] = static_cast<size_t>(begin);
     // The workspace is yet to be checked: as a pointer the sum may be none.
     call.views[slot].data =
-        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(call.workspace) + static_cast<uintptr_t>(used));
-    const int64_t bytes = extent(call.info->slot(slot), call[slot]);
-    fits &= bytes >= 0 && !__builtin_add_overflow(used, bytes, &used) && used <= INT64_MAX - kAlignment;
-    if (!fits) return {Misfit::workspace};
+        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(call.workspace) + static_cast<uintptr_t>(begin));
   }
   workspace->bytes = static_cast<size_t>(used);
   if (!used)  // what has no bytes is nowhere, whichever workspace a call brings

@@ -33,6 +33,10 @@ struct Misfit {
   explicit operator bool() const noexcept { return what != none; }
 };
 
+// Bytes of workspace that the backend needs with these psels, of its kernel `psels_of`; the most there can be where
+// they do not fit in 63 bits. Sets the sizes that the backend derives.
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) noexcept;
+
 // Sets the sizes that the backend derives from these psels, of its kernel `psels_of`, and the views of its workspace
 // tensors, one behind the other.
 Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,

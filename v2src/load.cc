@@ -39,7 +39,7 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
   if (*function) return Error::success;
 
   bool capturing = false;
-  if (const int status = driver.is_capturing(stream.handle, &capturing))
+  if (const Status status = driver.is_capturing(stream.handle, &capturing))
     return driver_failure(driver, status, image.name, "say whether the stream is capturing");
   if (capturing)
     return fail(Error::not_loaded, "%s: not loaded, and the stream is capturing: call preload() before", image.name);
@@ -63,17 +63,17 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
   }
 
   void *module = nullptr, *found = nullptr;
-  if (const int status = driver.load_module(&module, binary))
+  if (const Status status = driver.load_module(&module, binary))
     return driver_failure(driver, status, image.name, "load the image");
   const char* what = "find the image's function";
-  int status = driver.get_function(&found, module, image.entry);
+  Status status = driver.get_function(&found, module, image.entry);
   if (!status && image.shared > kSharedWithoutOptIn) {
     what = "give the image its shared memory";
     status = driver.set_max_shared(found, image.shared);
   }
   if (status) {
     const Error error = driver_failure(driver, status, image.name, what);
-    driver.unload_module(module);
+    static_cast<void>(driver.unload_module(module));  // the first error is the one to tell
     return error;
   }
   handle->id.store(0, std::memory_order_release);
@@ -88,6 +88,16 @@ Error load_image_slow(const Device& device, Image& image, Stream stream, void** 
   return Error::success;
 }
 
+Error load_anew(const Device& device, Image& image, Stream stream, void** function) noexcept {
+  {
+    const std::lock_guard lock(slow_path());
+    for (ImageHandle* handle = image.handles.load(std::memory_order_relaxed); handle; handle = handle->next)
+      if (handle->id.load(std::memory_order_relaxed) == device.contexts.id && handle->function == *function)
+        handle->id.store(0, std::memory_order_release);
+  }
+  return load_image(device, image, stream, function);
+}
+
 Error unload_image(Image& image) noexcept {
   const std::lock_guard lock(slow_path());
   Error error = Error::success;
@@ -97,14 +107,14 @@ Error unload_image(Image& image) noexcept {
     if (error != Error::success || !owned->id) continue;
     const Driver* const used = driver();  // the one that loaded it
     Contexts contexts;
-    int status = used->contexts(nullptr, &contexts);
+    Status status = used->contexts(nullptr, &contexts);
     if (!status) status = used->enter(owned->context);
     if (status) {
       error = driver_failure(*used, status, image.name, "make the image's device current");
       continue;
     }
     status = used->unload_module(owned->module);
-    const int left = used->leave(contexts.current);
+    const Status left = used->leave(contexts.current);
     if (status || left) error = driver_failure(*used, status ? status : left, image.name, "unload the image");
   }
   return error;

@@ -22,6 +22,10 @@ inline Error load_image(const Device& device, Image& image, Stream stream, void*
   return *function ? Error::success : load_image_slow(device, image, stream, function);
 }
 
+// The same where the function that it had in the context is gone: another one, unless another thread has loaded it
+// since.
+Error load_anew(const Device& device, Image& image, Stream stream, void** function) noexcept;
+
 // Unloads the image from every context and forgets its handles. No launch of it may be under way.
 Error unload_image(Image& image) noexcept;
 

@@ -54,10 +54,7 @@ class Left final : public EntryFilter {
   // Bytes of workspace that the backend needs with the psels of this entry, of its kernel `psels_of`; the most there
   // can be where they do not fit in 63 bits.
   size_t bytes_of(const Entry& entry) const noexcept {
-    Workspace workspace;
-    const Misfit misfit = lay_out(call_, *backend, entry.psels, place_.multiprocessors, &workspace);
-    shape_workspace(call_, false);  // as dispatching has it
-    return misfit ? SIZE_MAX : workspace.bytes;
+    return workspace_bytes(call_, *backend, entry.psels, place_.multiprocessors);
   }
 
   const BackendInfo* backend = nullptr;  // whose entries are asked about
@@ -223,7 +220,7 @@ class Narrower {
   // A limit that nothing keeps leaves the backend that needs the least.
   void limit_workspace() {
     left_.limited = true;
-    dispatch_.limited = bytes_of(best_) > hints_.workspace_limit;
+    dispatch_.limited |= bytes_of(best_) > hints_.workspace_limit;
     if (pick(&best_)) return tell("workspace_limit", true, "");
     left_.limited = false;
     const char* refusals[kMaxBackends];
@@ -288,7 +285,24 @@ class Narrower {
   const char* refusals_[kMaxBackends];  // by backend; null where nothing speaks against it
 };
 
+bool follows_psels(const BackendInfo& backend) {
+  return std::ranges::any_of(backend.sizes, [](const DerivedSize& derived) {
+    return std::ranges::any_of(derived.value.code, [](const Instruction& one) { return one.code == Code::psel; });
+  });
+}
+
 }  // namespace
+
+unsigned beyond_limit(Call& call, int multiprocessors) noexcept {
+  unsigned beyond = 0;
+  for (size_t i = 0; i < call.info->backends.size(); ++i) {
+    const BackendInfo& backend = call.info->backends[i];
+    if (!backend.workspace.empty() && !follows_psels(backend) &&
+        workspace_bytes(call, backend, nullptr, multiprocessors) > call.hints->workspace_limit)
+      beyond |= 1u << i;
+  }
+  return beyond;
+}
 
 Error narrow(Survey& survey, Call& call, Backends among, By by, unsigned refused, Dispatch* dispatch) noexcept {
   return Narrower(survey, call, by, refused, *dispatch).narrow(among);

@@ -11,4 +11,7 @@ namespace aotriton::v2::inline abi1 {
 // `survey` is the call's, and `refused` has the backends, as bits, of which a launch cannot be made.
 Error narrow(Survey& survey, Call& call, Backends among, By by, unsigned refused, Dispatch* dispatch) noexcept;
 
+// The backends, as bits, whose workspace is beyond the limit of the call's hints whichever images they run.
+unsigned beyond_limit(Call& call, int multiprocessors) noexcept;
+
 }  // namespace aotriton::v2::inline abi1

@@ -60,20 +60,20 @@ int64_t step_of(const Call& whole, size_t slot, int64_t size) noexcept {
   return static_cast<int64_t>(static_cast<uint64_t>(size) * stride * bytes);
 }
 
-Error plan_pieces(Call& call, const Place& place, Backends among, Pieces* pieces) noexcept {
+Error plan_pieces(Call& call, const Place& place, Backends among, By by, Dispatch* whole, Pieces* pieces) noexcept {
   *pieces = {1, 0};
-  if (!call.hints || !call.hints->workspace_limited || call.info->cut == kNoNumber) return Error::success;
-  Dispatch found;
-  AOTRITON_TRY(dispatch(call, place, &found, among));
-  if (!found.limited) return Error::success;
-  const int64_t whole = call.sizes[call.info->cut];
-  bool kept = keeps_limit(found);
-  float best_us = found.predicted_us;
-  for (int64_t wanted = 2; wanted < 2 * whole; wanted *= 2) {
-    const int64_t size = (whole + wanted - 1) / wanted, count = (whole + size - 1) / size;
+  AOTRITON_TRY(dispatch(call, place, whole, among, by));
+  if (!whole->limited || call.info->cut == kNoNumber) return Error::success;
+  const int64_t length = call.sizes[call.info->cut];
+  bool kept = keeps_limit(*whole);
+  float best_us = whole->predicted_us;
+  for (int64_t wanted = 2; wanted < 2 * length; wanted *= 2) {
+    const int64_t size = (length + wanted - 1) / wanted, count = (length + size - 1) / size;
     if (count < 2 || !alike(call, size)) continue;
     Piece first(call, 0, size);
-    if (dispatch(first.call, place, &found, among) != Error::success || !keeps_limit(found)) continue;
+    Dispatch found;
+    if (dispatch(first.call, place, &found, Backends::within_limit, by) != Error::success || !keeps_limit(found))
+      continue;
     const float time = found.predicted_us * static_cast<float>(count);
     if (kept && !(time > 0 && best_us > 0 && time < best_us)) continue;
     kept = true;

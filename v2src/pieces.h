@@ -25,21 +25,27 @@ class Piece {
 // Bytes between an operand's data in one piece and in the next; 0 where the operand is not given, or not cut.
 int64_t step_of(const Call& whole, size_t slot, int64_t size) noexcept;
 
-// The pieces in which the checked call is predicted to take the least time within the limit; all of it at once where
-// there is no limit, or where it makes no difference. Errors as dispatch().
-Error plan_pieces(Call& call, const Place& place, Backends among, Pieces* pieces) noexcept;
+// Dispatches the checked call, and finds the pieces in which it is predicted to take the least time within the limit of
+// its hints; all of it at once where there is no limit, or where it makes no difference. Errors as dispatch().
+Error plan_pieces(Call& call, const Place& place, Backends among, By by, Dispatch* whole, Pieces* pieces) noexcept;
 
-// Runs step(part) -> Error for the call or, where it is in pieces, for the first one and for a last one of another
+// Runs step(part, dispatch) -> Error for a piece of the call.
+template <class Step>
+Error with_piece(const Call& call, int64_t begin, int64_t size, const Place& place, Step step) noexcept {
+  Piece piece(call, begin, size);
+  Dispatch found;
+  AOTRITON_TRY(dispatch(piece.call, place, &found, Backends::within_limit));
+  return step(piece.call, found);
+}
+
+// The same for the call as it was dispatched or, where it is in pieces, for the first one and for a last one of another
 // size.
 template <class Step>
-Error each_part(Call& call, const Pieces& pieces, Step step) noexcept {
-  if (pieces.count == 1) return step(call);
-  const int64_t whole = call.sizes[call.info->cut], rest = whole % pieces.size;
-  Piece first(call, 0, pieces.size);
-  AOTRITON_TRY(step(first.call));
-  if (!rest) return Error::success;
-  Piece last(call, whole - rest, rest);
-  return step(last.call);
+Error each_part(Call& call, const Place& place, const Dispatch& whole, const Pieces& pieces, Step step) noexcept {
+  if (pieces.count == 1) return step(call, whole);
+  const int64_t length = call.sizes[call.info->cut], rest = length % pieces.size;
+  AOTRITON_TRY(with_piece(call, 0, pieces.size, place, step));
+  return rest ? with_piece(call, length - rest, rest, place, step) : Error::success;
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "hints.h"
+#include "load.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -126,7 +127,7 @@ Error Prepared::place(void* const* pointers, void* own_workspace) noexcept {
       memcpy(arguments[one.argument], &wanted, sizeof wanted);
       continue;
     }
-    if (const int status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
+    if (const Status status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
       return driver_failure(*driver, status, info->name, "put an address into a tensor descriptor");
   }
   memcpy(data, pointers, info->operands.size() * sizeof(void*));
@@ -179,15 +180,8 @@ Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
   return Error::success;
 }
 
-Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
-  if (part) return launch_parts(contexts, stream);
-  if (contexts.of_stream != contexts.current)
-    if (const int status = driver->enter(contexts.of_stream))
-      return driver_failure(*driver, status, info->name, "make the stream's device current");
-  Error error = Error::success;
-  if (empty && info->fills_when_empty)
-    error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
-  for (size_t i = 0; i < launch_count && error == Error::success; ++i) {
+Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are_anew) noexcept {
+  for (size_t i = 0; i < launch_count; ++i) {
     const PreparedLaunch& one = launches[i];
     const Launch launch = {
         .function = one.function,
@@ -199,10 +193,29 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
         .sizes = sizes + one.first,
         .argument_count = one.count,
     };
-    if (const int status = driver->launch(launch)) error = driver_failure(*driver, status, one.image->name, "launch");
+    const Status status = driver->launch(launch);
+    if (!status) [[likely]]
+      continue;
+    if (i || are_anew || !driver->is_gone || !driver->is_gone(status))
+      return driver_failure(*driver, status, one.image->name, "launch");
+    for (size_t k = 0; k < launch_count; ++k)
+      AOTRITON_TRY(load_anew({driver, contexts, {}}, *launches[k].image, stream, &launches[k].function));
+    return launch_kernels(contexts, stream, true);
   }
+  return Error::success;
+}
+
+Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
+  if (part) return launch_parts(contexts, stream);
+  if (contexts.of_stream != contexts.current)
+    if (const Status status = driver->enter(contexts.of_stream))
+      return driver_failure(*driver, status, info->name, "make the stream's device current");
+  Error error = Error::success;
+  if (empty && info->fills_when_empty)
+    error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
+  if (error == Error::success) error = launch_kernels(contexts, stream);
   if (contexts.of_stream == contexts.current) return error;
-  const int status = driver->leave(contexts.current);
+  const Status status = driver->leave(contexts.current);
   if (!status || error != Error::success) return error;
   return driver_failure(*driver, status, info->name, "make the previous device current again");
 }

@@ -25,7 +25,7 @@ struct Key {
 };
 
 struct PreparedLaunch {
-  const Image* image;
+  Image* image;
   void* function;
   uint32_t grid[3];
   uint16_t first, count;  // of its arguments
@@ -97,6 +97,7 @@ class Prepared {
  private:
   Error check_pointers(void* const* pointers) const noexcept;
   Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
+  Error launch_kernels(const Contexts& contexts, Stream stream, bool are_anew = false) noexcept;
 };
 
 // A call with this key, these pointers and these extents.

@@ -84,6 +84,7 @@ struct KernelInfo {
   const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
   Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
+  uint64_t guard_bits = 0;                     // of the operator's guards those that are this kernel's
 };
 
 enum class Layout : uint8_t {
@@ -152,10 +153,12 @@ struct OperatorInfo {
   std::span<const BackendInfo> backends;         // the first one serves everything that the build covers
   std::span<const OperatorTable* const> tables;  // by arch; null: the first backend everywhere
   bool fills_when_empty;
-  std::span<const Step> steps;  // what choosing asks of a call
-  Expression flops;             // floating-point operations of a call; empty where nobody counts them
-  bool exact_cells;             // a call with all keys at representatives is the problem that was measured for its cell
-  uint8_t cut = kNoNumber;      // the size along which a call may be made in pieces; kNoNumber for none
+  std::span<const Step> steps;         // what choosing asks of a call
+  Compiled compiled_steps;             // of these; null: they are interpreted
+  std::span<const Expression> guards;  // of all kernels, each condition once
+  Expression flops;                    // floating-point operations of a call; empty where nobody counts them
+  bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
+  uint8_t cut = kNoNumber;  // the size along which a call may be made in pieces; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

@@ -88,12 +88,11 @@ bool launches_nothing(const Call& call) { return call.empty && (call.info->fills
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
 // A checked call in pieces.
-Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder) {
+Error build_parts(Call& call, const Device& device, const Dispatch& whole, const Pieces& pieces, Stream stream,
+                  Builder& builder) {
   Prepared* parts[2] = {};
   size_t made = 0;
-  Error error = each_part(call, pieces, [&](Call& part) {
-    Dispatch found;
-    AOTRITON_TRY(dispatch(part, device.facts.place, &found, backends_for(call)));
+  Error error = each_part(call, device.facts.place, whole, pieces, [&](const Call& part, const Dispatch& found) {
     AOTRITON_TRY(builder.prepare(part, device, found, stream));
     parts[made] = builder.finish();
     return parts[made++] ? Error::success : no_memory(call);
@@ -136,10 +135,8 @@ Groups missing_groups(const Call& call) {
   return groups;
 }
 
-// Loads what a part of a call needs.
-Error load(Call& part, const Device& device, Backends among, Stream stream) {
-  Dispatch found;
-  AOTRITON_TRY(dispatch(part, device.facts.place, &found, among));
+// Loads what a call needs that is dispatched.
+Error load(const Dispatch& found, const Device& device, Stream stream) {
   for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
     if (!found.plans[i].has_programs) continue;
     void* function;
@@ -150,10 +147,10 @@ Error load(Call& part, const Device& device, Backends among, Stream stream) {
 
 // The dispatch of a call, or of its first piece where it is in pieces.
 Error dispatch_first(Call& call, const Place& place, Backends among, By by, Dispatch* found, Pieces* pieces) {
-  AOTRITON_TRY(plan_pieces(call, place, among, pieces));
-  if (pieces->count == 1) return dispatch(call, place, found, among, by);
+  AOTRITON_TRY(plan_pieces(call, place, among, by, found, pieces));
+  if (pieces->count == 1) return Error::success;
   Piece first(call, 0, pieces->size);
-  AOTRITON_TRY(dispatch(first.call, place, found, among, by));
+  AOTRITON_TRY(dispatch(first.call, place, found, Backends::within_limit, by));
   for (size_t i = 0; i < found->hint_count; ++i)
     if (!strcmp(found->hints[i].name, "workspace_limit"))
       found->hints[i].why = "the call is made in pieces, one after the other";
@@ -167,10 +164,9 @@ Error build(Call& call, const Device& device, Stream stream, Builder& builder) {
     return Error::success;
   }
   Pieces pieces;
-  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), &pieces));
-  if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder);
   Dispatch found;
-  AOTRITON_TRY(dispatch(call, device.facts.place, &found, backends_for(call)));
+  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), By::time, &found, &pieces));
+  if (pieces.count > 1) return build_parts(call, device, found, pieces, stream, builder);
   return builder.prepare(call, device, found, stream);
 }
 
@@ -239,7 +235,7 @@ Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream str
                 "launch: %zu pointers are given, %s takes %zu: its operands' and the workspace", count, info.name,
                 wanted);
   Contexts contexts;
-  if (const int status = prepared->driver->contexts(stream.handle, &contexts))
+  if (const Status status = prepared->driver->contexts(stream.handle, &contexts))
     return driver_failure(*prepared->driver, status, "launch", "say which device the stream is on");
   if (contexts.id != prepared->context_id)
     return fail(Error::invalid_argument,
@@ -258,10 +254,9 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
     const Place& place = device.facts.place;
     const auto include = [&] {
       Pieces pieces;
-      AOTRITON_TRY(plan_pieces(call, place, Backends::all, &pieces));
-      return each_part(call, pieces, [&](Call& part) {
-        Dispatch found;
-        AOTRITON_TRY(dispatch(part, place, &found));
+      Dispatch whole;
+      AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &whole, &pieces));
+      return each_part(call, place, whole, pieces, [&](const Call&, const Dispatch& found) {
         *bytes = std::max(*bytes, found.workspace.bytes);
         return Error::success;
       });
@@ -287,10 +282,11 @@ Error supported(Call& call, Stream stream) noexcept {
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
+    const Place& place = device.facts.place;
     Pieces pieces;
-    Dispatch found;
-    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, &pieces));
-    return each_part(call, pieces, [&](Call& part) { return dispatch(part, device.facts.place, &found); });
+    Dispatch whole;
+    AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &whole, &pieces));
+    return each_part(call, place, whole, pieces, [](const Call&, const Dispatch&) { return Error::success; });
   });
 }
 
@@ -319,10 +315,13 @@ Error preload(Call& call, Stream stream) noexcept {
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
+      const Place& place = device.facts.place;
       Pieces pieces;
-      Error error = plan_pieces(call, device.facts.place, among, &pieces);
+      Dispatch whole;
+      Error error = plan_pieces(call, place, among, By::time, &whole, &pieces);
       if (error == Error::success)
-        error = each_part(call, pieces, [&](Call& part) { return load(part, device, among, stream); });
+        error = each_part(call, place, whole, pieces,
+                          [&](const Call&, const Dispatch& found) { return load(found, device, stream); });
       // Hints and what the process leaves out may leave nothing to a call without a workspace.
       if (error == Error::not_supported && (call.hints || *exclusion()) && among == Backends::without_workspace) break;
       AOTRITON_TRY(error);

@@ -334,27 +334,35 @@ float predicted(const Selection& selection, const Survey& survey) noexcept {
 }
 
 Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
-  if (!shape_workspace(call, false))
-    return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
+  if (!shape_workspace(call)) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
   dispatch->info = call.info;
   dispatch->place = place;
   Survey survey(call, place);
+  const unsigned beyond = call.hints && call.hints->workspace_limited ? beyond_limit(call, place.multiprocessors) : 0;
   unsigned refused = 0;
   Misfit first;
   for (;;) {
     dispatch->narrowed = dispatch->limited = false;
     dispatch->hint_count = 0;
-    if (const Error error = Chooser(survey, among, by, refused, *dispatch).choose(); error != Error::success) {
-      if (among == Backends::all) return first ? refuse(call, first) : error;
+    const auto choose = [&](unsigned left_out) {
+      return Chooser(survey, among, by, refused | left_out, *dispatch).choose();
+    };
+    if (const Error error = choose(among == Backends::within_limit ? beyond : 0); error != Error::success) {
+      if (among != Backends::without_workspace) return first ? refuse(call, first) : error;
       among = Backends::all;  // what there is needs a workspace, which is then missed
       continue;
+    }
+    if (beyond >> dispatch->backend & 1) {
+      dispatch->limited = dispatch->narrowed = choose(beyond) == Error::success;
+      // Where nothing keeps the limit, the hint's outcome says so.
+      if (!dispatch->limited) AOTRITON_TRY(choose(0));
     }
     if (call.hints || *exclusion()) AOTRITON_TRY(narrow(survey, call, among, by, refused, dispatch));
     const Misfit misfit = plan_launches(call, survey, dispatch);
     if (!misfit) return Error::success;
     if (!first) first = misfit;
     refused |= 1u << dispatch->backend;
-    shape_workspace(call, false);
+    shape_workspace(call);
   }
 }
 

@@ -52,8 +52,9 @@ struct Dispatch {
   const BackendInfo& chosen() const noexcept { return info->backends[backend]; }
 };
 
-// Which backends a call may get. `without_workspace` keeps to those that need none if the first one is one of them.
-enum class Backends { all, without_workspace };
+// Which backends a call may get. `without_workspace` keeps to those that need none if the first one is one of them;
+// `within_limit` to those of which the call's hints do not say that whichever images they run need more workspace.
+enum class Backends { all, without_workspace, within_limit };
 
 // What serves the call, and the numbers of its launches: the best backend of which every launch can be made. The call's
 // derived sizes and the views of its workspace tensors are set. unknown_arch, no_winner or not_supported where no

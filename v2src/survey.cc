@@ -1,7 +1,6 @@
 #include "survey.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace aotriton::v2::inline abi1 {
@@ -25,21 +24,17 @@ Survey::Survey(const Call& call_to_serve, const Place& where) noexcept
     : call(call_to_serve),
       place(where),
       fast_(where.info().aligned),
-      values_(call.info->steps, {&call, nullptr, place.multiprocessors, 0}) {
+      values_(call.info->steps, call.info->compiled_steps, {&call, nullptr, place.multiprocessors, 0}) {
   std::fill_n(digits_, kMaxChoices, kUnknown);
-  if (fast_ != Addressing::offset32) return;
-  for (size_t slot = 0; slot < call.info->slots(); ++slot)
-    if (!near(slot)) unreached_.all |= static_cast<uint16_t>(1 << slot);
-}
-
-Addressing Survey::addressing(const KernelInfo& kernel) noexcept {
-  const Uses& uses = kernel.uses;
-  for (unsigned left = uses.strided & ~seen_; left; left &= left - 1) {
-    const int slot = std::countr_zero(left);
-    if (!strides_suit(static_cast<size_t>(slot))) unreached_.strided |= static_cast<uint16_t>(1 << slot);
+  for (size_t i = 0; i < call.info->guards.size(); ++i) {
+    int64_t holds;
+    if (!value(call.info->guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
   }
-  seen_ |= uses.strided;
-  return (uses.all & unreached_.all) | (uses.strided & unreached_.strided) ? Addressing::general : fast_;
+  for (size_t slot = 0; slot < call.info->slots(); ++slot) {
+    const auto bit = static_cast<uint16_t>(1 << slot);
+    if (fast_ == Addressing::offset32 && !near(slot)) unreached_.all |= bit;
+    if (!strides_suit(slot)) unreached_.strided |= bit;
+  }
 }
 
 bool Survey::work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
@@ -92,27 +87,30 @@ bool Survey::near(size_t slot) const noexcept {
 
 // Whether the fast way can follow the tensor's strides.
 bool Survey::strides_suit(size_t slot) const noexcept {
-  constexpr int64_t kMostPacked = 16;        // along the second of four dimensions, by any description
-  constexpr int64_t kSizeLimit = INT32_MAX;  // elements along a dimension, of a tensor map's argument
-  constexpr int64_t kAlignment = 16;         // bytes, of both
+  constexpr uint64_t kMostPacked = 16;        // along the second of four dimensions, by any description
+  constexpr uint64_t kSizeLimit = INT32_MAX;  // elements along a dimension, of a tensor map's argument
+  constexpr int64_t kAlignment = 16;          // bytes, of both
   if (!given(slot)) return true;
   const OperandInfo& operand = call.info->slot(slot);
   const View& view = call[slot];
   if (!aligned_to(view.data, kAlignment) || (call.misaligned >> call.from[slot] & 1)) return false;
   const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
   const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
-  const auto outside = [](int64_t number, int64_t most) {
-    return static_cast<uint64_t>(number) - 1 >= static_cast<uint64_t>(most);
-  };
   const int shift = view.dtype == DType::float32 ? 2 : 1;  // of bytes to elements
-  const int64_t limit = kMapStrideLimit >> shift, partial = (kAlignment >> shift) - 1;
+  const uint64_t limit = static_cast<uint64_t>(kMapStrideLimit) >> shift;
+  const int64_t partial = (kAlignment >> shift) - 1;
+  // Each is below a power of two where all of them are, bit by bit.
+  uint64_t sizes = 0, strides = 0;
+  int64_t least = 1;
   for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = view.sizes[i], stride = view.strides[i];
-    if (outside(size, kSizeLimit)) return false;
-    if (size == 1) continue;
-    const int64_t most = (rank == 4 && i == 1 ? limit / kMostPacked : limit) - 1;
-    if (i == contiguous ? stride != 1 : outside(stride, most) || (stride & partial)) return false;
+    const int64_t size = view.sizes[i], stride = size == 1 || i == contiguous ? partial + 1 : view.strides[i];
+    const auto bits = static_cast<uint64_t>(stride);
+    sizes |= static_cast<uint64_t>(size);
+    strides |= rank == 4 && i == 1 ? bits * kMostPacked | bits : bits;
+    least = std::min({least, size, stride});
   }
+  if (sizes > kSizeLimit || strides >= limit || (strides & static_cast<uint64_t>(partial)) || least < 1) return false;
+  if (view.sizes[contiguous] > 1 && view.strides[contiguous] != 1) return false;
   // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
   return !(operand.written && fast_ == Addressing::descriptor && (view.sizes[contiguous] & partial));
 }

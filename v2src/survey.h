@@ -16,7 +16,10 @@ class Survey {
 
   // How the kernel reaches its tensors as they lie: the arch's fast way where all of them allow it. Data that is not
   // given counts as aligned, but for what the call says is not.
-  Addressing addressing(const KernelInfo& kernel) noexcept;
+  Addressing addressing(const KernelInfo& kernel) const noexcept {
+    const Uses& uses = kernel.uses;
+    return (uses.all & unreached_.all) | (uses.strided & unreached_.strided) ? Addressing::general : fast_;
+  }
 
   // False where the number does not fit in 63 bits.
   bool value(const Expression& expression, int64_t* value) const noexcept {
@@ -25,6 +28,8 @@ class Survey {
 
   // Why the kernel's guards refuse the call, or null.
   const char* refusal(const KernelInfo& kernel) const noexcept {
+    if (kernel.guard_bits && !(kernel.guard_bits & failing_)) [[likely]]
+      return nullptr;
     for (const GuardInfo& guard : kernel.guards) {
       int64_t holds;
       if (!value(guard.condition, &holds) || !holds) return guard.why;
@@ -61,8 +66,8 @@ class Survey {
 
   const Addressing fast_;
   Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
-  uint16_t seen_ = 0;    // slots whose strides were looked at
   const Values values_;
+  uint64_t failing_ = 0;         // guards of the operator that do not hold, as bits
   int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
 };
 

@@ -211,7 +211,7 @@ TEST("work that does not fit in 63 bits is not known") {
     call.set_real(0, p.factor);
     call.set_whole(1, p.times);
     CHECK_EQ(check_call(call, Data::optional), Error::success);
-    shape_workspace(call, false);
+    shape_workspace(call);
     Place place;
     CHECK_EQ(find_place("test", "sm_90", nullptr, 0, &place), Error::success);
     const Survey survey(call, place);

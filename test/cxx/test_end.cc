@@ -16,25 +16,26 @@ int handle;
 constexpr Driver kDriver = {
     .name = "CUDA",
     .vendor = "cuda",
-    .contexts = [](void*, Contexts* contexts) { return *contexts = {&handle, &handle, 1}, 0; },
-    .enter = [](void*) { return 0; },
-    .leave = [](void*) { return 0; },
+    .contexts = [](void*, Contexts* contexts) { return *contexts = {&handle, &handle, 1}, Status{}; },
+    .enter = [](void*) { return Status{}; },
+    .leave = [](void*) { return Status{}; },
     .properties =
         [](DeviceProperties* properties) {
           *properties = {"sm_90", "NVIDIA H100 80GB HBM3", 132, 0, 0};
-          return 0;
+          return Status{};
         },
-    .primary_context = [](int, void** context) { return *context = &handle, 0; },
-    .load_module = [](void** module, const void*) { return *module = &handle, 0; },
-    .unload_module = [](void*) { return 0; },
-    .get_function = [](void** function, void*, const char*) { return *function = &handle, 0; },
-    .set_max_shared = [](void*, uint32_t) { return 0; },
-    .is_capturing = [](void*, bool* capturing) { return *capturing = false, 0; },
-    .encode_tensor_map = [](TensorMap*, const TensorMapRequest&) { return 0; },
-    .replace_address = [](TensorMap*, void*) { return 0; },
-    .fill = [](void*, uint32_t, int64_t, int64_t, int64_t, int64_t, void*) { return 0; },
-    .launch = [](const Launch&) { return 0; },
-    .describe_error = [](int, char* text, size_t) { *text = '\0'; },
+    .primary_context = [](int, void** context) { return *context = &handle, Status{}; },
+    .load_module = [](void** module, const void*) { return *module = &handle, Status{}; },
+    .unload_module = [](void*) { return Status{}; },
+    .get_function = [](void** function, void*, const char*) { return *function = &handle, Status{}; },
+    .set_max_shared = [](void*, uint32_t) { return Status{}; },
+    .is_capturing = [](void*, bool* capturing) { return *capturing = false, Status{}; },
+    .encode_tensor_map = [](TensorMap*, const TensorMapRequest&) { return Status{}; },
+    .replace_address = [](TensorMap*, void*) { return Status{}; },
+    .fill = [](void*, uint32_t, int64_t, int64_t, int64_t, int64_t, void*) { return Status{}; },
+    .launch = [](const Launch&) { return Status{}; },
+    .is_gone = nullptr,
+    .describe_error = [](Status, char* text, size_t) { *text = '\0'; },
 };
 
 Error call() { return attn_fwd(fwd_call(), {}); }

@@ -1,8 +1,11 @@
 // Expressions: C++ makes of them what Python does, and tells what does not fit.
+#include <random>
+
 #include "attn_fwd.operator.h"
 #include "check.h"
 #include "expression.h"
 #include "expressions.h"
+#include "registry.h"
 #include "select.h"
 
 using namespace aotriton::v2;
@@ -36,7 +39,87 @@ Answer evaluated(std::initializer_list<Instruction> code) {
   return {fits, value};
 }
 
+// Every expression of an operator, whoever asks for it.
+std::vector<const Expression*> expressions_of(const OperatorInfo& info) {
+  std::vector<const Expression*> found = {&info.flops};
+  for (const BackendInfo& backend : info.backends) {
+    for (const DerivedSize& derived : backend.sizes) found.push_back(&derived.value);
+    for (const KernelInfo* kernel : backend.kernels) {
+      for (const Argument& argument : kernel->arguments) found.push_back(&argument.value);
+      for (const Expression& axis : kernel->grid) found.push_back(&axis);
+      found.push_back(&kernel->schedule);
+    }
+  }
+  return found;
+}
+
+// Sizes of calls from small ones to what does not fit in 63 bits, and psels.
+struct Drawn {
+  Call call;
+  int32_t psels[kMaxPsels];
+
+  Drawn(const OperatorInfo& info, std::mt19937_64& random) : call(info) {
+    for (View& view : call.views) view = View::none();
+    for (int64_t& size : call.sizes) size = static_cast<int64_t>(random() >> (1 + random() % 63));
+    for (size_t i = 0; i < kMaxScalars; ++i) call.set_whole(i, static_cast<int64_t>(random() % 2));
+    for (int32_t& psel : psels) psel = static_cast<int32_t>(random() % 257);
+    call.dtype = DType::bfloat16;
+  }
+
+  Environment environment() const { return {&call, psels, 132, 0}; }
+};
+
 }  // namespace
+
+TEST("what is compiled of an operator has the value that is interpreted, or does not fit either") {
+  std::mt19937_64 random(1);
+  size_t fitting = 0, lost = 0;
+  const auto count = [&](bool fits) { ++(fits ? fitting : lost); };
+  any_operator([&](const OperatorInfo& info) {
+    CHECK(info.steps.empty() || info.compiled_steps);
+    for (int i = 0; i < 200; ++i) {
+      const Drawn drawn(info, random);
+      for (const Expression* one : expressions_of(info)) {
+        if (!one->compiled) continue;
+        int64_t made = 0, wanted = 0;
+        const bool fits = evaluate({one->code}, drawn.environment(), &wanted);
+        CHECK_EQ(one->compiled(drawn.environment(), &made), fits);
+        if (fits) CHECK_EQ(made, wanted);
+        count(fits);
+      }
+      const Values made(info.steps, info.compiled_steps, drawn.environment());
+      const Values wanted(info.steps, nullptr, drawn.environment());
+      for (size_t step = 0; step < info.steps.size(); ++step) {
+        int64_t a = 0, b = 0;
+        const bool fits = wanted.get(static_cast<uint8_t>(step), &b);
+        CHECK_EQ(made.get(static_cast<uint8_t>(step), &a), fits);
+        if (fits) CHECK_EQ(a, b);
+        count(fits);
+      }
+    }
+    return false;
+  });
+  CHECK(fitting > 10000 && lost > 1000);
+}
+
+TEST("a kernel's guards are bits of its operator's, whose conditions are the same") {
+  std::mt19937_64 random(2);
+  size_t refused = 0, served = 0;
+  any_operator([&](const OperatorInfo& info) {
+    for (int i = 0; i < 200; ++i) {
+      const Drawn drawn(info, random);
+      const Survey survey(drawn.call, {0, 0, 132, true});
+      for (const BackendInfo& backend : info.backends)
+        for (const KernelInfo* kernel : backend.kernels) {
+          const char* const wanted = refusal(*kernel, drawn.environment());
+          CHECK_EQ(survey.refusal(*kernel), wanted);
+          ++(wanted ? refused : served);
+        }
+    }
+    return false;
+  });
+  CHECK(refused > 1000 && served > 1000);
+}
 
 TEST("random expressions have the value that Python gives them, or are told not to fit where Python's leaves 64 bits") {
   const Given given;
@@ -56,7 +139,7 @@ TEST("steps have the values of the expressions that they are made of, and none w
   size_t fitting = 0, lost = 0;
   for (const Case& one : kExpressions) {
     if (one.steps.empty()) continue;  // more than there is room for
-    const Values values(one.steps, given.environment);
+    const Values values(one.steps, nullptr, given.environment);
     const auto last = static_cast<uint8_t>(one.steps.size() - 1);
     int64_t value = 0;
     const bool fits = values.get(last, &value);
@@ -71,7 +154,7 @@ TEST("what shares a step with a number that does not fit has its own value all t
   const Given given;
   constexpr Step steps[] = {{Code::constant, {}, INT32_MAX}, {Code::multiply, {0, 0}, 0}, {Code::multiply, {1, 1}, 0},
                             {Code::negate, {2}, 0},          {Code::at_most, {0, 1}, 0},  {Code::choose, {4, 0, 3}, 0}};
-  const Values values(steps, given.environment);
+  const Values values(steps, nullptr, given.environment);
   int64_t value = 0;
   for (const uint8_t step : {2, 3, 5}) CHECK(!values.get(step, &value));
   CHECK(values.get(1, &value) && value == int64_t{INT32_MAX} * INT32_MAX);

@@ -208,7 +208,7 @@ TEST("a logsumexp of 2 GiB rules out 32-bit offsets on HIP") {
     call.set_whole(1, 0);
     call.set_whole(2, 0);
     CHECK_EQ(check_call(call, Data::optional), Error::success);
-    shape_workspace(call, false);
+    shape_workspace(call);
     Place place;
     CHECK_EQ(find_place("test", "gfx942", nullptr, 0, &place), Error::success);
     // Of dk_dv, which dq does not concern.

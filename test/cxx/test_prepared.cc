@@ -1,6 +1,7 @@
 // Prepared calls: launched with other pointers, on streams of their device only.
 #include <aotriton/runtime.h>
 
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -245,8 +246,8 @@ TEST("a descriptor that the driver does not change fails the launch, and the nex
     fails = false;
     failing = *recorder;
     failing.replace_address = [](TensorMap* map, void* address) {
-      const int status = real->replace_address(map, address);
-      return fails ? 999 : status;
+      const Status status = real->replace_address(map, address);
+      return fails ? Status{999} : status;
     };
     replace_driver(&failing);
     attn_fwd_params p = fwd_call();
@@ -272,5 +273,47 @@ TEST("a descriptor that the driver does not change fails the launch, and the nex
     CHECK_EQ(run(), Error::success);
     CHECK_EQ(recording.launches.at(0).tensor_map(0).address, before[0]);
     replace_driver(recorder);
+  }
+}
+
+// HIP says nothing of a reset: the device's number stays, and what was loaded on it is gone.
+TEST("after a reset of a HIP device a call loads its images once more, and one of CUDA does not try that") {
+  for (const char* vendor : {"hip", "cuda"}) {
+    for (const bool prepared : {false, true}) {
+      Recording& recording = start_with_streams(vendor);
+      static const Driver* recorder;
+      static std::set<void*> known, gone;
+      recorder = driver();
+      known.clear(), gone.clear();
+      static Driver resetting;
+      resetting = *recorder;
+      resetting.launch = [](const Launch& launch) {
+        known.insert(launch.function);
+        return gone.contains(launch.function) ? Status{400} : recorder->launch(launch);
+      };
+      if (!strcmp(vendor, "hip")) resetting.is_gone = [](Status status) { return status.number == 400; };
+      replace_driver(&resetting);
+      const attn_bwd_params p = bwd_call();
+      PreparedCall call;
+      CHECK_EQ(prepare(p, {}, &call), Error::success);
+      const auto run = [&] { return prepared ? launch(call, pointers_of(p)) : attn_bwd(p, {}); };
+      CHECK_EQ(run(), Error::success);
+      const std::vector<RecordedLaunch> before = recording.launches;
+      const size_t loads = recording.loads.size();
+      gone = known;
+      recording.launches.clear();
+      CHECK_EQ(run(), resetting.is_gone ? Error::success : Error::driver_failed);
+      if (resetting.is_gone) {
+        CHECK_EQ(recording.loads.size(), loads + before.size());
+        CHECK_EQ(recording.launches.size(), before.size());
+        for (size_t i = 0; i < before.size(); ++i) CHECK(recording.launches[i].arguments == before[i].arguments);
+        CHECK_EQ(run(), Error::success);
+        CHECK_EQ(recording.loads.size(), loads + before.size());
+        resetting.launch = [](const Launch&) { return Status{400}; };  // as if for good: no second try
+        CHECK_EQ(run(), Error::driver_failed);
+        CHECK_EQ(recording.loads.size(), loads + 2 * before.size());
+      }
+      replace_driver(recorder);
+    }
   }
 }

@@ -16,41 +16,41 @@ constexpr int kCaptureModeRelaxed = 2;                    // CUstreamCaptureMode
 constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
 
 struct {
-  int (*init)(unsigned);
-  int (*device_count)(int*);
-  int (*device_attribute)(int*, int, int);
-  int (*device_name)(char*, int size, int);
-  int (*device_memory)(size_t*, int);
-  int (*stream_context)(void*, void**);
-  int (*current)(void**);
-  int (*push)(void*);
-  int (*pop)(void**);
-  int (*context_device)(int*);
-  int (*context_id)(void*, unsigned long long*);
-  int (*retain_primary)(void**, int);
-  int (*device)(int*, int);
-  int (*exchange_capture_mode)(int*);
-  int (*load_data)(void**, const void*);
-  int (*unload)(void*);
-  int (*get_function)(void**, void*, const char*);
-  int (*set_attribute)(void*, int, int);
-  int (*is_capturing)(void*, int*);
-  int (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes,
-                      const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
-                      int swizzle, int promotion, int fill);
-  int (*replace_address)(TensorMap*, void*);
-  int (*fill16)(uint64_t, size_t pitch, unsigned short, size_t width, size_t height, void* stream);
-  int (*fill32)(uint64_t, size_t pitch, unsigned, size_t width, size_t height, void* stream);
-  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
-  int (*error_name)(int, const char**);
-  int (*error_string)(int, const char**);
+  Status (*init)(unsigned);
+  Status (*device_count)(int*);
+  Status (*device_attribute)(int*, int, int);
+  Status (*device_name)(char*, int size, int);
+  Status (*device_memory)(size_t*, int);
+  Status (*stream_context)(void*, void**);
+  Status (*current)(void**);
+  Status (*push)(void*);
+  Status (*pop)(void**);
+  Status (*context_device)(int*);
+  Status (*context_id)(void*, unsigned long long*);
+  Status (*retain_primary)(void**, int);
+  Status (*device)(int*, int);
+  Status (*exchange_capture_mode)(int*);
+  Status (*load_data)(void**, const void*);
+  Status (*unload)(void*);
+  Status (*get_function)(void**, void*, const char*);
+  Status (*set_attribute)(void*, int, int);
+  Status (*is_capturing)(void*, int*);
+  Status (*encode_tiled)(TensorMap*, int type, uint32_t rank, void* address, const uint64_t* sizes,
+                         const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides, int interleave,
+                         int swizzle, int promotion, int fill);
+  Status (*replace_address)(TensorMap*, void*);
+  Status (*fill16)(uint64_t, size_t pitch, unsigned short, size_t width, size_t height, void* stream);
+  Status (*fill32)(uint64_t, size_t pitch, unsigned, size_t width, size_t height, void* stream);
+  Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  Status (*error_name)(int, const char**);
+  Status (*error_string)(int, const char**);
 } cuda;
 
 // Null, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are of whichever context is current.
 bool has_context(void* stream) { return reinterpret_cast<uintptr_t>(stream) > 2; }
 
-int contexts(void* stream, Contexts* contexts) {
-  int status = cuda.current(&contexts->current);
+Status contexts(void* stream, Contexts* contexts) {
+  Status status = cuda.current(&contexts->current);
   contexts->of_stream = contexts->current;
   if (!status && has_context(stream)) status = cuda.stream_context(stream, &contexts->of_stream);
   unsigned long long id = 0;
@@ -59,17 +59,17 @@ int contexts(void* stream, Contexts* contexts) {
   return status;
 }
 
-int enter(void* context) { return cuda.push(context); }
+Status enter(void* context) { return cuda.push(context); }
 
-int leave(void*) {
+Status leave(void*) {
   void* popped;
   return cuda.pop(&popped);
 }
 
-int properties(DeviceProperties* properties) {
+Status properties(DeviceProperties* properties) {
   int device, major, minor;
   size_t memory = 0;
-  int status = cuda.context_device(&device);
+  Status status = cuda.context_device(&device);
   if (!status) status = cuda.device_attribute(&major, kComputeCapabilityMajor, device);
   if (!status) status = cuda.device_attribute(&minor, kComputeCapabilityMinor, device);
   if (!status) status = cuda.device_attribute(&properties->multiprocessors, kMultiprocessorCount, device);
@@ -79,41 +79,43 @@ int properties(DeviceProperties* properties) {
   snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
   properties->ordinal = device;
   properties->memory = memory;
-  return 0;
+  return {};
 }
 
-int primary_context(int ordinal, void** context) {
+Status primary_context(int ordinal, void** context) {
   int device;
-  const int status = cuda.device(&device, ordinal);
+  const Status status = cuda.device(&device, ordinal);
   return status ? status : cuda.retain_primary(context, device);
 }
 
 // Loading is forbidden, and ends the capture, where a thread captures in the global mode; not to a thread in the
 // relaxed one.
-int load_module(void** module, const void* binary) {
+Status load_module(void** module, const void* binary) {
   int mode = kCaptureModeRelaxed;
-  int status = cuda.exchange_capture_mode(&mode);
+  Status status = cuda.exchange_capture_mode(&mode);
   if (status) return status;
   status = cuda.load_data(module, binary);
-  cuda.exchange_capture_mode(&mode);
-  return status;
+  const Status restored = cuda.exchange_capture_mode(&mode);
+  return status ? status : restored;
 }
 
-int unload_module(void* module) { return cuda.unload(module); }
-int get_function(void** function, void* module, const char* name) { return cuda.get_function(function, module, name); }
+Status unload_module(void* module) { return cuda.unload(module); }
+Status get_function(void** function, void* module, const char* name) {
+  return cuda.get_function(function, module, name);
+}
 
-int set_max_shared(void* function, uint32_t bytes) {
+Status set_max_shared(void* function, uint32_t bytes) {
   return cuda.set_attribute(function, kMaxDynamicSharedSize, static_cast<int>(bytes));
 }
 
-int is_capturing(void* stream, bool* capturing) {
+Status is_capturing(void* stream, bool* capturing) {
   int capture = 0;
-  const int status = cuda.is_capturing(stream, &capture);
+  const Status status = cuda.is_capturing(stream, &capture);
   *capturing = capture != 0;
   return status;
 }
 
-int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
+Status encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
   const int type = request.dtype == DType::float16 ? kFloat16 : request.dtype == DType::bfloat16 ? kBfloat16 : kFloat32;
   constexpr uint32_t element_strides[5] = {1, 1, 1, 1, 1};
   return cuda.encode_tiled(map, type, static_cast<uint32_t>(request.rank), request.address, request.sizes,
@@ -121,9 +123,9 @@ int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
                            kL2Promotion128B, kFillZero);
 }
 
-int replace_address(TensorMap* map, void* address) { return cuda.replace_address(map, address); }
+Status replace_address(TensorMap* map, void* address) { return cuda.replace_address(map, address); }
 
-int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
+Status fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
   const auto to = reinterpret_cast<uint64_t>(data);
   const auto columns = static_cast<size_t>(width), height = static_cast<size_t>(rows);
   const size_t step = rows > 1 ? static_cast<size_t>(pitch) : columns * static_cast<size_t>(bytes);
@@ -131,16 +133,16 @@ int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t row
   return cuda.fill32(to, step, pattern, columns, height, stream);
 }
 
-int launch(const Launch& l) {
+Status launch(const Launch& l) {
   return cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
                      nullptr);
 }
 
-void describe_error(int status, char* text, size_t size) {
+void describe_error(Status status, char* text, size_t size) {
   const char *name = nullptr, *meaning = nullptr;
-  if (cuda.error_name(status, &name) || !name) name = "unknown error";
-  if (cuda.error_string(status, &meaning) || !meaning) meaning = "no description";
-  snprintf(text, size, "%s, %d (%s)", name, status, meaning);
+  if (cuda.error_name(status.number, &name) || !name) name = "unknown error";
+  if (cuda.error_string(status.number, &meaning) || !meaning) meaning = "no description";
+  snprintf(text, size, "%s, %d (%s)", name, status.number, meaning);
 }
 
 constexpr Driver table = {
@@ -160,6 +162,7 @@ constexpr Driver table = {
     .replace_address = replace_address,
     .fill = fill,
     .launch = launch,
+    .is_gone = nullptr,
     .describe_error = describe_error,
 };
 
@@ -202,7 +205,7 @@ const Driver* open_cuda(char* why, size_t size) noexcept {
     return nullptr;
   }
   int devices = 0;
-  int status = cuda.init(0);
+  Status status = cuda.init(0);
   if (!status) status = cuda.device_count(&devices);
   if (status) {
     char text[120];

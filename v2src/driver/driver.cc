@@ -42,7 +42,7 @@ void replace_driver(const Driver* replacement) noexcept {
   chosen.store(replacement, std::memory_order_release);
 }
 
-Error driver_failure(const Driver& driver, int status, const char* who, const char* what) noexcept {
+Error driver_failure(const Driver& driver, Status status, const char* who, const char* what) noexcept {
   char text[200];
   driver.describe_error(status, text, sizeof text);
   return fail(Error::driver_failed, "%s: %s could not %s: %s", who, driver.name, what, text);

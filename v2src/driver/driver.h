@@ -51,27 +51,37 @@ struct Contexts {
   uint64_t id;  // of of_stream; 0 where that is null
 };
 
-// Functions return 0, or the driver's own error number. A context is a CUcontext; on HIP it stands for a device.
+// What a driver's function returns: 0, or the driver's own error number. `if (status)` asks whether it failed.
+struct [[nodiscard]] Status {
+  int number = 0;
+
+  explicit operator bool() const noexcept { return number != 0; }
+};
+
+// A context is a CUcontext; on HIP it stands for a device.
 struct Driver {
   const char* name;
   const char* vendor;  // as in ArchInfo
 
-  int (*contexts)(void* stream, Contexts* contexts);
-  int (*enter)(void* context);
-  int (*leave)(void* previous);                           // undoes enter
-  int (*properties)(DeviceProperties* properties);        // of the current context
-  int (*primary_context)(int ordinal, void** context);    // of a device; it stays
-  int (*load_module)(void** module, const void* binary);  // also while another thread captures a stream
-  int (*unload_module)(void* module);
-  int (*get_function)(void** function, void* module, const char* name);
-  int (*set_max_shared)(void* function, uint32_t bytes);
-  int (*is_capturing)(void* stream, bool* capturing);
-  int (*encode_tensor_map)(TensorMap* map, const TensorMapRequest& request);  // null where the vendor has none
-  int (*replace_address)(TensorMap* map, void* address);                      // likewise
+  Status (*contexts)(void* stream, Contexts* contexts);
+  Status (*enter)(void* context);
+  Status (*leave)(void* previous);                           // undoes enter
+  Status (*properties)(DeviceProperties* properties);        // of the current context
+  Status (*primary_context)(int ordinal, void** context);    // of a device; it stays
+  Status (*load_module)(void** module, const void* binary);  // also while another thread captures a stream
+  Status (*unload_module)(void* module);
+  Status (*get_function)(void** function, void* module, const char* name);
+  Status (*set_max_shared)(void* function, uint32_t bytes);
+  Status (*is_capturing)(void* stream, bool* capturing);
+  Status (*encode_tensor_map)(TensorMap* map, const TensorMapRequest& request);  // null where the vendor has none
+  Status (*replace_address)(TensorMap* map, void* address);                      // likewise
   // Enqueues: rows x width elements of so many bytes each become `pattern`. `pitch` is in bytes.
-  int (*fill)(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream);
-  int (*launch)(const Launch& launch);
-  void (*describe_error)(int status, char* text, size_t size);
+  Status (*fill)(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream);
+  Status (*launch)(const Launch& launch);
+  // Whether a launch failed since its function is gone, with all that was loaded on the device. Null where contexts()
+  // has another id then.
+  bool (*is_gone)(Status status);
+  void (*describe_error)(Status status, char* text, size_t size);
 };
 
 // The driver of this process, opened by the first call: CUDA where it has a device, else HIP.
@@ -89,6 +99,6 @@ const Driver* open_cuda(char* why, size_t size) noexcept;
 const Driver* open_hip(char* why, size_t size) noexcept;
 
 // driver_failed, with a message such as "scale: CUDA could not launch: CUDA_ERROR_... (...)".
-Error driver_failure(const Driver& driver, int status, const char* who, const char* what) noexcept;
+Error driver_failure(const Driver& driver, Status status, const char* who, const char* what) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

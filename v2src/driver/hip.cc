@@ -11,7 +11,8 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-constexpr int kCaptureModeRelaxed = 2;  // hipStreamCaptureMode
+constexpr int kCaptureModeRelaxed = 2;                                                       // hipStreamCaptureMode
+constexpr int kInvalidDeviceFunction = 98, kInvalidHandle = 400, kContextIsDestroyed = 709;  // hipError_t
 
 // hipDeviceProp_tR0600: 1,472 bytes, of which only these are read.
 struct HipProperties {
@@ -24,23 +25,23 @@ struct HipProperties {
 static_assert(sizeof(HipProperties) == 4096);
 
 struct {
-  int (*init)(unsigned);
-  int (*device_count)(int*);
-  int (*properties)(HipProperties*, int);
-  int (*device_name)(char*, int size, int);
-  int (*device_memory)(size_t*, int);
-  int (*stream_device)(void*, int*);
-  int (*get_device)(int*);
-  int (*set_device)(int);
-  int (*load_data)(void**, const void*);
-  int (*unload)(void*);
-  int (*get_function)(void**, void*, const char*);
-  int (*is_capturing)(void*, int*);
-  int (*exchange_capture_mode)(int*);
-  int (*fill8)(void*, size_t pitch, int, size_t width, size_t height, void* stream);
-  int (*fill16)(void*, unsigned short, size_t count, void* stream);
-  int (*fill32)(void*, int, size_t count, void* stream);
-  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  Status (*init)(unsigned);
+  Status (*device_count)(int*);
+  Status (*properties)(HipProperties*, int);
+  Status (*device_name)(char*, int size, int);
+  Status (*device_memory)(size_t*, int);
+  Status (*stream_device)(void*, int*);
+  Status (*get_device)(int*);
+  Status (*set_device)(int);
+  Status (*load_data)(void**, const void*);
+  Status (*unload)(void*);
+  Status (*get_function)(void**, void*, const char*);
+  Status (*is_capturing)(void*, int*);
+  Status (*exchange_capture_mode)(int*);
+  Status (*fill8)(void*, size_t pitch, int, size_t width, size_t height, void* stream);
+  Status (*fill16)(void*, unsigned short, size_t count, void* stream);
+  Status (*fill32)(void*, int, size_t count, void* stream);
+  Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   const char* (*error_name)(int);
   const char* (*error_string)(int);
 } hip;
@@ -49,9 +50,9 @@ struct {
 void* context_of(int device) { return reinterpret_cast<void*>(static_cast<intptr_t>(device) + 1); }
 int device_of(void* context) { return static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1; }
 
-int contexts(void* stream, Contexts* contexts) {
+Status contexts(void* stream, Contexts* contexts) {
   int device = 0;
-  int status = hip.get_device(&device);
+  Status status = hip.get_device(&device);
   contexts->current = context_of(device);
   if (!status && stream) status = hip.stream_device(stream, &device);
   contexts->of_stream = context_of(device);
@@ -59,14 +60,14 @@ int contexts(void* stream, Contexts* contexts) {
   return status;
 }
 
-int enter(void* context) { return hip.set_device(device_of(context)); }
-int leave(void* previous) { return hip.set_device(device_of(previous)); }
+Status enter(void* context) { return hip.set_device(device_of(context)); }
+Status leave(void* previous) { return hip.set_device(device_of(previous)); }
 
-int properties(DeviceProperties* properties) {
+Status properties(DeviceProperties* properties) {
   int device = 0;
   size_t memory = 0;
   HipProperties found = {};
-  int status = hip.get_device(&device);
+  Status status = hip.get_device(&device);
   if (!status) status = hip.properties(&found, device);
   if (!status) status = hip.device_name(properties->name, sizeof properties->name, device);
   if (!status) status = hip.device_memory(&memory, device);
@@ -79,32 +80,34 @@ int properties(DeviceProperties* properties) {
   return status;
 }
 
-int primary_context(int ordinal, void** context) {
+Status primary_context(int ordinal, void** context) {
   *context = context_of(ordinal);
-  return 0;
+  return {};
 }
 
-int load_module(void** module, const void* binary) {
+Status load_module(void** module, const void* binary) {
   int mode = kCaptureModeRelaxed;
-  int status = hip.exchange_capture_mode(&mode);
+  Status status = hip.exchange_capture_mode(&mode);
   if (status) return status;
   status = hip.load_data(module, binary);
-  hip.exchange_capture_mode(&mode);
-  return status;
+  const Status restored = hip.exchange_capture_mode(&mode);
+  return status ? status : restored;
 }
 
-int unload_module(void* module) { return hip.unload(module); }
-int get_function(void** function, void* module, const char* name) { return hip.get_function(function, module, name); }
-int set_max_shared(void*, uint32_t) { return 0; }  // LDS needs no opt-in
+Status unload_module(void* module) { return hip.unload(module); }
+Status get_function(void** function, void* module, const char* name) {
+  return hip.get_function(function, module, name);
+}
+Status set_max_shared(void*, uint32_t) { return {}; }  // LDS needs no opt-in
 
-int is_capturing(void* stream, bool* capturing) {
+Status is_capturing(void* stream, bool* capturing) {
   int capture = 0;
-  const int status = hip.is_capturing(stream, &capture);
+  const Status status = hip.is_capturing(stream, &capture);
   *capturing = capture != 0;
   return status;
 }
 
-int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
+Status fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream) {
   const auto columns = static_cast<size_t>(width);
   const size_t length = columns * static_cast<size_t>(bytes);
   if (!pattern)
@@ -112,20 +115,26 @@ int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t row
                      stream);
   for (int64_t row = 0; row < rows; ++row) {
     char* const to = static_cast<char*>(data) + row * pitch;
-    const int status = bytes == 2 ? hip.fill16(to, static_cast<unsigned short>(pattern), columns, stream)
-                                  : hip.fill32(to, static_cast<int>(pattern), columns, stream);
+    const Status status = bytes == 2 ? hip.fill16(to, static_cast<unsigned short>(pattern), columns, stream)
+                                     : hip.fill32(to, static_cast<int>(pattern), columns, stream);
     if (status) return status;
   }
-  return 0;
+  return {};
 }
 
-int launch(const Launch& l) {
+Status launch(const Launch& l) {
   return hip.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
                     nullptr);
 }
 
-void describe_error(int status, char* text, size_t size) {
-  snprintf(text, size, "%s, %d (%s)", hip.error_name(status), status, hip.error_string(status));
+// What hipDeviceReset leaves of a function. A device's number is the same after it.
+bool is_gone(Status status) {
+  return status.number == kInvalidDeviceFunction || status.number == kInvalidHandle ||
+         status.number == kContextIsDestroyed;
+}
+
+void describe_error(Status status, char* text, size_t size) {
+  snprintf(text, size, "%s, %d (%s)", hip.error_name(status.number), status.number, hip.error_string(status.number));
 }
 
 constexpr Driver table = {
@@ -145,6 +154,7 @@ constexpr Driver table = {
     .replace_address = nullptr,
     .fill = fill,
     .launch = launch,
+    .is_gone = is_gone,
     .describe_error = describe_error,
 };
 
@@ -180,7 +190,7 @@ const Driver* open_hip(char* why, size_t size) noexcept {
     return nullptr;
   }
   int devices = 0;
-  int status = hip.init(0);
+  Status status = hip.init(0);
   if (!status) status = hip.device_count(&devices);
   if (status) {
     char text[120];

@@ -30,10 +30,10 @@ thread_local std::vector<void*> current = {nullptr};
 // Every function of the table begins with one; the status tells whether this call is the one to fail.
 struct Call {
   std::lock_guard<std::mutex> lock{mutex};
-  const int status = ++recording.calls == recording.fail_at ? kRecordedFailure : 0;
+  const Status status = {++recording.calls == recording.fail_at ? kRecordedFailure : 0};
 };
 
-int contexts(void* stream, Contexts* contexts) {
+Status contexts(void* stream, Contexts* contexts) {
   const Call call;
   contexts->current = contexts->of_stream = current.back();
   if (stream) contexts->of_stream = recording.stream_contexts.at(stream);
@@ -44,19 +44,19 @@ int contexts(void* stream, Contexts* contexts) {
   return call.status;
 }
 
-int enter(void* context) {
+Status enter(void* context) {
   const Call call;
   if (!call.status) current.push_back(context);
   return call.status;
 }
 
-int leave(void*) {
+Status leave(void*) {
   const Call call;
   current.pop_back();
   return call.status;
 }
 
-int properties(DeviceProperties* properties) {
+Status properties(DeviceProperties* properties) {
   const Call call;
   const RecordedDevice& device = recording.devices.at(current.back());
   snprintf(properties->arch, sizeof properties->arch, "%s", device.arch.c_str());
@@ -67,49 +67,49 @@ int properties(DeviceProperties* properties) {
   return call.status;
 }
 
-int primary_context(int ordinal, void** context) {
+Status primary_context(int ordinal, void** context) {
   const Call call;
   for (const auto& [found, device] : recording.devices)
     if (device.ordinal == ordinal) *context = const_cast<void*>(found);
   return call.status;
 }
 
-int load_module(void** module, const void* binary) {
+Status load_module(void** module, const void* binary) {
   const Call call;
   if (call.status) return call.status;
   const std::string head(static_cast<const char*>(binary), 16);
   recording.loads.push_back({current.back(), head});
   ++recording.modules;
   *module = modules.emplace_back(new Module{head}).get();
-  return 0;
+  return {};
 }
 
-int unload_module(void*) {
+Status unload_module(void*) {
   const Call call;
   --recording.modules;
   return call.status;
 }
 
-int get_function(void** function, void* module, const char* name) {
+Status get_function(void** function, void* module, const char* name) {
   const Call call;
   if (call.status) return call.status;
   *function = functions.emplace_back(new Function{static_cast<Module*>(module), name}).get();
-  return 0;
+  return {};
 }
 
-int set_max_shared(void* function, uint32_t bytes) {
+Status set_max_shared(void* function, uint32_t bytes) {
   const Call call;
   static_cast<Function*>(function)->max_shared = bytes;
   return call.status;
 }
 
-int is_capturing(void* stream, bool* capturing) {
+Status is_capturing(void* stream, bool* capturing) {
   const Call call;
   *capturing = recording.capturing.contains(stream);
   return call.status;
 }
 
-int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
+Status encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
   const Call call;
   ++recording.encoded;
   memset(map, 0, sizeof *map);
@@ -117,20 +117,20 @@ int encode_tensor_map(TensorMap* map, const TensorMapRequest& request) {
   return call.status;
 }
 
-int replace_address(TensorMap* map, void* address) {
+Status replace_address(TensorMap* map, void* address) {
   const Call call;
   ++recording.replaced;
   memcpy(reinterpret_cast<char*>(map) + offsetof(TensorMapRequest, address), &address, sizeof address);
   return call.status;
 }
 
-int fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void*) {
+Status fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void*) {
   const Call call;
   recording.fills.push_back({data, pattern, bytes, width, rows, pitch});
   return call.status;
 }
 
-int launch(const Launch& launch) {
+Status launch(const Launch& launch) {
   const Call call;
   if (call.status) return call.status;
   const auto& function = *static_cast<const Function*>(launch.function);
@@ -148,10 +148,12 @@ int launch(const Launch& launch) {
     seen.arguments.emplace_back(bytes, bytes + launch.sizes[i]);
   }
   recording.launches.push_back(std::move(seen));
-  return 0;
+  return {};
 }
 
-void describe_error(int status, char* text, size_t size) { snprintf(text, size, "RECORDED_FAILURE, %d", status); }
+void describe_error(Status status, char* text, size_t size) {
+  snprintf(text, size, "RECORDED_FAILURE, %d", status.number);
+}
 
 constexpr Driver table(const char* name, const char* vendor, bool descriptors) {
   return {.name = name,
@@ -170,6 +172,7 @@ constexpr Driver table(const char* name, const char* vendor, bool descriptors) {
           .replace_address = descriptors ? replace_address : nullptr,
           .fill = fill,
           .launch = launch,
+          .is_gone = nullptr,
           .describe_error = describe_error};
 }
 

@@ -24,16 +24,16 @@ Error on_ordinal(const char* who, int ordinal, Stream stream, Body body) {
   const Driver* const found = driver();
   if (!found || ordinal < 0 || !is_default(stream)) return body();
   void* context;
-  if (const int status = found->primary_context(ordinal, &context))
+  if (const Status status = found->primary_context(ordinal, &context))
     return driver_failure(*found, status, who, "make the tensors' device current");
   Contexts contexts;
-  if (const int status = found->contexts(nullptr, &contexts))
+  if (const Status status = found->contexts(nullptr, &contexts))
     return driver_failure(*found, status, who, "say which device is current");
   if (contexts.current == context) return body();
-  if (const int status = found->enter(context))
+  if (const Status status = found->enter(context))
     return driver_failure(*found, status, who, "make the tensors' device current");
   const Error error = body();
-  const int status = found->leave(contexts.current);
+  const Status status = found->leave(contexts.current);
   if (!status || error != Error::success) return error;
   return driver_failure(*found, status, who, "make the previous device current again");
 }

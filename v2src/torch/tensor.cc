@@ -100,7 +100,7 @@ void OnDeviceOf::make_context_current() const {
   const Driver* const found = driver();
   if (!found) fail(last_error_message());
   void* context;
-  int status = found->primary_context(index_, &context);
+  Status status = found->primary_context(index_, &context);
   if (!status) status = found->enter(context);
   if (status)
     raise_if(

@@ -67,20 +67,20 @@ inline constexpr int kFailure = 999;
 inline constexpr size_t kMostFills = 1000;  // of one call; more would take too long
 inline void* const kContext = reinterpret_cast<void*>(uintptr_t{0xC0});
 
-inline int status() { return ++state.calls == state.fail_at ? kFailure : 0; }
+inline Status status() { return {++state.calls == state.fail_at ? kFailure : 0}; }
 
 inline uint64_t mix(uint64_t hash, const void* data, size_t size) {
   for (size_t i = 0; i < size; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
   return hash;
 }
 
-inline int contexts(void*, Contexts* contexts) {
+inline Status contexts(void*, Contexts* contexts) {
   *contexts = {kContext, kContext, state.context_id};
   return status();
 }
-inline int enter(void*) { return status(); }
-inline int leave(void*) { return status(); }
-inline int properties(DeviceProperties* properties) {
+inline Status enter(void*) { return status(); }
+inline Status leave(void*) { return status(); }
+inline Status properties(DeviceProperties* properties) {
   snprintf(properties->arch, sizeof properties->arch, "%s", state.hip ? "gfx942" : "sm_90");
   snprintf(properties->name, sizeof properties->name, "a GPU of no product");
   properties->multiprocessors = state.multiprocessors;
@@ -88,9 +88,9 @@ inline int properties(DeviceProperties* properties) {
   properties->memory = 0;
   return status();
 }
-inline int primary_context(int, void** context) { return *context = kContext, status(); }
+inline Status primary_context(int, void** context) { return *context = kContext, status(); }
 
-inline int load_module(void** module, const void* binary) {
+inline Status load_module(void** module, const void* binary) {
   std::istringstream text(static_cast<const char*>(binary));
   auto image = std::make_unique<FakeImage>();
   std::string parameters;
@@ -103,17 +103,17 @@ inline int load_module(void** module, const void* binary) {
   *module = known.get();
   return status();
 }
-inline int unload_module(void*) { return 0; }
-inline int get_function(void** function, void* module, const char* name) {
+inline Status unload_module(void*) { return {}; }
+inline Status get_function(void** function, void* module, const char* name) {
   if (static_cast<FakeImage*>(module)->entry != name) object("a function was looked for in another image");
   *function = module;
   return status();
 }
-inline int set_max_shared(void*, uint32_t bytes) {
+inline Status set_max_shared(void*, uint32_t bytes) {
   if (bytes > 227 * 1024) object("more shared memory than a program can have");
   return status();
 }
-inline int is_capturing(void*, bool* capturing) { return *capturing = state.capturing, status(); }
+inline Status is_capturing(void*, bool* capturing) { return *capturing = state.capturing, status(); }
 
 // The request's fields without what lies between them, so that equal requests are equal bytes.
 inline void store(TensorMap* map, const TensorMapRequest& r) {
@@ -125,7 +125,7 @@ inline void store(TensorMap* map, const TensorMapRequest& r) {
   for (size_t i = 0; i < 3; ++i) map->opaque[6 + i] = r.strides[i];
 }
 
-inline int encode_tensor_map(TensorMap* map, const TensorMapRequest& r) {
+inline Status encode_tensor_map(TensorMap* map, const TensorMapRequest& r) {
   const uint64_t element = static_cast<uint64_t>(r.dtype == DType::float32 ? 4 : 2);
   if (reinterpret_cast<uintptr_t>(r.address) % 16) object("tensor map: its address is not aligned");
   if (r.rank < 1 || r.rank > 5) object("tensor map: its rank");
@@ -140,19 +140,19 @@ inline int encode_tensor_map(TensorMap* map, const TensorMapRequest& r) {
   store(map, r);
   return status();
 }
-inline int replace_address(TensorMap* map, void* address) {
+inline Status replace_address(TensorMap* map, void* address) {
   if (reinterpret_cast<uintptr_t>(address) % 16) object("tensor map: its new address is not aligned");
   map->opaque[0] = reinterpret_cast<uint64_t>(address);
   return status();
 }
 
-inline int fill(void* data, uint32_t, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void*) {
+inline Status fill(void* data, uint32_t, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void*) {
   if (!data || (bytes != 2 && bytes != 4) || reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes))
     object("fill: its data");
   if (width < 1 || rows < 1 || (rows > 1 && pitch < width * bytes)) object("fill: its rows");
   const auto begin = reinterpret_cast<uintptr_t>(data);
   state.fills.push_back({begin, begin + static_cast<uintptr_t>((rows - 1) * pitch + width * bytes)});
-  return state.fills.size() > kMostFills ? kFailure : status();
+  return state.fills.size() > kMostFills ? Status{kFailure} : status();
 }
 
 inline void check_arguments(const FakeImage& image, const Launch& launch) {
@@ -170,7 +170,7 @@ inline void check_arguments(const FakeImage& image, const Launch& launch) {
   if (end > 4096) object("more than 4 KiB of parameters");
 }
 
-inline int launch(const Launch& launch) {
+inline Status launch(const Launch& launch) {
   const auto& image = *static_cast<const FakeImage*>(launch.function);
   const uint32_t* const grid = launch.grid;
   if (!grid[0] || !grid[1] || !grid[2] || grid[0] > INT32_MAX || grid[1] > 65535 || grid[2] > 65535)
@@ -178,15 +178,15 @@ inline int launch(const Launch& launch) {
   if (!launch.threads || launch.threads > 1024) object("a number of threads that can not be launched");
   if (state.hip && uint64_t{grid[0]} * launch.threads > UINT32_MAX) object("more threads than HIP counts");
   check_arguments(image, launch);
-  if (const int failed = status()) return failed;
+  if (const Status failed = status()) return failed;
   uint64_t hash = mix(mix(14695981039346656037u, image.digest.data(), 16), grid, 3 * sizeof *grid);
   for (int i = 0; i < launch.argument_count; ++i) hash = mix(hash, launch.arguments[i], launch.sizes[i]);
   state.launches.push_back({image.entry + (state.hip ? "_gfx942_" : "_sm_90_") + image.digest, hash});
   state.hash = mix(state.hash, &hash, sizeof hash);
-  return 0;
+  return {};
 }
 
-inline void describe_error(int failed, char* text, size_t size) { snprintf(text, size, "FUZZ, %d", failed); }
+inline void describe_error(Status failed, char* text, size_t size) { snprintf(text, size, "FUZZ, %d", failed.number); }
 
 inline const Driver& fuzzed_driver() {
   static const Driver made = {
@@ -206,6 +206,7 @@ inline const Driver& fuzzed_driver() {
       .replace_address = state.hip ? nullptr : replace_address,
       .fill = fill,
       .launch = launch,
+      .is_gone = nullptr,
       .describe_error = describe_error,
   };
   return made;

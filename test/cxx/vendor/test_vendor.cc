@@ -27,21 +27,21 @@ std::string hip_calls() { return calls("libamdhip64.so", "fake_hip_calls"); }
 // What is the same for both: modules, capture and launch.
 void check_common(const Driver& driver, std::string (*calls)(), int argument) {
   void *module = nullptr, *function = nullptr;
-  CHECK_EQ(driver.load_module(&module, "binary"), 0);
-  CHECK_EQ(driver.get_function(&function, module, "entry"), 0);
-  CHECK_EQ(driver.unload_module(module), 0);
+  CHECK(!driver.load_module(&module, "binary"));
+  CHECK(!driver.get_function(&function, module, "entry"));
+  CHECK(!driver.unload_module(module));
   // Loaded in the relaxed mode, in which it breaks no capture of another thread.
   CHECK_EQ(calls(), "mode 2;load binary;mode 0;function 0x200 entry;unload 0x200;");
 
   bool capturing = false;
-  CHECK_EQ(driver.is_capturing(pointer(0x999), &capturing), 0);
+  CHECK(!driver.is_capturing(pointer(0x999), &capturing));
   CHECK(capturing);
-  CHECK_EQ(driver.is_capturing(nullptr, &capturing), 0);
+  CHECK(!driver.is_capturing(nullptr, &capturing));
   CHECK(!capturing);
 
   void* arguments[] = {&argument};
   const uint16_t sizes[] = {sizeof argument};
-  CHECK_EQ(driver.launch({pointer(0x300), {1, 2, 3}, 256, 4096, pointer(0x55), arguments, sizes, 1}), 0);
+  CHECK(!driver.launch({pointer(0x300), {1, 2, 3}, 256, 4096, pointer(0x55), arguments, sizes, 1}));
   CHECK_EQ(calls(), "launch 0x300 1,2,3 256,1,1 4096 0x55 " + std::to_string(argument) + " (nil);");
 }
 
@@ -68,23 +68,23 @@ TEST("the CUDA table calls libcuda.so.1 with the arguments in its order") {
 
   Contexts contexts;
   for (const uintptr_t of_current : {0, 1, 2}) {  // the default streams, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too
-    CHECK_EQ(cuda.contexts(pointer(of_current), &contexts), 0);
+    CHECK(!cuda.contexts(pointer(of_current), &contexts));
     CHECK(contexts.of_stream == contexts.current && contexts.current == pointer(0x100));
     CHECK_EQ(contexts.id, 0x1100u);
   }
-  CHECK_EQ(cuda.contexts(pointer(0x55), &contexts), 0);
+  CHECK(!cuda.contexts(pointer(0x55), &contexts));
   CHECK(contexts.of_stream == pointer(0x101) && contexts.current == pointer(0x100));
   CHECK_EQ(contexts.id, 0x1101u);
   CHECK_EQ(cuda_calls(), "context of 0x55;");
   void* primary;
-  CHECK_EQ(cuda.primary_context(1, &primary), 0);
+  CHECK(!cuda.primary_context(1, &primary));
   CHECK_EQ(primary, pointer(0x101));
   CHECK_EQ(cuda_calls(), "retain 1;");
 
   DeviceProperties properties;
-  CHECK_EQ(cuda.enter(contexts.of_stream), 0);
-  CHECK_EQ(cuda.properties(&properties), 0);
-  CHECK_EQ(cuda.leave(contexts.current), 0);
+  CHECK(!cuda.enter(contexts.of_stream));
+  CHECK(!cuda.properties(&properties));
+  CHECK(!cuda.leave(contexts.current));
   CHECK_EQ(properties.arch, std::string("sm_90"));
   CHECK_EQ(properties.name, std::string("NVIDIA H200"));
   CHECK_EQ(properties.memory, uint64_t{141} << 30);
@@ -92,30 +92,30 @@ TEST("the CUDA table calls libcuda.so.1 with the arguments in its order") {
   CHECK_EQ(properties.ordinal, 1);
   CHECK_EQ(cuda_calls(), "push 0x101;attribute 75 of 1;attribute 76 of 1;attribute 16 of 1;name of 1;memory of 1;pop;");
 
-  CHECK_EQ(cuda.set_max_shared(pointer(0x300), 100000), 0);
+  CHECK(!cuda.set_max_shared(pointer(0x300), 100000));
   CHECK_EQ(cuda_calls(), "set 0x300 8 100000;");
 
   TensorMap map;
   TensorMapRequest request = {DType::bfloat16, 4, pointer(0x4000), {64, 9, 2, 1}, {128, 1152, 2304}, {32, 16, 1, 1}, 2};
   for (const auto& [dtype, type] : {std::pair(DType::float16, 6), {DType::float32, 7}, {DType::bfloat16, 9}}) {
     request.dtype = dtype;
-    CHECK_EQ(cuda.encode_tensor_map(&map, request), 0);
+    CHECK(!cuda.encode_tensor_map(&map, request));
     CHECK_EQ(map.opaque[0], 1u);
     CHECK_EQ(cuda_calls(), "encode " + std::to_string(type) + " 4 0x4000 64,9 128 32,16 1,1 0 2 2 0;");
   }
-  CHECK_EQ(cuda.replace_address(&map, pointer(0x8000)), 0);
+  CHECK(!cuda.replace_address(&map, pointer(0x8000)));
   CHECK_EQ(map.opaque[1], 0x8000u);
   CHECK_EQ(cuda_calls(), "replace 0x8000;");
 
-  CHECK_EQ(cuda.fill(pointer(0x100), 0xabcd, 2, 64, 10, 256, pointer(0x55)), 0);
-  CHECK_EQ(cuda.fill(pointer(0x100), 0xff800000, 4, 64, 1, 0, nullptr), 0);  // one row: its pitch is its length
+  CHECK(!cuda.fill(pointer(0x100), 0xabcd, 2, 64, 10, 256, pointer(0x55)));
+  CHECK(!cuda.fill(pointer(0x100), 0xff800000, 4, 64, 1, 0, nullptr));  // one row: its pitch is its length
   CHECK_EQ(cuda_calls(), "fill16 0x100 256 abcd 64 10 0x55;fill32 0x100 256 ff800000 64 1 (nil);");
   check_common(cuda, cuda_calls, 77);
 
   char text[100];
-  cuda.describe_error(2, text, sizeof text);
+  cuda.describe_error({2}, text, sizeof text);
   CHECK_EQ(text, std::string("CUDA_ERROR_OUT_OF_MEMORY, 2 (out of memory)"));
-  cuda.describe_error(12345, text, sizeof text);
+  cuda.describe_error({12345}, text, sizeof text);
   CHECK_EQ(text, std::string("unknown error, 12345 (no description)"));
 }
 
@@ -125,20 +125,20 @@ TEST("the HIP table calls libamdhip64.so with the arguments in its order, and st
   static_cast<void>(hip_calls());
 
   Contexts contexts;
-  CHECK_EQ(hip.contexts(nullptr, &contexts), 0);
+  CHECK(!hip.contexts(nullptr, &contexts));
   CHECK(contexts.of_stream && contexts.of_stream == contexts.current && contexts.id);
   const uint64_t id = contexts.id;
-  CHECK_EQ(hip.contexts(pointer(0x55), &contexts), 0);
+  CHECK(!hip.contexts(pointer(0x55), &contexts));
   CHECK(contexts.of_stream != contexts.current && contexts.id != id);
   CHECK_EQ(hip_calls(), "device of 0x55;");
   void* primary;
-  CHECK_EQ(hip.primary_context(1, &primary), 0);
+  CHECK(!hip.primary_context(1, &primary));
   CHECK_EQ(primary, contexts.of_stream);
 
   DeviceProperties properties;
-  CHECK_EQ(hip.enter(contexts.of_stream), 0);
-  CHECK_EQ(hip.properties(&properties), 0);
-  CHECK_EQ(hip.leave(contexts.current), 0);
+  CHECK(!hip.enter(contexts.of_stream));
+  CHECK(!hip.properties(&properties));
+  CHECK(!hip.leave(contexts.current));
   CHECK_EQ(properties.arch, std::string("gfx942"));
   CHECK_EQ(properties.name, std::string("AMD Instinct MI300X"));
   CHECK_EQ(properties.memory, uint64_t{192} << 30);
@@ -146,18 +146,18 @@ TEST("the HIP table calls libamdhip64.so with the arguments in its order, and st
   CHECK_EQ(properties.ordinal, 1);
   CHECK_EQ(hip_calls(), "device 1;properties of 1;name of 1;memory of 1;device 0;");
 
-  CHECK_EQ(hip.set_max_shared(pointer(0x300), 65536), 0);
+  CHECK(!hip.set_max_shared(pointer(0x300), 65536));
   CHECK(!hip.encode_tensor_map && !hip.replace_address);
 
-  CHECK_EQ(hip.fill(pointer(0x100), 0, 2, 64, 10, 256, pointer(0x55)), 0);
-  CHECK_EQ(hip.fill(pointer(0x100), 0, 4, 64, 1, 0, nullptr), 0);
+  CHECK(!hip.fill(pointer(0x100), 0, 2, 64, 10, 256, pointer(0x55)));
+  CHECK(!hip.fill(pointer(0x100), 0, 4, 64, 1, 0, nullptr));
   CHECK_EQ(hip_calls(), "fill8 0x100 256 0 128 10 0x55;fill8 0x100 256 0 256 1 (nil);");
-  CHECK_EQ(hip.fill(pointer(0x100), 0xfc00, 2, 64, 2, 256, nullptr), 0);  // row by row, as bytes differ
-  CHECK_EQ(hip.fill(pointer(0x100), 0xff800000, 4, 64, 1, 0, nullptr), 0);
+  CHECK(!hip.fill(pointer(0x100), 0xfc00, 2, 64, 2, 256, nullptr));  // row by row, as bytes differ
+  CHECK(!hip.fill(pointer(0x100), 0xff800000, 4, 64, 1, 0, nullptr));
   CHECK_EQ(hip_calls(), "fill16 0x100 fc00 64 (nil);fill16 0x200 fc00 64 (nil);fill32 0x100 ff800000 64 (nil);");
   check_common(hip, hip_calls, 78);
 
   char text[100];
-  hip.describe_error(2, text, sizeof text);
+  hip.describe_error({2}, text, sizeof text);
   CHECK_EQ(text, std::string("hipErrorOutOfMemory, 2 (out of memory)"));
 }
