@@ -63,7 +63,7 @@ std::vector<Captured> captured;
 
 const Driver* real = nullptr;
 
-int capture(const Launch& launch) {
+Status capture(const Launch& launch) {
   Captured& made = captured.emplace_back(Captured{launch, {}, {}});
   for (int i = 0; i < launch.argument_count; ++i) {
     std::vector<uint64_t>& value = made.values.emplace_back(launch.sizes[i] / 8 + 9);
