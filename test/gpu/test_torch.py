@@ -352,7 +352,7 @@ def test_a_model_of_transformers_runs_here(ran: Callable[[], dict[str, tuple[int
         vocab_size=100, attn_implementation="sdpa",
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
-    tokens = torch.randint(0, 100, (2, 64), device="cuda")
+    tokens = torch.randint(1, 100, (2, 64), device="cuda")  # 0 pads: it would bring a mask along
     with torch.no_grad():
         model(tokens)
         assert ran()["forward"] == (3, 0)
@@ -429,7 +429,7 @@ def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch)
         vocab_size=100,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
-    tokens = torch.randint(0, 100, (2, 64), device="cuda")
+    tokens = torch.randint(1, 100, (2, 64), device="cuda")  # 0 pads: it would bring a mask along
     logits = {}
     for name in ("sdpa", "aotriton"):
         model.set_attn_implementation(name)
