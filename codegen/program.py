@@ -142,6 +142,7 @@ class BackendProgram:
     workspace: tuple[int, ...]
     sizes: tuple[tuple[int, tuple[Code, ...]], ...]
     psels_of: int
+    sizes_follow_psels: bool
 
 
 @dataclass(frozen=True)
@@ -296,6 +297,7 @@ class _Numbering:
             workspace=tuple(self.slots.index(one.name) for one in backend.workspace),
             sizes=tuple(sizes),
             psels_of=having[0],
+            sizes_follow_psels=bool(asked),
         )
 
     def _kernel(self, kernel: KernelDescription) -> KernelProgram:

@@ -37,7 +37,7 @@ Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels
 
 // Puts a tensor of so many elements behind what is used. False where that leaves 63 bits; -1 elements do.
 bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
-  *begin = (*used + kAlignment - 1) / kAlignment * kAlignment;
+  *begin = (*used + kAlignment - 1) & -kAlignment;
   int64_t bytes;
   return elements >= 0 && !__builtin_mul_overflow(elements, bytes_of(dtype), &bytes) &&
          !__builtin_add_overflow(*begin, bytes, used) && *used <= INT64_MAX - kAlignment;
@@ -45,7 +45,8 @@ bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
 
 }  // namespace
 
-size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) noexcept {
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+                       size_t limit) noexcept {
   if (derive_sizes(call, backend, psels, multiprocessors)) return SIZE_MAX;
   int64_t begin, used = 0;
   for (const uint8_t slot : backend.workspace) {
@@ -55,6 +56,7 @@ size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* ps
       if (__builtin_mul_overflow(elements, call.sizes[dim], &elements)) return SIZE_MAX;
     if (!put_behind(elements, operand.dtype == DType::none ? call.dtype : operand.dtype, &begin, &used))
       return SIZE_MAX;
+    if (static_cast<size_t>(used) > limit) break;
   }
   return static_cast<size_t>(used);
 }

@@ -34,8 +34,9 @@ struct Misfit {
 };
 
 // Bytes of workspace that the backend needs with these psels, of its kernel `psels_of`; the most there can be where
-// they do not fit in 63 bits. Sets the sizes that the backend derives.
-size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) noexcept;
+// they do not fit in 63 bits. Sets the sizes that the backend derives. Counting ends beyond `limit`.
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+                       size_t limit = SIZE_MAX) noexcept;
 
 // Sets the sizes that the backend derives from these psels, of its kernel `psels_of`, and the views of its workspace
 // tensors, one behind the other.

@@ -85,6 +85,7 @@ class Narrower {
  public:
   Narrower(Survey& survey, Call& call, By by, unsigned refused, Dispatch& dispatch)
       : survey_(survey),
+        call_(call),
         hints_(call.hints ? *call.hints : kNoHints),
         by_(by),
         refused_(refused),
@@ -212,9 +213,12 @@ class Narrower {
                 text);
   }
 
+  size_t bytes_of(const BackendInfo& backend, const int32_t* psels) {
+    return workspace_bytes(call_, backend, psels, dispatch_.place.multiprocessors);
+  }
   size_t bytes_of(const Candidate& candidate) {
-    left_.backend = &backends()[candidate.backend];
-    return left_.bytes_of(candidate.kernels[left_.backend->psels_of].entry());
+    const BackendInfo& backend = backends()[candidate.backend];
+    return bytes_of(backend, candidate.kernels[backend.psels_of].entry().psels);
   }
 
   // A limit that nothing keeps leaves the backend that needs the least.
@@ -230,7 +234,8 @@ class Narrower {
       std::fill_n(refusals_, kMaxBackends, "it needs more workspace");
       refusals_[i] = refusals[i];
       Candidate alone;
-      if (refusals[i] || !pick(&alone) || bytes_of(alone) >= least) continue;
+      if (refusals[i] || (!backends()[i].sizes_follow_psels && bytes_of(backends()[i], nullptr) >= least)) continue;
+      if (!pick(&alone) || bytes_of(alone) >= least) continue;
       least = bytes_of(alone);
       frugal = i;
     }
@@ -276,6 +281,7 @@ class Narrower {
   }
 
   Survey& survey_;
+  Call& call_;
   const aotriton_hints& hints_;
   const By by_;
   const unsigned refused_;
@@ -285,20 +291,15 @@ class Narrower {
   const char* refusals_[kMaxBackends];  // by backend; null where nothing speaks against it
 };
 
-bool follows_psels(const BackendInfo& backend) {
-  return std::ranges::any_of(backend.sizes, [](const DerivedSize& derived) {
-    return std::ranges::any_of(derived.value.code, [](const Instruction& one) { return one.code == Code::psel; });
-  });
-}
-
 }  // namespace
 
 unsigned beyond_limit(Call& call, int multiprocessors) noexcept {
   unsigned beyond = 0;
   for (size_t i = 0; i < call.info->backends.size(); ++i) {
     const BackendInfo& backend = call.info->backends[i];
-    if (!backend.workspace.empty() && !follows_psels(backend) &&
-        workspace_bytes(call, backend, nullptr, multiprocessors) > call.hints->workspace_limit)
+    const size_t limit = call.hints->workspace_limit;
+    if (!backend.workspace.empty() && !backend.sizes_follow_psels &&
+        workspace_bytes(call, backend, nullptr, multiprocessors, limit) > limit)
       beyond |= 1u << i;
   }
   return beyond;

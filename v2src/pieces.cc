@@ -60,13 +60,15 @@ int64_t step_of(const Call& whole, size_t slot, int64_t size) noexcept {
   return static_cast<int64_t>(static_cast<uint64_t>(size) * stride * bytes);
 }
 
-Error plan_pieces(Call& call, const Place& place, Backends among, By by, Dispatch* whole, Pieces* pieces) noexcept {
-  *pieces = {1, 0};
-  AOTRITON_TRY(dispatch(call, place, whole, among, by));
-  if (!whole->limited || call.info->cut == kNoNumber) return Error::success;
+Error plan_pieces(Call& call, const Place& place, Backends among, By by, Pieces* pieces) noexcept {
+  pieces->count = 1;
+  pieces->size = 0;
+  Dispatch& best = pieces->dispatch;
+  AOTRITON_TRY(dispatch(call, place, &best, among, by));
+  if (!best.limited || call.info->cut == kNoNumber) return Error::success;
   const int64_t length = call.sizes[call.info->cut];
-  bool kept = keeps_limit(*whole);
-  float best_us = whole->predicted_us;
+  bool kept = keeps_limit(best);
+  float best_us = best.predicted_us;
   for (int64_t wanted = 2; wanted < 2 * length; wanted *= 2) {
     const int64_t size = (length + wanted - 1) / wanted, count = (length + size - 1) / size;
     if (count < 2 || !alike(call, size)) continue;
@@ -78,7 +80,9 @@ Error plan_pieces(Call& call, const Place& place, Backends among, By by, Dispatc
     if (kept && !(time > 0 && best_us > 0 && time < best_us)) continue;
     kept = true;
     best_us = time;
-    *pieces = {count, size};
+    pieces->count = count;
+    pieces->size = size;
+    best = found;
   }
   return Error::success;
 }

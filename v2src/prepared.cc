@@ -28,24 +28,16 @@ int64_t word_of(const View& view) {
 // What tells calls apart by their hints.
 std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
 
-// Runs step(word) for each word of the call's key, until one returns false.
-template <class Step>
-bool walk(const Call& call, Step step) {
-  const OperatorInfo& info = *call.info;
-  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
-    if (!given(call, slot)) {
-      if (!step(0)) return false;
-      continue;
-    }
-    const View& view = call[slot];
-    if (!step(word_of(view))) return false;
-    for (size_t i = 0; i < info.operands[slot].dims.size(); ++i)
-      if (!step(view.sizes[i]) || !step(view.strides[i])) return false;
-  }
-  for (size_t i = 0; i < info.scalars.size(); ++i)
-    if (!step(call.scalars[i].whole)) return false;
-  return step((call.workspace ? 1 : 0) | (call.hints ? 2 : 0));
+// Whether the sizes and strides of a key are not the view's. With a constant rank the compiler unrolls the loop.
+template <size_t kRank = 0>
+bool differ(const int64_t* words, const View& view, size_t rank) {
+  int64_t differing = 0;
+  for (size_t i = 0; i < (kRank ? kRank : rank); ++i)
+    differing |= (words[i] ^ view.sizes[i]) | (words[(kRank ? kRank : rank) + i] ^ view.strides[i]);
+  return differing != 0;
 }
+
+int64_t last_word_of(const Call& call) { return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0); }
 
 }  // namespace
 
@@ -53,10 +45,19 @@ void Key::write(const Call& call) noexcept {
   info = call.info;
   hints = call.hints;
   int64_t* end = words;
-  walk(call, [&](int64_t word) {
-    *end++ = word;
-    return true;
-  });
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const View& view = call[slot];
+    const size_t rank = info->operands[slot].dims.size();
+    if (!given(call, slot)) {
+      *end++ = 0;
+      continue;
+    }
+    *end++ = word_of(view);
+    end = std::copy_n(view.sizes, rank, end);
+    end = std::copy_n(view.strides, rank, end);
+  }
+  for (size_t i = 0; i < info->scalars.size(); ++i) *end++ = call.scalars[i].whole;
+  *end++ = last_word_of(call);
   count = static_cast<size_t>(end - words);
   // Products of pairs do not wait for each other, as a chain of words would. As wyhash mixes them.
   constexpr uint64_t kEven = 0xA0761D6478BD642Fu, kOdd = 0xE7037ED1A0B428DBu;
@@ -80,8 +81,9 @@ CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* 
     call_.extents[slot] = extents[slot];
     const int64_t word = *key++;
     if (!word) continue;
-    for (size_t i = 0; i < info.operands[slot].dims.size(); ++i) sizes_[slot][i] = *key++, strides_[slot][i] = *key++;
-    call_.views[slot] = {pointers[slot], static_cast<DType>(word >> 2), sizes_[slot], strides_[slot]};
+    const size_t rank = info.operands[slot].dims.size();
+    call_.views[slot] = {pointers[slot], static_cast<DType>(word >> 2), key, key + rank};
+    key += 2 * rank;
   }
   for (size_t i = 0; i < info.scalars.size(); ++i) call_.scalars[i].whole = *key++;
 }
@@ -89,8 +91,17 @@ CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* 
 bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   if (call.info != info || id != context_id) return false;
   const int64_t* word = key;
-  return walk(call, [&](int64_t wanted) { return *word++ == wanted; }) &&
-         (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const View& view = call[slot];
+    if (*word++ != (given(call, slot) ? word_of(view) : 0)) return false;
+    if (!word[-1]) continue;
+    const size_t rank = info->operands[slot].dims.size();
+    if (rank == kMaxRank ? differ<kMaxRank>(word, view, kMaxRank) : differ(word, view, rank)) return false;
+    word += 2 * rank;
+  }
+  int64_t differing = 0;
+  for (size_t i = 0; i < info->scalars.size(); ++i) differing |= *word++ ^ call.scalars[i].whole;
+  return !(differing | (*word ^ last_word_of(call))) && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
 }
 
 bool Prepared::is(const Key& other, uint64_t id) const noexcept {

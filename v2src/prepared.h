@@ -100,7 +100,7 @@ class Prepared {
   Error launch_kernels(const Contexts& contexts, Stream stream, bool are_anew = false) noexcept;
 };
 
-// A call with this key, these pointers and these extents.
+// A call with this key, which must outlive it, these pointers and these extents.
 class CallOfKey {
  public:
   CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers, const int64_t* extents) noexcept;
@@ -111,7 +111,6 @@ class CallOfKey {
 
  private:
   Call call_;
-  int64_t sizes_[kMaxOperands][kMaxRank], strides_[kMaxOperands][kMaxRank];  // which the views point at
 };
 
 }  // namespace aotriton::v2::inline abi1

@@ -133,13 +133,14 @@ struct DerivedSize {
   Expression value;
 };
 
-// Kernels in launch order. `psels_of`: the kernel whose psels the derived sizes take.
+// Kernels in launch order. `psels_of`: the kernel whose psels the derived sizes take, if any does.
 struct BackendInfo {
   const char* name;
   std::span<const KernelInfo* const> kernels;
   std::span<const uint8_t> workspace;  // its tensors by slot, in the order in which they lie
   std::span<const DerivedSize> sizes;
   uint8_t psels_of;
+  bool sizes_follow_psels;
 };
 
 struct OperatorInfo {

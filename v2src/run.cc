@@ -88,11 +88,10 @@ bool launches_nothing(const Call& call) { return call.empty && (call.info->fills
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
 // A checked call in pieces.
-Error build_parts(Call& call, const Device& device, const Dispatch& whole, const Pieces& pieces, Stream stream,
-                  Builder& builder) {
+Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder) {
   Prepared* parts[2] = {};
   size_t made = 0;
-  Error error = each_part(call, device.facts.place, whole, pieces, [&](const Call& part, const Dispatch& found) {
+  Error error = each_part(call, pieces, [&](const Call& part, const Dispatch& found) {
     AOTRITON_TRY(builder.prepare(part, device, found, stream));
     parts[made] = builder.finish();
     return parts[made++] ? Error::success : no_memory(call);
@@ -145,15 +144,13 @@ Error load(const Dispatch& found, const Device& device, Stream stream) {
   return Error::success;
 }
 
-// The dispatch of a call, or of its first piece where it is in pieces.
-Error dispatch_first(Call& call, const Place& place, Backends among, By by, Dispatch* found, Pieces* pieces) {
-  AOTRITON_TRY(plan_pieces(call, place, among, by, found, pieces));
-  if (pieces->count == 1) return Error::success;
-  Piece first(call, 0, pieces->size);
-  AOTRITON_TRY(dispatch(first.call, place, found, Backends::within_limit, by));
-  for (size_t i = 0; i < found->hint_count; ++i)
-    if (!strcmp(found->hints[i].name, "workspace_limit"))
-      found->hints[i].why = "the call is made in pieces, one after the other";
+// Dispatches a call that is asked about: its hints' outcomes say, too, where it is in pieces.
+Error dispatch_asked(Call& call, const Place& place, Backends among, By by, Pieces* pieces) {
+  AOTRITON_TRY(plan_pieces(call, place, among, by, pieces));
+  Dispatch& found = pieces->dispatch;
+  for (size_t i = 0; i < found.hint_count && pieces->count > 1; ++i)
+    if (!strcmp(found.hints[i].name, "workspace_limit"))
+      found.hints[i].why = "the call is made in pieces, one after the other";
   return Error::success;
 }
 
@@ -164,10 +161,9 @@ Error build(Call& call, const Device& device, Stream stream, Builder& builder) {
     return Error::success;
   }
   Pieces pieces;
-  Dispatch found;
-  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), By::time, &found, &pieces));
-  if (pieces.count > 1) return build_parts(call, device, found, pieces, stream, builder);
-  return builder.prepare(call, device, found, stream);
+  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), By::time, &pieces));
+  if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder);
+  return builder.prepare(call, device, pieces.dispatch, stream);
 }
 
 // A call that this thread has not made lately, whose key is written.
@@ -254,9 +250,8 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
     const Place& place = device.facts.place;
     const auto include = [&] {
       Pieces pieces;
-      Dispatch whole;
-      AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &whole, &pieces));
-      return each_part(call, place, whole, pieces, [&](const Call&, const Dispatch& found) {
+      AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &pieces));
+      return each_part(call, pieces, [&](const Call&, const Dispatch& found) {
         *bytes = std::max(*bytes, found.workspace.bytes);
         return Error::success;
       });
@@ -282,11 +277,9 @@ Error supported(Call& call, Stream stream) noexcept {
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
-    const Place& place = device.facts.place;
     Pieces pieces;
-    Dispatch whole;
-    AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &whole, &pieces));
-    return each_part(call, place, whole, pieces, [](const Call&, const Dispatch&) { return Error::success; });
+    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, By::time, &pieces));
+    return each_part(call, pieces, [](const Call&, const Dispatch&) { return Error::success; });
   });
 }
 
@@ -298,9 +291,9 @@ Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, 
   AOTRITON_TRY(check_call(call, Data::optional));
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
-    Dispatch found;
     Pieces pieces;
-    AOTRITON_TRY(dispatch_first(call, device.facts.place, backends_for(call), By::time, &found, &pieces));
+    AOTRITON_TRY(dispatch_asked(call, device.facts.place, backends_for(call), By::time, &pieces));
+    const Dispatch& found = pieces.dispatch;
     if (found.hint_count > room)
       return fail(Error::invalid_argument, "%s_hint_outcomes: room for %zu, %zu are needed", call.info->name, room,
                   found.hint_count);
@@ -315,13 +308,11 @@ Error preload(Call& call, Stream stream) noexcept {
   return on_device(call.info->name, stream, [&](const Device& device) {
     if (launches_nothing(call)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
-      const Place& place = device.facts.place;
       Pieces pieces;
-      Dispatch whole;
-      Error error = plan_pieces(call, place, among, By::time, &whole, &pieces);
+      Error error = plan_pieces(call, device.facts.place, among, By::time, &pieces);
       if (error == Error::success)
-        error = each_part(call, place, whole, pieces,
-                          [&](const Call&, const Dispatch& found) { return load(found, device, stream); });
+        error =
+            each_part(call, pieces, [&](const Call&, const Dispatch& found) { return load(found, device, stream); });
       // Hints and what the process leaves out may leave nothing to a call without a workspace.
       if (error == Error::not_supported && (call.hints || *exclusion()) && among == Backends::without_workspace) break;
       AOTRITON_TRY(error);
@@ -342,9 +333,9 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   Place place;
   AOTRITON_TRY(find_place("explain", arch, product, multiprocessors, &place));
   if (launches_nothing(call)) return Error::success;
-  Dispatch found;
   Pieces pieces;
-  AOTRITON_TRY(keep_message([&] { return dispatch_first(call, place, Backends::all, by, &found, &pieces); }));
+  AOTRITON_TRY(keep_message([&] { return dispatch_asked(call, place, Backends::all, by, &pieces); }));
+  const Dispatch& found = pieces.dispatch;
   size_t launched[kMaxKernels], needed = 0;
   for (size_t i = 0; i < found.chosen().kernels.size(); ++i)
     if (found.plans[i].has_programs) launched[needed++] = i;

@@ -344,18 +344,21 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
   for (;;) {
     dispatch->narrowed = dispatch->limited = false;
     dispatch->hint_count = 0;
-    const auto choose = [&](unsigned left_out) {
-      return Chooser(survey, among, by, refused | left_out, *dispatch).choose();
+    const auto choose = [&](unsigned left_out, Dispatch* chosen) {
+      return Chooser(survey, among, by, refused | left_out, *chosen).choose();
     };
-    if (const Error error = choose(among == Backends::within_limit ? beyond : 0); error != Error::success) {
+    if (const Error error = choose(among == Backends::within_limit ? beyond : 0, dispatch); error != Error::success) {
       if (among != Backends::without_workspace) return first ? refuse(call, first) : error;
       among = Backends::all;  // what there is needs a workspace, which is then missed
       continue;
     }
     if (beyond >> dispatch->backend & 1) {
-      dispatch->limited = dispatch->narrowed = choose(beyond) == Error::success;
-      // Where nothing keeps the limit, the hint's outcome says so.
-      if (!dispatch->limited) AOTRITON_TRY(choose(0));
+      Dispatch within;
+      within.info = dispatch->info;
+      within.place = dispatch->place;
+      within.narrowed = within.limited = true;
+      within.hint_count = 0;
+      if (choose(beyond, &within) == Error::success) *dispatch = within;  // else the hint's outcome says so
     }
     if (call.hints || *exclusion()) AOTRITON_TRY(narrow(survey, call, among, by, refused, dispatch));
     const Misfit misfit = plan_launches(call, survey, dispatch);
@@ -364,6 +367,14 @@ Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends amon
     refused |= 1u << dispatch->backend;
     shape_workspace(call);
   }
+}
+
+Error lay_out(Call& call, const Dispatch& dispatch) noexcept {
+  const BackendInfo& backend = dispatch.chosen();
+  Workspace workspace;
+  const Misfit misfit = lay_out(call, backend, dispatch.kernels[backend.psels_of].entry().psels,
+                                dispatch.place.multiprocessors, &workspace);
+  return misfit ? refuse(call, misfit) : Error::success;
 }
 
 Unserved examine(const BackendInfo& backend, Survey& survey, Selection* selections, By by,

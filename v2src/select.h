@@ -62,6 +62,9 @@ enum class Backends { all, without_workspace, within_limit };
 Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among = Backends::all,
                By by = By::time) noexcept;
 
+// Gives a call that is as the dispatched one what dispatching sets of it.
+Error lay_out(Call& call, const Dispatch& dispatch) noexcept;
+
 // Why a backend cannot serve a call: in constant text, and which of its kernels cannot. `choice` where that has no
 // value for the call.
 struct Unserved {

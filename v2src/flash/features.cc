@@ -14,7 +14,27 @@ Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept
   return Error::success;
 }
 
+namespace {
+
+// Whether no feature is asked for, as in most calls.
+bool asks_nothing(const aotriton_attn_features& f) {
+  const void* const all[] = {f.bias.data,         f.alibi_slopes.data, f.sinks.data,     f.cu_seqlens_q.data,
+                             f.cu_seqlens_k.data, f.seqused_q.data,    f.seqused_k.data, f.block_table.data,
+                             f.q_descale.data,    f.k_descale.data,    f.v_descale.data, f.dropout_seed,
+                             f.dropout_offset};
+  uintptr_t data = 0;
+  for (const void* one : all) data |= reinterpret_cast<uintptr_t>(one);
+  static_assert(AOTRITON_CAUSAL_TOP_LEFT == 0);
+  int64_t numbers = f.max_seqlen_q | f.max_seqlen_k | f.window_left | f.window_right | f.windowed | f.causal_variant;
+  for (const uint8_t byte : f.reserved) numbers |= byte;
+  return !data && !numbers && f.dropout == 0 && f.softcap == 0;
+}
+
+}  // namespace
+
 Error check_features(const char* op, const aotriton_attn_features& f) noexcept {
+  if (asks_nothing(f)) [[likely]]
+    return Error::success;
   const struct {
     const char* name;
     bool asked;
