@@ -3,7 +3,8 @@
 //   new-shape [--json FILE]
 //
 // A serving engine meets new sequence lengths at every step, so such a call is neither remembered nor prepared. Memory
-// is what a thread's calls leave allocated.
+// is what a thread's calls leave allocated. Each time is the least of several passes over all of them: where a host is
+// shared, its cores' speed changes from one second to the next.
 #include <aotriton/flash.h>
 #include <malloc.h>
 
@@ -23,7 +24,7 @@ using namespace aotriton::v2;
 
 namespace {
 
-constexpr int kBatch = 200, kBatches = 101;
+constexpr int kBatch = 200, kBatches = 101, kPasses = 7;
 
 // The driver: one H200, whose functions all succeed at once.
 int one;  // what all handles point at
@@ -164,16 +165,23 @@ int main(int argc, char** argv) {
   };
   std::vector<Row> rows;
   const auto add = [&](const char* what, double value, const char* unit) {
+    for (Row& row : rows)
+      if (!std::strcmp(row.what, what)) {
+        row.value = std::min(row.value, value);
+        return;
+      }
     rows.push_back({what, value, unit});
-    std::printf("%-52s %10.1f %s\n", what, value, unit);
   };
-  add("forward, warm", time_of(forward, run_forward, 0, 1), "ns");
-  add("backward, warm", time_of(backward, run_backward, 0, 1), "ns");
-  add("forward, new shape", time_of(forward, run_forward, 0, 0), "ns");
-  add("backward, new shape", time_of(backward, run_backward, 0, 0), "ns");
-  add("backward, new shape, workspace_limit", time_of(limited, run_backward, 0, 0, 50), "ns");
-  add("forward, 200 shapes in turn", time_of(forward, run_forward, 0, 200), "ns");
-  add("backward, 200 shapes in turn", time_of(backward, run_backward, 0, 200), "ns");
+  const auto time_calls = [&] {
+    add("forward, warm", time_of(forward, run_forward, 0, 1), "ns");
+    add("backward, warm", time_of(backward, run_backward, 0, 1), "ns");
+    add("forward, new shape", time_of(forward, run_forward, 0, 0), "ns");
+    add("backward, new shape", time_of(backward, run_backward, 0, 0), "ns");
+    add("backward, new shape, workspace_limit", time_of(limited, run_backward, 0, 0, 50), "ns");
+    add("forward, 200 shapes in turn", time_of(forward, run_forward, 0, 200), "ns");
+    add("backward, 200 shapes in turn", time_of(backward, run_backward, 0, 200), "ns");
+  };
+  for (int pass = 0; pass < kPasses; ++pass) time_calls();
   double kept[2];
   for (const bool is_backward : {false, true})
     std::thread([&] {
@@ -185,7 +193,9 @@ int main(int argc, char** argv) {
   add("a thread keeps, after 200 backward shapes", kept[1], "KiB");
   for (; context_id < 2000; ++context_id) check(run_forward(forward(0)));
   context_id = 1;
-  add("forward, new shape, the first of 2,000 contexts", time_of(forward, run_forward, 30000, 0), "ns");
+  for (int pass = 0; pass < kPasses; ++pass)
+    add("forward, new shape, the first of 2,000 contexts", time_of(forward, run_forward, 30000, 0), "ns");
+  for (const Row& row : rows) std::printf("%-52s %10.1f %s\n", row.what, row.value, row.unit);
   if (!json) return 0;
   std::FILE* file = std::fopen(json, "w");
   if (!file) {

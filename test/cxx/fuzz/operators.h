@@ -91,7 +91,8 @@ inline void suit_attention(Draft& draft, Chance& chance) {
 
 inline const char* object_to_attention(const Draft& draft) {
   const float scale = draft.real[0];
-  if (!(scale >= 0) || !std::isfinite(scale * 1.4426950408889634f)) return "its sm_scale is no number to scale by";
+  if (scale != AOTRITON_DEFAULT_SCALE && (!(scale >= 0) || !std::isfinite(scale * 1.4426950408889634f)))
+    return "its sm_scale is no number to scale by";
   const auto& q = draft.tensors[0];
   const auto& k = draft.tensors[1];
   if (k.sizes[1] ? q.sizes[1] % k.sizes[1] : q.sizes[1]) return "its heads do not fit together";
