@@ -21,11 +21,9 @@ if(SKBUILD)
 else()
   set(AOTRITON_INSTALLED_PACKAGE "${share}/python")
   set(package "${share}/python/aotriton")
-  file(GLOB modules CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/aotriton/*.py")
-  install(FILES ${modules} "${PROJECT_SOURCE_DIR}/aotriton/py.typed" DESTINATION "${package}" COMPONENT library)
   install(FILES LICENSE DESTINATION "${share}" COMPONENT library)
-  install(DIRECTORY aotriton/torch rules codegen tune tritonsrc DESTINATION "${package}" COMPONENT library
-          FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "__pycache__" EXCLUDE)
+  install(DIRECTORY aotriton/ DESTINATION "${package}" COMPONENT library
+          FILES_MATCHING PATTERN "*.py" PATTERN "*.j2" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 endif()
 install(FILES "${AOTRITON_GENERATED_DIR}/aotriton.pyi" DESTINATION "${package}" RENAME __init__.pyi COMPONENT library)
 if(AOTRITON_BINDINGS)

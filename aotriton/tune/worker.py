@@ -162,7 +162,8 @@ class GpuWorker:
 
     def device(self) -> Device:
         """The GPU's facts. WorkerError where there is no usable GPU, or no binding to launch through."""
-        return self._call("device", limit=START_LIMIT)
+        found: Device = self._call("device", limit=START_LIMIT)
+        return found
 
     def prepare(self, problem: Problem) -> None:
         """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
@@ -176,17 +177,20 @@ class GpuWorker:
     def sweep(self, request: Request, best_us: float | None) -> Result:
         """Checks and times one candidate. Crashed or TimedOut are about this candidate."""
         self._prepare()
-        return self._call("sweep", request, best_us, limit=self._candidate_limit)
+        result: Result = self._call("sweep", request, best_us, limit=self._candidate_limit)
+        return result
 
     def race(self, requests: Sequence[Request]) -> Race:
         """Candidates that were right before, timed side by side by the child."""
         self._prepare()
-        return self._call("race", requests, limit=self._candidate_limit * len(requests))
+        race: Race = self._call("race", requests, limit=self._candidate_limit * len(requests))
+        return race
 
     def sequences(self, draw: Draw) -> Timed:
         """Launch sequences timed side by side on one shape, and the GPU's clock and temperature then."""
         self._prepared = False  # the tensors of a problem make way
-        return self._call("sequences", draw, limit=PREPARE_LIMIT)
+        timed: Timed = self._call("sequences", draw, limit=PREPARE_LIMIT)
+        return timed
 
     def healthy(self) -> None:
         """WorkerError where the GPU does not do what it is told."""

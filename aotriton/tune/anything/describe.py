@@ -45,6 +45,7 @@ class Described:
         """What the family describes, within what the runner has room for."""
         made: dict[str, Any] = {}
         exec(compile(self.files["rules/__init__.py"], f"{self.family}/rules/__init__.py", "exec"), made)
+        found: Operator
         (found,) = made["OPERATORS"]
         launch_program(found.lead, found)
         return found

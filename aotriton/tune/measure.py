@@ -115,7 +115,7 @@ def _surely_positive(differences: Sequence[float]) -> bool:
     # 1.48 x the median deviation is the standard deviation of normal noise, and outliers do not move it; 1.25 / sqrt(n)
     # of that is the median's standard error.
     spread = 1.48 * median(abs(difference - middle) for difference in differences)
-    return middle > SURE * 1.25 * spread / len(differences) ** 0.5
+    return bool(middle > SURE * 1.25 * spread / len(differences) ** 0.5)
 
 
 class Gpu(Protocol):

@@ -6,11 +6,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent.parent  # of a source tree, which has links to the folders: its root
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def in_source_tree() -> bool:
-    return (_PACKAGE / "CMakePresets.json").is_file()
+    return (_PACKAGE.parent / "CMakePresets.json").is_file()
 
 
 def tuner() -> str:

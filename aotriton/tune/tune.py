@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
     from aotriton.rules.programs import must_have
 
@@ -54,7 +54,7 @@ from aotriton.tune.space import space
 from aotriton.tune.summary import Before, summary
 from aotriton.tune.worker import GpuWorker, WorkerError
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 IN_TREE = (ROOT / "CMakeLists.txt").exists()
 COMPILER = "aotriton.codegen.compile:WarmCompiler"
 # An installed package is nobody's to write to, and the caller's folder has nothing to do with it.

@@ -368,7 +368,8 @@ def main(arguments: list[str] | None = None) -> int:
         families = outside if options.alone else all_families()
 
         def path_of(family: Family) -> Path:
-            return options.database if family.in_tree else family.folder / "rules" / options.database.name
+            own: Path = options.database
+            return own if family.in_tree else family.folder / "rules" / own.name
 
         # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
         asked = families if options.coverage != "none" else ()

@@ -167,7 +167,8 @@ class GpuLauncher:
         checks = [
             self._data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()
         ]
-        return max(checks, key=lambda check: check.badness)
+        worst: Check = max(checks, key=lambda check: check.badness)
+        return worst
 
     def intact(self) -> bool:
         return self._fingerprint_now() == self._fingerprint
@@ -178,7 +179,8 @@ class GpuLauncher:
         words = [
             one.view(torch.int16 if one.element_size() == 2 else torch.int32) for one in self._data.tensors.values()
         ]
-        return torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
+        sums: list[int] = torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
+        return sums
 
     def round(self, opened: Sequence[Opened]) -> list[Sample]:
         return self._clock.round([one.launch for one in opened])
