@@ -26,12 +26,12 @@ from datetime import date
 from pathlib import Path
 
 from aotriton.codegen import generate
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.expression import constant
 from aotriton.rules.family import Family, families
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Constexpr, KernelDescription, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.target import TARGETS
 
 ROOT = Path(__file__).parent.parent
 VALUES = (1, 12, 50)
@@ -137,7 +137,7 @@ def generated(database: Path, values: int, out: Path) -> int:
     gc.disable()  # as the program does
     wide = grown(values)
     generate.all_families = lambda: wide  # type: ignore[assignment]
-    archs = [word for one in TARGETS for word in ("--arch", one.arch)]
+    archs = [word for one in ARCHS for word in ("--arch", one.arch)]
     return generate.main(["--database", str(database), *archs, "--out", str(out)])
 
 

@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recording import Recording, noise, save
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, compile_images
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Value
-from aotriton.rules.target import target
 from aotriton.tune.compiled import launch_request, unfit
 from aotriton.tune.cores import launch_cores, leave
 from aotriton.tune.family import tuning
@@ -150,7 +150,7 @@ def keys_at(kernel: str, sizes: Mapping[str, int]) -> dict[str, int]:
     """The tuning keys of a kernel at a shape, not of its bin."""
     of = description(kernel)
     whole = tuning(of.family).sizes(sizes)
-    environment = Environment(sizes=whole, multiprocessors=target(ARCH).multiprocessors)
+    environment = Environment(sizes=whole, multiprocessors=arch_spec(ARCH).multiprocessors)
     return {key.name: evaluate(key.quantity, environment) for key in of.tuning_keys}
 
 
@@ -394,7 +394,7 @@ def attempt(worker: GpuWorker, request: Request, best: float | None) -> Outcome:
 
 def recording_of(task: Task) -> Recording:
     """Both passes of a task, with what the compiler said."""
-    problem, functional, vendor = task.problem, task.problem.functional, task.problem.functional.target.vendor
+    problem, functional, vendor = task.problem, task.problem.functional, task.problem.functional.arch_spec.vendor
     names = [spec.name for spec in task.specs]
     images = [task.images[name] for name in names]
     both = [[task.passes[number].outcomes[name] for name in names] for number in range(len(PASSES))]

@@ -92,7 +92,7 @@ class Shipped:
     def request(self, functional: Functional, name: str) -> Request:
         spec = dict(self._names[functional.kernel.name, str(functional)])[name]
         metadata = json.loads((self._store.path / f"{name}.json").read_text())
-        path = self._store.path / f"{name}.{functional.target.image_suffix}"
+        path = self._store.path / f"{name}.{functional.arch_spec.image_suffix}"
         return Request(name, functional.kernel.name, spec.config, path, metadata, dict(spec.psels))
 
 

@@ -22,10 +22,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from aotriton.codegen.costs import Models
 from aotriton.codegen.generate import models_in, products_in, read
 from aotriton.codegen.plan import Plan, plan
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Product, TuningDatabase
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import TARGETS
 from aotriton.tune.family import tuning
 from aotriton.tune.problems import is_served
 
@@ -89,7 +89,7 @@ def _plan(name: str, database: Path) -> tuple[Models, Plan]:
     """What a default build of the family plans."""
     of = family(name)
     with TuningDatabase(database, readonly=True) as opened:
-        products = products_in([opened], [target.arch for target in TARGETS])
+        products = products_in([opened], [target.arch for target in ARCHS])
         winners, timings, _, spills = read(opened, of.kernels, products)
         models = models_in(opened, products)
     return models, plan(of.operators, products, "default", winners, timings, spills, models)

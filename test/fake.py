@@ -27,13 +27,13 @@ from aotriton.codegen.program import MAX_STEPS, steps_of  # noqa: E402
 from aotriton.codegen.render import write_if_changed  # noqa: E402
 from aotriton.codegen.store import CompiledImage  # noqa: E402
 from aotriton.rules import family  # noqa: E402
+from aotriton.rules.arch import DTYPE_BYTES  # noqa: E402
 from aotriton.rules.binning import bin_text  # noqa: E402
 from aotriton.rules.database import Model, Product, Winner  # noqa: E402
 from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, arity, constant, evaluate  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
-from aotriton.rules.target import DTYPE_BYTES  # noqa: E402
 from aotriton.rules.work import FORM, FORMS, TERMS, Work, terms  # noqa: E402
 
 TOY = ROOT / "test" / "toy"
@@ -118,7 +118,7 @@ def excepted(table: Mapping[str, Mapping[str, Value]], functional: Functional) -
 
 def spec(functional: Functional, last: bool) -> ImageSpec:
     """The first config that the tuner may pick, or the last one."""
-    kernel, vendor = functional.kernel, functional.target.vendor
+    kernel, vendor = functional.kernel, functional.arch_spec.vendor
     psels, copts = (
         {name: values[-last] for name, values in table.items()}
         for table in (kernel.psel_values(vendor), kernel.copt_values(vendor))
@@ -136,13 +136,13 @@ def winner(product: Product, cell: tuple[int, ...], specs: tuple[ImageSpec, Imag
     short = [value == key.representatives[0] for key, value in zip(keys, cell, strict=True)]
     chosen, other = specs[any(short) == unusual], specs[any(short) != unusual]
     row: dict[str, Any] = {"provenance": "predicted", "source": "static model"}
-    if functional.target.vendor == "cuda" and functional["T"] == "bf16":
+    if functional.arch_spec.vendor == "cuda" and functional["T"] == "bf16":
         fast = BETWEEN_US if excepted(BETWEEN, functional) else FAST_US
         median = FIRST_US if first_backend else SLOW_US if short[0] or unusual else fast
         row = {"provenance": "measured", "median_us": median, "runners_up": ((other.config, median + 1.5),)}
         row |= {"low_us": median - 0.5, "high_us": median + 0.5, "measured": "2026-11-21"}
         row |= {"shape": json.dumps({key.name: value for key, value in zip(keys, cell, strict=True)})}
-    elif functional.target.vendor == "cuda":
+    elif functional.arch_spec.vendor == "cuda":
         row = {"provenance": "borrowed", "source": "T=bf16 in the same bin"}
     return Winner(
         arch=functional.arch,
@@ -249,7 +249,7 @@ def image(made: ImageSpec, last: bool, folder: Path) -> CompiledImage:
             "functional": str(functional),
             "config": made.config,
             "entry": entry,
-            "threads": functional.target.warp_size * dict(made.copts)["num_warps"],
+            "threads": functional.arch_spec.warp_size * dict(made.copts)["num_warps"],
             "shared": 60000 if last else 40000,  # above what CUDA gives without being asked, and below
             "global_scratch": 0,
             "descriptors": [descriptor(type_) for type_ in signature.values() if type_.startswith("tensordesc")],
@@ -274,7 +274,7 @@ def write_images(made: Plan, out: Path, zlib: bool) -> None:
             if table.functionals:
                 last = {spec(one.functional, True).name for one in table.functionals}
                 images = [image(one, name in last, Path(folder)) for name, one in table.images.items()]
-                vendor = table.functionals[0].functional.target.vendor
+                vendor = table.functionals[0].functional.arch_spec.vendor
                 known = {one.name: certificates(one.name in last) for one in images} if vendor == "cuda" else {}
                 cuda = zlib and vendor == "cuda"
                 pack.write(out, table.kernel.family, table.kernel.name, table.arch, images, cuda, known)

@@ -16,11 +16,11 @@ from ctest_environment import from_ctest, on_standin_driver
 from toy.rules import OPERATOR
 
 from aotriton.codegen.program import launch_program
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, Scalar
-from aotriton.rules.target import target
 
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
@@ -159,7 +159,7 @@ def functionals(kernel: KernelDescription) -> list[Functional]:
 
 def arguments_of(functional: Functional, of: Operator) -> dict[str, Any]:
     """What a candidate is made of, as the tuner gives it."""
-    kernel, vendor = functional.kernel, functional.target.vendor
+    kernel, vendor = functional.kernel, functional.arch_spec.vendor
     psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
     copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
     spec = ImageSpec.of(functional, psels, copts)
@@ -423,7 +423,7 @@ def test_explanations_are_those_of_the_program(name: str, arch: str, product: st
     """explain() and aotriton-explain --json answer alike, for sizes by their names or by what names have in common."""
     program = from_ctest("AOTRITON_EXPLAIN")
     choices = aotriton.explain(name, arch=arch, product=product, dtype="bf16", **SIZES, causal=True)
-    assert {choice["product"] for choice in choices} == {product or target(arch).product}
+    assert {choice["product"] for choice in choices} == {product or arch_spec(arch).product}
     short = {"batch": 2, "heads": 16, "seqlen": 1000, "head_dim": 64}
     assert aotriton.explain(name, arch=arch, product=product, dtype="bf16", **short, causal=True) == choices
     place = ["--device", product] if product else ["--arch", arch]

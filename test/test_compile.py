@@ -20,6 +20,7 @@ import pytest
 from aotriton.codegen import pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pool import request_of, spec_of
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DK_DV,
     ATTN_BWD_HOPPER_DK_DV_PARTS,
@@ -33,7 +34,6 @@ from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
-from aotriton.rules.target import target
 from aotriton.tune.compiled import unfit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ def test_real_compile(arch: str, tmp_path: Path) -> None:
         KERNEL.name,
     )
     assert (made["functional"], made["config"]) == (str(given.functional), given.config)
-    assert made["threads"] == 4 * given.functional.target.warp_size
+    assert made["threads"] == 4 * given.functional.arch_spec.warp_size
     assert 0 < made["registers"] <= 512
     assert made["spills"] == made["stack"] == made["global_scratch"] == 0
     assert made["descriptors"] == []
@@ -427,7 +427,7 @@ def test_an_image_that_spills_stops_the_build(arch: str, tmp_path: Path) -> None
     assert f"{spec(arch).config} spills registers" in err
     assert not list(tree.out.glob("*.cc"))
     (binary,) = [path.read_bytes() for path in tree.store.glob("attn*") if path.suffix != ".json"]
-    found = resources(target(arch).vendor, binary)
+    found = resources(arch_spec(arch).vendor, binary)
     assert found["spills"] > 0
     assert found["stack"] > 0
 

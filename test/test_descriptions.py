@@ -144,6 +144,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
         r"num_warps: 'cuda' must be a vendor with values, got \(\)",
     ),
     "a grid of two axes": (kernel(grid=KERNEL.grid[:2]), "scale_rows: the grid has 2 axes, not 3"),
+    "an unknown capability": (kernel(needs=("tmem",)), r"needs \('tmem',\), but there are: tma, wgmma, buffer"),
     "an unknown arch": (kernel(archs=("sm_90", "sm_42")), "unknown arch 'sm_42': choose from sm_90, gfx942"),
     "a number of an unknown type": (
         lambda: Number("n", "i8", e.size("rows")),

@@ -192,7 +192,7 @@ def test_compile_workers_know_what_was_added(arch: str, monkeypatch: pytest.Monk
     specs = []
     for one in (one for one in add(FOLDER).kernels if arch in one.archs):
         functional = list(one.functionals(arch))[-1]
-        vendor = functional.target.vendor
+        vendor = functional.arch_spec.vendor
         psels = {name: values[0] for name, values in one.psel_values(vendor).items()}
         copts = {name: values[0] for name, values in one.copt_values(vendor).items()}
         specs.append(ImageSpec.of(functional, psels, copts))

@@ -15,7 +15,7 @@ from aotriton.codegen import pack
 from aotriton.codegen.generate import certificate_rows, main, write
 from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
-from aotriton.rules import target
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Product
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
@@ -168,7 +168,7 @@ def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: P
 
 def test_godel_numbers_agree(tmp_path: Path) -> None:
     """For every functional of every kernel, C++ choices give Python's godel number; a value that is not there none."""
-    archs = [word for row in target.TARGETS for word in ("--arch", row.arch)]
+    archs = [word for row in ARCHS for word in ("--arch", row.arch)]
     assert main(["--database", str(tmp_path / "none"), *archs, "--coverage", "none", "--out", str(tmp_path)]) == 0
     operators = [operator for family in families() for operator in family.operators]
     lines = [f'#include "{operator.name}.operator.h"' for operator in operators]
@@ -179,7 +179,7 @@ def test_godel_numbers_agree(tmp_path: Path) -> None:
     lines += ["int main() {", "  int bad = 0;"]
     for operator in operators:
         for kernel in operator.kernels:
-            wanted = {f.godel_number: f for row in target.TARGETS for f in kernel.functionals(row.arch)}
+            wanted = {f.godel_number: f for row in ARCHS for f in kernel.functionals(row.arch)}
             info = f'{operator.family}::{operator.name}_operator, "{kernel.name}"'
             for number, functional in wanted.items():
                 pairs = list(zip(kernel.choices, functional.values, strict=True))

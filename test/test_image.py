@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from aotriton.rules import image
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.image import ImageSpec, source_digest
-from aotriton.rules.target import target
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -156,7 +156,7 @@ def test_wrong_names_are_refused() -> None:
 def test_requests_survive_json() -> None:
     """The request is plain data: it reads back from json as it was, for every functional of every kernel and arch."""
     for kernel in KERNELS:
-        for arch, vendor in ((arch, target(arch).vendor) for arch in kernel.archs):
+        for arch, vendor in ((arch, arch_spec(arch).vendor) for arch in kernel.archs):
             psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
             copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
             for functional in kernel.functionals(arch):

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from toy_database import FOLDER, cells, spec, winner
 
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import VARIABLE, operator
 from aotriton.rules.kernel import KernelDescription
-from aotriton.rules.target import target
 
 CONSUMER = Path(__file__).resolve().parent / "consumer"
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
@@ -481,7 +481,7 @@ def test_products_are_named_by_a_part_of_their_name(prefix: Path) -> None:
     assert must(*start, "--arch", "gfx942") == each[1]
     assert f"    product      {h200}\n" in each[0]
     choices = json.loads(must(*start, "--arch=sm_90", "--device=h200", "--device=mi300x", "--json"))
-    assert [choice["product"] for choice in choices] == [target("sm_90").product, h200, mi300x]
+    assert [choice["product"] for choice in choices] == [arch_spec("sm_90").product, h200, mi300x]
     assert all(choice["exact_product"] for choice in choices)
     _, measured, predicted = choices
     assert 0 < measured["low_us"] <= measured["bin_median_us"] <= measured["high_us"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.family import IN_TREE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -212,6 +213,47 @@ def test_nothing_shared_names_a_family() -> None:
             told += [] if excepted else [f"{name}:{number}: {line.strip()}"]
     assert not told, "\n".join(told)
     assert used == set(EXCEPTIONS)
+
+
+# Code that names an arch, a vendor's name of one or a product, beside the records of rules/arch.py, and why.
+NAMED_ARCHS = {
+    ("aotriton/rules/schema.py", "SELECT arch, CASE arch"): "databases of before there were products",
+    ("aotriton/tune/flash/estimate.py", 'functional("gfx942"'): "what is published of an MI300X is compared with it",
+}
+
+
+def strings_of(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The texts of a module's code: no docstring."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node
+
+
+def test_an_arch_is_one_record() -> None:
+    """No module but rules/arch.py names an arch or a product of one in its code: what a new arch needs is its record,
+    and values for its vendor where that is new. Kernels ask for capabilities.
+    """
+    names = {name for one in ARCHS for name in (one.arch, one.product)}
+    told: list[str] = []
+    used: set[tuple[str, str]] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if name == "aotriton/rules/arch.py":
+            continue
+        text = path.read_text()
+        for node in strings_of(ast.parse(text)):
+            if not any(one in node.value for one in names):
+                continue
+            line = text.splitlines()[node.lineno - 1]
+            excepted = {key for key in NAMED_ARCHS if key[0] == name and (key[1] in line or key[1] in node.value)}
+            used |= excepted
+            told += [] if excepted else [f"{name}:{node.lineno}: {line.strip()}"]
+    assert not told, "\n".join(told)
+    assert used == set(NAMED_ARCHS)
+    for family in IN_TREE:
+        for path in sorted((PACKAGE / "rules" / family).glob("*.py")):
+            assert "archs=" not in path.read_text(), f"{path}: a kernel needs capabilities"
 
 
 def test_the_search_sees_violations() -> None:

@@ -92,7 +92,7 @@ def test_a_predicted_winner_that_ships_keeps_its_cell(toy: KernelDescription) ->
     """
     functional = next(toy.functionals("gfx942"))
     first, second = spec(functional, 64), spec(functional, 32)
-    product = functional.target.product
+    product = functional.arch_spec.product
     made = [
         Model(
             "gfx942",
@@ -299,7 +299,7 @@ def test_commands_for_attention() -> None:
     rows = [
         Winner(
             "sm_90",
-            f.target.product,
+            f.arch_spec.product,
             kernel.name,
             str(f),
             cell,

@@ -13,12 +13,12 @@ from toy.rules import OPERATOR
 
 from aotriton.codegen import program
 from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, launch_program, operator_program, steps_of
+from aotriton.rules.arch import ADDRESSING, DTYPES
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.common import MOST_PACKED
 from aotriton.rules.kernel import MOST_COUNTED, Number, Stride, Tensor
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import ADDRESSING, DTYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 

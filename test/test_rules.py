@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aotriton.rules.arch import ARCHS, ArchSpec, arch_spec
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
@@ -43,7 +44,6 @@ from aotriton.rules.kernel import (
     parse_functional,
 )
 from aotriton.rules.operators import Operator, derived_sizes
-from aotriton.rules.target import TARGETS, Target, target
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,7 +66,7 @@ def serving(arch: str, addressing: str) -> pytest.MarkDecorator:
 
 def smallest(functional: Functional) -> ImageSpec:
     """Some candidate of the functional."""
-    kernel, vendor = functional.kernel, functional.target.vendor
+    kernel, vendor = functional.kernel, functional.arch_spec.vendor
     psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
     return ImageSpec.of(functional, psels, {name: values[0] for name, values in kernel.copt_values(vendor).items()})
 
@@ -99,13 +99,13 @@ def test_descriptions_hold_together(kernel: KernelDescription) -> None:
     assert set(map(tuple, dims.values())) <= {(0, 1, 2)}
     assert all(tensors[name].rank == 4 for name in dims)
     for parameter in (*kernel.psels, *kernel.copts):
-        assert set(parameter.values) <= {target(arch).vendor for arch in kernel.archs}
+        assert set(parameter.values) <= {arch_spec(arch).vendor for arch in kernel.archs}
         assert all(values and min(values) >= 0 for values in parameter.values.values())
 
 
 @EVERY_KERNEL
-@pytest.mark.parametrize("row", TARGETS, ids=lambda row: row.arch)
-def test_functionals_of_each_arch(kernel: KernelDescription, row: Target) -> None:
+@pytest.mark.parametrize("row", ARCHS, ids=lambda row: row.arch)
+def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> None:
     """An arch has all combinations of choices with the addressings it can do, but those that no call has; each reads
     back from its text.
 
@@ -193,7 +193,7 @@ def test_numbers_and_options(kernel: KernelDescription) -> None:
 def test_unknown_names_are_errors() -> None:
     """An unknown arch, kernel, family, functional text or choice value is an error that says what there is."""
     with pytest.raises(ValueError, match="unknown arch 'sm_1': choose from sm_90, gfx942"):
-        target("sm_1")
+        arch_spec("sm_1")
     with pytest.raises(ValueError, match="unknown kernel 'x': choose from attn_fwd, "):
         kernel_named("x")
     with pytest.raises(ValueError, match="unknown family 'x': choose from flash"):
@@ -222,7 +222,7 @@ def test_the_layout_is_gluons_own() -> None:
 def test_the_portable_backend_serves_everything(operator: Operator) -> None:
     """Whatever another backend of an operator serves, the first one serves on every arch, and more."""
     assert operator.backends[0].name == "portable"
-    for row in TARGETS:
+    for row in ARCHS:
         for kernel in operator.backends[0].kernels:
             assert {functional.addressing for functional in kernel.functionals(row.arch)} == set(row.addressing)
         for backend in operator.backends[1:]:
@@ -352,7 +352,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
     """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
     Persistent kernels have no more than there are multiprocessors.
     """
-    for row in (row for row in TARGETS if row.arch in kernel.archs):
+    for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
             psels = dict(smallest(functional).psels)
             environment = Environment(SIZES | {"splits": SPLITS}, {"causal": 0}, psels, multiprocessors=132)

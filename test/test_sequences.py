@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.operators import Backend, Operator, derived_sizes
-from aotriton.rules.target import target
 from aotriton.tune.family import tuning
 from aotriton.tune.sequences import Draw, LaunchSequence, Sequences
 
@@ -35,7 +35,7 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     functional = next(iter(operator.lead.functionals(arch)))
     own = tuning(operator.family)
     shape = own.draw(functional, Random(0))
-    psels = [{n: v[0] for n, v in one.psel_values(target(arch).vendor).items()} for one in backend.kernels]
+    psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.kernels]
     sequence: Any = LaunchSequence(backend.name, tuple(SimpleNamespace(psels=one) for one in psels))  # type: ignore[misc]
     scalars = {one.name: 0.5 if one.dtype == "fp32" else 0.0 for one in operator.scalars if one.name != "deterministic"}
     draw = Draw(functional, shape, (sequence,))

@@ -24,6 +24,7 @@ from ctest_environment import from_ctest
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
 from aotriton.codegen.pack import LEVEL
 from aotriton.codegen.plan import TOLERANCE, UNTIMED, covered
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase, Winner, latest_medians
 from aotriton.rules.expression import Environment
@@ -32,7 +33,6 @@ from aotriton.rules.family import family, operator_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import parse_functional
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import TARGETS
 from aotriton.rules.work import WORTH_SHIPPING, terms
 from aotriton.tune.problems import scalars_of
 
@@ -84,7 +84,7 @@ class Shipped:
     @property
     def explained(self) -> bool:
         """Whether contiguous tensors, which explanations are about, get this kernel with this functional."""
-        aligned = self.spec.functional["ADDRESSING"] == self.spec.functional.target.addressing[-1]
+        aligned = self.spec.functional["ADDRESSING"] == self.spec.functional.arch_spec.addressing[-1]
         return aligned and any(choice["kernel"] == self.winner.kernel for choice in explanations(self))
 
 
@@ -97,7 +97,7 @@ def modelled() -> set[tuple[str, str]]:
 def shipped() -> Iterator[Shipped]:
     coverage = from_ctest("AOTRITON_COVERAGE")
     with TuningDatabase(DATABASE, readonly=True) as database:
-        for target in TARGETS:
+        for target in ARCHS:
             for kernel in KERNELS:
                 asked = covered(operator_of(kernel).lead, target.arch, coverage)
                 functionals = {str(kernel.like(functional)) for functional in asked}
@@ -145,7 +145,7 @@ def sizes_of(cell: Shipped) -> dict[str, int]:
     """What a call in the cell's bin is asked about."""
     bin = cell.bin
     seqlen_q = bin["max_seqlen_q"]
-    batch = cell.spec.functional.target.multiprocessors + 1 if bin.get("waves", 1) > 1 else 1  # at least one tile each
+    batch = cell.spec.functional.arch_spec.multiprocessors + 1 if bin.get("waves", 1) > 1 else 1  # a tile each
     sizes = {"batch": batch, "heads_q": 1, "heads_k": 1, "seqlen_q": seqlen_q}
     return sizes | {
         "seqlen_k": bin.get("max_seqlen_k", seqlen_q),
@@ -160,7 +160,7 @@ def explanations(cell: Shipped) -> list[dict[str, Any]]:
         "op": cell.operator.name,
         "device": cell.winner.product,
         "dtype": functional["T"],
-        "multiprocessors": cell.spec.functional.target.multiprocessors,
+        "multiprocessors": cell.spec.functional.arch_spec.multiprocessors,
         **{name.replace("_", "-"): size for name, size in sizes_of(cell).items()},
     }
     arguments = [text for name, value in asked.items() for text in (f"--{name}", str(value))]
@@ -240,7 +240,10 @@ def test_the_backend_of_the_least_predicted_time_serves(cells: list[Shipped]) ->
     compared = 0
     for cell in cells:
         functional = cell.spec.functional
-        if functional.kernel is not cell.operator.lead or functional["ADDRESSING"] != functional.target.addressing[-1]:
+        if (
+            functional.kernel is not cell.operator.lead
+            or functional["ADDRESSING"] != functional.arch_spec.addressing[-1]
+        ):
             continue
         times = {}
         for backend in cell.operator.backends:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription, parse_functional
 from aotriton.rules.rows import CONTRADICTION, Model, Outcome, Product, Sample, Winner
-from aotriton.rules.target import TARGETS
 from aotriton.rules.work import FORM, TERMS
 from aotriton.tune.fit import FEWEST
 from aotriton.tune.measure import interval
@@ -56,7 +56,7 @@ def content() -> Content:
         for one in database.outcomes():
             if one.status == "ok":
                 outcomes.setdefault((one.arch, one.product, one.kernel, one.functional, one.bin), []).append(one)
-        samples = [(row.arch, one) for row in TARGETS for name in OPERATORS for one in database.samples(row.arch, name)]
+        samples = [(row.arch, one) for row in ARCHS for name in OPERATORS for one in database.samples(row.arch, name)]
         found = Content(
             tuple(database.winners()), tuple(database.products()), tuple(database.models()), tuple(samples),
             outcomes, database.facts(), database.spills(),
@@ -159,7 +159,7 @@ def test_runners_up_were_timed_in_the_same_cell(content: Content) -> None:
 
 def test_every_product_is_known(content: Content) -> None:
     """Winners, models and samples are of products of their arch, which a session or a description names."""
-    known = {(one.arch, one.name) for one in content.products} | {(row.arch, row.product) for row in TARGETS}
+    known = {(one.arch, one.name) for one in content.products} | {(row.arch, row.product) for row in ARCHS}
     rows = [(row.arch, row.product) for row in (*content.winners, *content.models)]
     rows += [(arch, one.product) for arch, one in content.samples]
     assert set(rows) <= known
@@ -222,7 +222,7 @@ def test_every_first_backend_is_predicted_or_not_at_all(content: Content) -> Non
     having = {(model.product, model.kernel, model.functional) for model in content.models if model.saves > 0}
     for product in {model.product for model in content.models}:
         for operator in OPERATORS.values():
-            for row in TARGETS:
+            for row in ARCHS:
                 for functional in operator.lead.functionals(row.arch):
                     if (product, operator.lead.name, str(functional)) not in having:
                         continue

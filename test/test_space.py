@@ -41,7 +41,7 @@ def test_every_default_problem_has_candidates_and_nothing_is_lost(name: str, arc
     """
     for one in problems(family(name).kernels, arch, multiprocessors, EVERYTHING):
         found = space(one)
-        kernel, vendor, total = one.kernel, one.functional.target.vendor, 1
+        kernel, vendor, total = one.kernel, one.functional.arch_spec.vendor, 1
         for values in (*kernel.psel_values(vendor).values(), *kernel.copt_values(vendor).values()):
             total *= len(values)
         if not found.candidates:

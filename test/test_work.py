@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, psel, scalar, size
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import (
@@ -20,7 +21,6 @@ from aotriton.rules.flash.backward import (
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import derived_sizes
-from aotriton.rules.target import target
 from aotriton.rules.work import (
     FEWEST_STEPS,
     FORMS,
@@ -329,7 +329,7 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     """
     names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k", "splits")
     sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
-    psels = {name: values[-1] for name, values in kernel.psel_values(target(kernel.archs[0]).vendor).items()}
+    psels = {name: values[-1] for name, values in kernel.psel_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     environment = Environment(sizes, {"causal": 0, "swapped": 0}, numbers | psels, multiprocessors=30)
     assert kernel.work

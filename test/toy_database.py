@@ -12,13 +12,13 @@ from toy.rules import APPLY, FAST, KERNEL, WEIGH
 from aotriton.codegen.costs import Models
 from aotriton.codegen.plan import CellKey, Timing
 from aotriton.rules import family, image
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import in_a_word
 from aotriton.rules.database import Model, Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.rules.rows import Borrowed
-from aotriton.rules.target import target
 from aotriton.rules.work import FORM, TERMS
 
 FOLDER = Path(__file__).resolve().parent / "toy"
@@ -36,13 +36,13 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDescription]:
 
 def usual(*archs: str) -> dict[str, list[Product]]:
     """The usual product of each arch, and no other."""
-    rows = [target(arch) for arch in archs]
+    rows = [arch_spec(arch) for arch in archs]
     return {row.arch: [Product(row.product, row.arch, row.multiprocessors)] for row in rows}
 
 
 def key(functional: Functional, cell: str, product: str = "") -> CellKey:
     """A cell of a product, by default the usual one."""
-    on = product or functional.target.product
+    on = product or functional.arch_spec.product
     return functional.arch, on, functional.kernel.name, str(functional), cell
 
 
@@ -53,7 +53,7 @@ def cells(functional: Functional) -> list[str]:
 
 def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
     """``last`` is num_warps on cuda and waves_per_eu on hip."""
-    copts = {"num_warps": last} if functional.target.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
+    copts = {"num_warps": last} if functional.arch_spec.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
     return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
 
 
@@ -62,7 +62,7 @@ def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: fl
     psels, copts = given.canonical()
     return Winner(
         arch=functional.arch,
-        product=functional.target.product,
+        product=functional.arch_spec.product,
         kernel=functional.kernel.name,
         functional=str(functional),
         bin=cell,

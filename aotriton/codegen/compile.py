@@ -75,13 +75,12 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         raise RuntimeError(
             f"Triton {TRITON_VERSION} is needed, this is {triton.__version__}: measurements are tied to it"
         )
-    functional, target, request = spec.functional, spec.functional.target, spec.compiler_request()
+    functional, arch, request = spec.functional, spec.functional.arch_spec, spec.compiler_request()
     kernel = functional.kernel.function
     function = getattr(importlib.import_module(source_module(functional.kernel)), kernel)
     place = {name: (index,) for index, name in enumerate(function.arg_names)}
     if list(place) != list(request["signature"]):
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
-    compute = int(target.arch.removeprefix("sm_")) if target.vendor == "cuda" else target.arch
     source = GluonASTSource if functional.kernel.gluon else ASTSource
     knobs.nvidia.dump_ptxas_log = True  # to stdout
     said = io.StringIO()
@@ -94,23 +93,23 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
                     constexprs={place[name]: value for name, value in request["constexprs"].items()},
                     attrs={place[name]: pairs for name, pairs in request["attrs"].items()},
                 ),
-                target=GPUTarget(target.vendor, compute, target.warp_size),
+                target=GPUTarget(arch.vendor, arch.compiler_target, arch.warp_size),
                 options=request["options"],
             )
     finally:
         print(said.getvalue(), end="", flush=True)
-    binary, made = compiled.asm[target.image_suffix], compiled.metadata._asdict()
+    binary, made = compiled.asm[arch.image_suffix], compiled.metadata._asdict()
     return binary, {
         **_told(spec),
         "entry": made["name"],
-        "threads": target.warp_size * made["num_warps"],
+        "threads": arch.warp_size * made["num_warps"],
         "shared": made["shared"],
         "global_scratch": made.get("global_scratch_size") or 0,
         "descriptors": [
             {"rank": len(row["block_size"]), "swizzle": row["swizzle"], "block": list(row["block_size"])}
             for row in made.get("tensordesc_meta") or []
         ],
-        **resources(target.vendor, binary),
+        **resources(arch.vendor, binary),
         "serialised": serialised(said.getvalue()),
         "triton": triton.__version__,
     }

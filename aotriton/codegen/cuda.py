@@ -74,7 +74,7 @@ def _parameter(kernel: str, text: str) -> tuple[str, str]:
 def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
     """As ``aotriton.rules.provider.Compiler``."""
     functional, config = spec.functional, dict(spec.psels)
-    if functional.target.vendor != "cuda":
+    if functional.arch_spec.vendor != "cuda":
         raise RuntimeError(f"nvcc compiles nothing for {functional.arch}")
     compute = functional.arch.removeprefix("sm_")
     options = [f"-D{name}={value}" for name, value in config.items()]

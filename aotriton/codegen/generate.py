@@ -20,7 +20,7 @@ from aotriton.codegen.fork import side_by_side
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, made_files, render
-from aotriton.rules import target
+from aotriton.rules.arch import ADDRESSING, ARCHS, ArchSpec, arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
 from aotriton.rules.database import Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
@@ -110,7 +110,7 @@ def write_parts(
 ) -> list[str]:
     """As ``write``, of operators whose own files are made."""
     output = Output(out)
-    output.write("archs.h", render("archs.h", addressing=target.ADDRESSING, targets=target.TARGETS))
+    output.write("archs.h", render("archs.h", addressing=ADDRESSING, archs=ARCHS))
     for one in parts:
         for name, content in one.files.items():
             output.write(name, content)
@@ -119,9 +119,9 @@ def write_parts(
         families.setdefault(operator.family, []).append(operator)
     listed = [{"name": name, "operators": members} for name, members in families.items()]
     output.write("families.cc", render("families.cc", families=listed, added=added))
-    listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in target.TARGETS}
+    listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in ARCHS}
     if not added:  # else they are those of the library
-        output.write("products.cc", render("products.cc", targets=target.TARGETS, products=listed_products))
+        output.write("products.cc", render("products.cc", archs=ARCHS, products=listed_products))
         signatures = [stub.values(operator) for members in families.values() for operator in members]
         output.write("aotriton.pyi", render("aotriton.pyi", operators=signatures))
     sources = [name for name in output.contents if name.endswith(".cc")]
@@ -221,7 +221,7 @@ def _image_list(parts: Sequence[Part]) -> str:
     return json.dumps({"packs": packs}, indent=1) + "\n"
 
 
-def _usual(row: target.Target) -> Product:
+def _usual(row: ArchSpec) -> Product:
     return Product(row.product, row.arch, row.multiprocessors)
 
 
@@ -253,7 +253,7 @@ def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> di
         known[one.arch, one.name] = Product(one.name, one.arch, most, memory)
     found = {}
     for arch in archs:
-        usual = _usual(target.target(arch))
+        usual = _usual(arch_spec(arch))
         of_arch = [one for one in known.values() if one.arch == arch]
         found[arch] = sorted(of_arch, key=lambda one: (one.name != usual.name, one.name)) or [usual]
     return found
@@ -338,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Generates; 1 where the database can not be read or does not fill the coverage."""
     parser = argparse.ArgumentParser(prog="aotriton.codegen.generate", description=__doc__)
     parser.add_argument("--database", type=Path, required=True, help="the tuning database of the families in the tree")
-    archs = [row.arch for row in target.TARGETS]
+    archs = [row.arch for row in ARCHS]
     parser.add_argument("--arch", action="append", required=True, choices=archs, help="may be given more than once")
     parser.add_argument("--coverage", choices=COVERAGES, default="default", help="which functionals get images")
     parser.add_argument(

@@ -48,7 +48,7 @@ def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: 
         for gap in missing:
             groups.setdefault((gap.functional.kernel.name, gap.functional.arch, gap.complete), []).append(gap)
         for (_, arch, complete), gaps in groups.items():
-            predict = gaps[0].functional.target.vendor == "hip" and arch not in measured_archs
+            predict = gaps[0].functional.arch_spec.vendor == "hip" and arch not in measured_archs
             together = complete and _is_product(gaps)
             for members in [gaps] if together else [[gap] for gap in gaps]:
                 lines.append(f"  {_command(members, predict)}")

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program, steps_of
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import TARGETS
 
 
 def values(operator: Operator, tables: Collection[str], backend_tables: Collection[str]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
         """The table of each arch, None where there is none."""
-        return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in TARGETS]
+        return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in ARCHS]
 
     guards = program.guards
     of_kernels = {kernel.name: existing(kernel.name, "table", tables) for kernel in program.kernels}

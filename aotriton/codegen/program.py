@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression, arity
 from aotriton.rules.kernel import KernelDescription, Number, Operand, Stride, Tensor
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import DTYPES
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
 DEPTH = 16  # of the C++ stack

@@ -22,6 +22,7 @@ from uuid import uuid4
 import sqlite_utils
 
 from aotriton.rules import flat, rows
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.rows import (
     PHASES,
     PROVENANCES,
@@ -39,7 +40,6 @@ from aotriton.rules.rows import (
     latest_medians,
 )
 from aotriton.rules.schema import MERGE, MIGRATIONS, Column, Table, depth, flat_name, flat_select
-from aotriton.rules.target import target
 
 __all__ = [
     "PHASES",
@@ -460,7 +460,7 @@ class TuningDatabase:
 
     def _product(self, name: object, arch: object) -> Product:
         def made(row: Sequence[object]) -> Product:
-            return rows.product((*row, target(str(arch)).multiprocessors, None))
+            return rows.product((*row, arch_spec(str(arch)).multiprocessors, None))
 
         return next(self._read("winner", made, [(name, arch)]))
 

@@ -110,12 +110,12 @@ def transposed(operand: str) -> Expression:
 
 
 def dtype() -> Expression:
-    """The element type of the operands of type "T", as its place among ``target.DTYPES``."""
+    """The element type of the operands of type "T", as its place among ``arch.DTYPES``."""
     return Expression("dtype")
 
 
 def addressing() -> Expression:
-    """How the arch reaches the kernel's tensors as they lie, as its place among ``target.ADDRESSING``."""
+    """How the arch reaches the kernel's tensors as they lie, as its place among ``arch.ADDRESSING``."""
     return Expression("addressing")
 
 

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from aotriton.rules.arch import DTYPE_BYTES, arch_spec
 from aotriton.rules.family import source_module
 from aotriton.rules.kernel import (
     Constexpr,
@@ -24,7 +25,6 @@ from aotriton.rules.kernel import (
     Value,
     block_of,
 )
-from aotriton.rules.target import DTYPE_BYTES, target
 
 TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipped; requirements.txt pins the same
 
@@ -166,7 +166,7 @@ class ImageSpec:
     @property
     def suffix(self) -> str:
         """Of the image's file."""
-        return "py" if self.functional.kernel.called else self.functional.target.image_suffix
+        return "py" if self.functional.kernel.called else self.functional.arch_spec.image_suffix
 
     def compiler_request(self) -> dict[str, Any]:
         """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
@@ -263,7 +263,7 @@ _Pairs = tuple[tuple[str, int], ...]
 @cache
 def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
     """Psels and copts in the order of the description, as ``ImageSpec.of``."""
-    vendor = target(arch).vendor
+    vendor = arch_spec(arch).vendor
     made = []
     for pairs, parameters in (
         (psels, kernel.psels),

@@ -9,11 +9,11 @@ from functools import cache, cached_property
 from itertools import product
 from math import prod
 
+from aotriton.rules.arch import ADDRESSING, ARCHS, CAPABILITIES, DTYPES, ArchSpec, arch_spec
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.checked import identifier
 from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
 from aotriton.rules.provider import Provider
-from aotriton.rules.target import ADDRESSING, DTYPES, TARGETS, Target, target
 from aotriton.rules.work import Work
 
 Value = str | int | bool
@@ -223,7 +223,7 @@ class Parameter:
     def __post_init__(self) -> None:
         identifier("a psel's or copt's name", self.name)
         for vendor, values in self.values.items():
-            if vendor not in {row.vendor for row in TARGETS} or not values:
+            if vendor not in {row.vendor for row in ARCHS} or not values:
                 raise ValueError(f"{self.name}: {vendor!r} must be a vendor with values, got {values}")
         for vendor, values in self.more.items():
             if vendor not in self.values or set(values) & set(self.values[vendor]):
@@ -299,8 +299,9 @@ class KernelDescription:
     function in it, if there is no ``source``, the name of another kernel whose device code it has.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
-    serves the values that its choices list, on ``archs``, where all ``guards`` hold; ``impossible`` lists combinations
-    of choices that no call has. ``schedule`` is BFS or DFS, of psels and the call; without it, the order of its slices
+    serves the values that its choices list, on the archs that have what it ``needs``, where all ``guards`` hold;
+    ``archs`` are those, or fewer where only some are meant. ``impossible`` lists combinations of choices that no call
+    has. ``schedule`` is BFS or DFS, of psels and the call; without it, the order of its slices
     says nothing.
     """
 
@@ -315,7 +316,8 @@ class KernelDescription:
     impossible: tuple[Mapping[str, Value], ...] = ()
     guards: tuple[Guard, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
-    archs: tuple[str, ...] = tuple(row.arch for row in TARGETS)
+    needs: tuple[str, ...] = ()  # among CAPABILITIES of rules/arch.py
+    archs: tuple[str, ...] = ()  # empty: all
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
     work: Work | None = None  # what its time is predicted from; without it, cells alone decide
     provider: Provider | None = None  # who compiles it, where Triton does not
@@ -326,6 +328,11 @@ class KernelDescription:
         identifier("a kernel's name", self.name)
         identifier(f"{self.name}: family", self.family)
         identifier(f"{self.name}: source", self.function)
+        if not set(self.needs) <= set(CAPABILITIES):
+            raise ValueError(f"{self.name}: needs {self.needs}, but there are: {', '.join(CAPABILITIES)}")
+        meant = [arch_spec(arch) for arch in self.archs] or ARCHS
+        served = tuple(one.arch for one in meant if set(self.needs) <= one.capabilities)
+        object.__setattr__(self, "archs", served)  # a frozen dataclass has no other way
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")
@@ -356,7 +363,7 @@ class KernelDescription:
         for row in self.impossible:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
-        for vendor in {target(arch).vendor for arch in self.archs}:
+        for vendor in {arch_spec(arch).vendor for arch in self.archs}:
             for parameter in self.psels:
                 if vendor not in parameter.values and parameter.default is None:
                     raise ValueError(
@@ -440,7 +447,7 @@ class KernelDescription:
         """Whether a call on the arch can have these values."""
         if any(all(values[place] == value for place, value in row) for row in self._impossible):
             return False
-        return arch in self.archs and all(values[place] in target(arch).addressing for place in self._addressed)
+        return arch in self.archs and all(values[place] in arch_spec(arch).addressing for place in self._addressed)
 
     def functionals(self, arch: str) -> Iterator[Functional]:
         """Every functional that the kernel serves on ``arch``, by ascending godel number."""
@@ -539,8 +546,8 @@ class Functional:
         return self if values == self.values else Functional(self.kernel, self.arch, values)
 
     @property
-    def target(self) -> Target:
-        return target(self.arch)
+    def arch_spec(self) -> ArchSpec:
+        return arch_spec(self.arch)
 
     def __str__(self) -> str:
         """``T=bf16 WIDTH=64``; choices at their default are left out."""

@@ -18,7 +18,7 @@ def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
 
 def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
     """Why the image is not worth a GPU's time, by what the compiler said of it."""
-    limit = spec.functional.target.shared_limit
+    limit = spec.functional.arch_spec.shared_limit
     if image.metadata["shared"] > limit:
         return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
     if image.spills:
@@ -34,7 +34,7 @@ def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) ->
     psels, copts = spec.canonical()
     return Winner(
         arch=functional.arch,
-        product=functional.target.product,
+        product=functional.arch_spec.product,
         kernel=functional.kernel.name,
         functional=str(functional),
         bin=bin_text(functional.kernel.tuning_keys, cell),

@@ -81,6 +81,6 @@ def _problem(file: zipfile.ZipFile, listed: Mapping[str, Any], store: ImageStore
         metadata = json.loads(file.read(f"{spec.name}.json"))
         binary = file.read(metadata["file"])
         own = {key: value for key, value in metadata.items() if key not in ("name", "file", "sha256")}
-        store.put(spec.name, functional.target.image_suffix, binary, own, metadata["sha256"])
+        store.put(spec.name, functional.arch_spec.image_suffix, binary, own, metadata["sha256"])
         specs.append(spec)
     return problem, specs

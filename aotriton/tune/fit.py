@@ -38,18 +38,17 @@ Place = tuple[str, str]  # of an image: its kernel's functional and its name
 def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
     """Programs of the image that fit on one multiprocessor; 1 of a persistent kernel, which has as many as it wants.
     ``shared`` in bytes.
-
-    Limits of sm_90: CUDA C++ Programming Guide, "Compute Capabilities".
     """
-    target = spec.functional.target
+    arch = spec.functional.arch_spec
     if spec.functional.kernel.gluon:
         return 1
-    if target.vendor == "hip":
-        return resident_programs(Candidate(dict(spec.psels + spec.copts), registers, shared), target.shared_limit)
+    limits = arch.multiprocessor
+    if limits is None:
+        return resident_programs(Candidate(dict(spec.psels + spec.copts), registers, shared), arch)
     warps = dict(spec.copts)["num_warps"]
-    held = -(-max(registers, 1) // 8) * 8 * 32 * warps
-    # 1 KiB of a program's shared memory is the system's.
-    return max(1, min(65536 // held, (target.shared_limit + 2048) // (shared + 1024), 64 // warps, 32))
+    held = -(-max(registers, 1) // limits.register_granule) * limits.register_granule * arch.warp_size * warps
+    by_shared = limits.shared // (shared + limits.system_shared)
+    return max(1, min(limits.registers // held, by_shared, limits.warps // warps, limits.programs))
 
 
 @dataclass

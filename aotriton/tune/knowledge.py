@@ -32,7 +32,7 @@ def features_of(functional: Functional, sizes: Mapping[str, int], bin: str) -> d
 def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningDatabase, product: str) -> SearchSpace:
     """The space of the problem's ``specs``, with what the product measured of the kernel's other problems."""
     configs = tuple(config_of(spec) for spec in specs)
-    kernel, vendor = problem.kernel, problem.functional.target.vendor
+    kernel, vendor = problem.kernel, problem.functional.arch_spec.vendor
     defaults = {
         one.name: one.default
         for one in (*kernel.psels, *kernel.copts)

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.arch import STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model
-from aotriton.rules.target import target
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.compute_unit import Candidate
@@ -87,7 +88,7 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
         calls += [Apart(functional, shape, of_shape) for shape, of_shape in zip(shapes, times, strict=True)]
     every = [pair for fitting in found.values() for pair in fitting]
     facts = {spec.name: (spec.config, candidate.registers, candidate.shared) for spec, candidate in every}
-    device = target(arch)
+    device = arch_spec(arch)
     fitted = fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)
     source = tuning(operator.family).model_source
     worth = [one for one in fitted if one.saves >= WORTH_HAVING]
@@ -140,8 +141,8 @@ def predict(
     asked: dict[Place, Functional] = {}
     known: dict[str, dict[str, object]] = {}
     for functional in functionals:
-        if functional.arch != "gfx942":
-            raise TuningError(f"the static model describes gfx942, not {functional.arch}: measure there")
+        if functional.arch_spec.compute_unit is None:
+            raise TuningError(f"the static model describes {', '.join(STATIC)}, not {functional.arch}: measure there")
         if functional.kernel in kernels:
             asked[functional.kernel.name, str(functional)] = functional
     specs = [spec for functional in asked.values() for spec in configs(functional)]
@@ -156,8 +157,9 @@ def predict(
         # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
         found[place].sort(key=lambda pair: pair[0].config)
 
-    for operator in operators:
-        if made := _models(database, operator, found):
+    archs = dict.fromkeys(functional.arch for functional in asked.values())
+    for operator, arch in product(operators, archs):
+        if made := _models(database, operator, arch, found):
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
@@ -179,12 +181,12 @@ def predict(
     return winners
 
 
-def _models(database: TuningDatabase, operator: Operator, found: Mapping[Place, Fitting]) -> list[Model]:
+def _models(database: TuningDatabase, operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
     """The models of an operator; none where a functional was left out, or where those are of timings."""
-    if "gfx942" not in operator.lead.archs or database.samples("gfx942", operator.name):
+    if arch not in operator.lead.archs or database.samples(arch, operator.name):
         return []
-    for functional in operator.lead.functionals("gfx942"):
+    for functional in operator.lead.functionals(arch):
         own = _own(operator.backends[0], functional)
         if not own or not all((one.kernel.name, str(one)) in found for one in own):
             return []
-    return models(operator, "gfx942", found)
+    return models(operator, arch, found)

@@ -23,7 +23,7 @@ class Space:
 @lru_cache(maxsize=16)  # the problems of a functional come together
 def configs(functional: Functional, rich: bool = False) -> tuple[ImageSpec, ...]:
     """Every config of the description, in its order; ``rich``: also those of values that only a search tries."""
-    vendor = functional.target.vendor
+    vendor = functional.arch_spec.vendor
     psels, copts = functional.kernel.psel_values(vendor, rich), functional.kernel.copt_values(vendor, rich)
     made = []
     for values in product(*psels.values(), *copts.values()):

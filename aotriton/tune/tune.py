@@ -26,6 +26,7 @@ from functools import partial
 
 from aotriton.codegen.compile import CompileFailure, ImageStore, compile_images
 from aotriton.codegen.store import data_folder
+from aotriton.rules.arch import ARCHS, STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError
 from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family, add, families, family
@@ -33,7 +34,6 @@ from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
 from aotriton.rules.programs import in_source_tree, tuner
-from aotriton.rules.target import TARGETS, target
 from aotriton.tune.budget import Budget, budget
 from aotriton.tune.carry import carry
 from aotriton.tune.cluster import Cluster, new_setting
@@ -106,7 +106,7 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     )
 
     what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")
-    what.add_argument("--arch", choices=[row.arch for row in TARGETS], help="default: the GPU's")
+    what.add_argument("--arch", choices=[row.arch for row in ARCHS], help="default: the GPU's")
     _several(what, "kernel", [kernel.name for kernel in of.kernels], str)
     for name, (option, values) in _choices(of).items():
         if set(values) == {False, True}:
@@ -333,16 +333,16 @@ def _problems(run: Run, arch: str, multiprocessors: int) -> list[Problem]:
     found = problems(run.kernels, arch, multiprocessors, run.wish)
     if not found:
         run.parser.error(
-            f"these options leave no problem on {arch}: its addressings are {', '.join(target(arch).addressing)}, and"
-            " the sizes that are given must reach the bins that are asked for"
+            f"these options leave no problem on {arch}: its addressings are {', '.join(arch_spec(arch).addressing)},"
+            " and the sizes that are given must reach the bins that are asked for"
         )
     return found
 
 
 def _dry_run(run: Run) -> int:
-    arch = run.arch_without_gpu(TARGETS[0].arch)
+    arch = run.arch_without_gpu(ARCHS[0].arch)
     candidates, skipped, images = 0, Counter[str](), set[str]()
-    found = _problems(run, arch, target(arch).multiprocessors)
+    found = _problems(run, arch, arch_spec(arch).multiprocessors)
     for problem in found:
         one = space(problem)
         sizes = ", ".join(f"{name} {size}" for name, size in problem.shape)
@@ -357,8 +357,8 @@ def _dry_run(run: Run) -> int:
 
 
 def _compile_only(run: Run) -> int:
-    arch = run.arch_without_gpu(TARGETS[0].arch)
-    found = _problems(run, arch, target(arch).multiprocessors)
+    arch = run.arch_without_gpu(ARCHS[0].arch)
+    found = _problems(run, arch, arch_spec(arch).multiprocessors)
     specs = {spec.name: spec for problem in found for spec in space(problem).candidates}
     store, failures, done = ImageStore(), [], 0
     for done, (spec, result) in enumerate(compile_images(specs.values(), store, run.options.jobs), 1):
@@ -417,7 +417,7 @@ def _import_published(run: Run) -> int:
     from aotriton.tune import published
 
     options = run.options
-    archs = [options.arch] if options.arch else [row.arch for row in TARGETS]
+    archs = [options.arch] if options.arch else [row.arch for row in ARCHS]
     found = published.read(options.take_in, run.family, [one for arch in archs for one in _functionals(run, arch)])
     over = ("predicted",) if options.over_predicted else ()
     with TuningDatabase(options.database) as database:
@@ -430,7 +430,7 @@ def _import_published(run: Run) -> int:
 
 
 def _decide(run: Run) -> int:
-    arch = run.arch_without_gpu(TARGETS[0].arch)
+    arch = run.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(run.options.database) as database:
         compiled = settle(database, _functionals(run, arch), ImageStore(), run.options.jobs)
         winners = sum(len(database.winners(arch, kernel.name)) for kernel in run.kernels)
@@ -452,7 +452,7 @@ def _merge(run: Run) -> int:
 
 
 def _fit(run: Run) -> int:
-    arch = run.arch_without_gpu(TARGETS[0].arch)
+    arch = run.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(run.options.database) as database:
         _fit_and_compile(run, database, arch)
     return 0
@@ -475,7 +475,7 @@ def _fit_and_compile(run: Run, database: TuningDatabase, arch: str) -> None:
 
 
 def _carry(run: Run) -> int:
-    arch = run.arch_without_gpu(TARGETS[0].arch)
+    arch = run.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(run.options.database) as database:
         same, other = carry(database, run.family.operators, run.kernels, arch, ImageStore(), run.options.jobs)
     print(f"{same} images of a changed source have the same bits and keep their timings, {other} wait to be measured")
@@ -485,7 +485,7 @@ def _carry(run: Run) -> int:
 def _predict(run: Run) -> int:
     from aotriton.tune.predict import predict
 
-    arch = run.arch_without_gpu(TARGETS[-1].arch)
+    arch = run.arch_without_gpu(STATIC[0])
     with TuningDatabase(run.options.database) as database:
         operators, store = run.family.operators, ImageStore()
         predict(database, run.kernels, _functionals(run, arch), store, run.options.jobs, operators)
@@ -498,7 +498,7 @@ def _tune(run: Run, started: float) -> int:
     options = run.options
     gpus = [] if options.scheduler else options.gpus or _gpus_here(run)
     if not options.scheduler and not gpus:
-        hip = bool(options.arch) and target(options.arch).vendor == "hip"
+        hip = bool(options.arch) and arch_spec(options.arch).vendor == "hip"
         model = f", --predict has a static model choose for {options.arch}" if hip else ""
         return _fail(f"no GPU here. --dry-run lists the problems, --compile-only fills the image store{model}", 2)
     # Before anything is started: the database's faults are told at once.
@@ -520,7 +520,7 @@ def _tune(run: Run, started: float) -> int:
             progress.note(f"Dask shows its work at {cluster.dashboard}")
         device = cluster.first_gpu()
         if options.arch and options.arch != device.arch:
-            elsewhere = "--compile-only or --predict" if target(options.arch).vendor == "hip" else "--compile-only"
+            elsewhere = "--compile-only or --predict" if arch_spec(options.arch).vendor == "hip" else "--compile-only"
             return _fail(
                 f"--arch {options.arch}, but the GPU is {device.arch}: here {elsewhere} works for {options.arch}", 2
             )

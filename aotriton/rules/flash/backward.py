@@ -189,7 +189,7 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=4),
     restrictions=RESTRICTIONS,
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
 )
 
 # Of the kernels that compute DK and DV, behind what they have descriptors of: rows, numbers, and the tile.
@@ -257,7 +257,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Guard(_TILES <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=PAIR_RESTRICTIONS,
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
 )
@@ -343,7 +343,7 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=3),
     restrictions=RESTRICTIONS,
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
 )
 
 ATTN_BWD_HOPPER_SHARES_FINISH = replace(
@@ -522,7 +522,7 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 64, "heads_k"),
     work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
 )
@@ -548,7 +548,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),
     work=c.work("q", 128, "BLOCK_N", tensors=(3, 2)),
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from aotriton.rules.arch import ADDRESSING
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import (
     Expression,
@@ -35,7 +36,6 @@ from aotriton.rules.kernel import (
     Tensor,
     of_vendor,
 )
-from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
 FAMILY = "flash"
@@ -205,7 +205,9 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
 
 
 def portable_slim(kernel: KernelDescription) -> KernelDescription:
-    """The portable kernel with columns in two parts, for gfx942: on sm_90 descriptors reach what it would serve."""
+    """The portable kernel with columns in two parts, for archs with buffer instructions: where there are descriptors,
+    they reach what it would serve.
+    """
     return replace(
         kernel,
         name=f"{kernel.name}_slim",
@@ -213,5 +215,5 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         choices=(T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         psels=of_vendor("hip", kernel.psels),
         copts=of_vendor("hip", kernel.copts),
-        archs=("gfx942",),
+        needs=("buffer",),
     )

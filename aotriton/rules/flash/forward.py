@@ -119,7 +119,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=FORWARD_RESTRICTIONS,
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     # Causal tiles go through the heads of a group side by side, the longest of each head first; it may be one head.
     schedule=choose(scalar("causal") & (constant(2) <= psel("GROUP_ROUNDS")), BFS, DFS),

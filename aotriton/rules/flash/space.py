@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from aotriton.rules.flash.common import tiled_side
 from aotriton.rules.kernel import Config, Functional, Restriction
-from aotriton.rules.target import REGISTERS
 
 ELEMENT = 2  # bytes of fp16 and bf16
 
@@ -16,14 +15,14 @@ def _head_dim(functional: Functional) -> int:
 
 
 def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    smallest = min(functional.kernel.psel_values(functional.target.vendor)["BLOCK_M"])
+    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_M"])
     return config["BLOCK_M"] > max(keys["max_seqlen_q"], smallest)
 
 
 def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     if "BLOCK_N" not in config or "max_seqlen_k" not in keys:
         return False
-    smallest = min(functional.kernel.psel_values(functional.target.vendor)["BLOCK_N"])
+    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_N"])
     return config["BLOCK_N"] > max(keys["max_seqlen_k"], smallest)
 
 
@@ -35,12 +34,12 @@ def _more_stages_than_iterations(functional: Functional, keys: Mapping[str, int]
     )
     iterations = -(-keys[streamed] // config[block])
     return config["num_stages"] > max(
-        iterations, min(functional.kernel.copt_values(functional.target.vendor)["num_stages"])
+        iterations, min(functional.kernel.copt_values(functional.arch_spec.vendor)["num_stages"])
     )
 
 
 def _idle_warps(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    if functional.target.vendor != "cuda" or "BLOCK_N" not in config or _head_dim(functional) >= 128:
+    if functional.arch_spec.vendor != "cuda" or "BLOCK_N" not in config or _head_dim(functional) >= 128:
         return False
     rows = config["BLOCK_M"] if tiled_side(functional.kernel) == "q" else max(config["BLOCK_M"], config["BLOCK_N"])
     return config["num_warps"] * 16 > rows
@@ -60,9 +59,9 @@ def _accumulators(function: str, head_dim: int, config: Config) -> int:
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    threads = config["num_warps"] * functional.target.warp_size
+    threads = config["num_warps"] * functional.arch_spec.warp_size
     needed = _accumulators(functional.kernel.function, _head_dim(functional), config) / threads
-    return needed > REGISTERS[functional.target.vendor]
+    return needed > functional.arch_spec.thread_registers
 
 
 def _shared_bytes(functional: Functional, config: Config) -> int:
@@ -81,7 +80,7 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
 
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return _shared_bytes(functional, config) > functional.target.shared_limit
+    return _shared_bytes(functional, config) > functional.arch_spec.shared_limit
 
 
 RESTRICTIONS = (

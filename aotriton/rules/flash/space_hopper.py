@@ -89,7 +89,7 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
     own = config["CONSUMERS"] * ROWS
     of_slot = config["BLOCK_N"] * (1 if config["RING"] else 2)
     rows = own * config["Q_SLOTS"] + own // config["OUT_PIECES"] + config["STAGES"] * of_slot
-    return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.target.shared_limit
+    return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.arch_spec.shared_limit
 
 
 def _needless_ring(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -110,7 +110,7 @@ def _backward_shared(functional: Functional, keys: Mapping[str, int], config: Co
     # K and V, two stages of Q and DO, two of dS, and each consumer's dQ in fp32.
     rows, head_dim = config["BLOCK_M"], _head_dim(functional)
     own = (2 * KEYS + 4 * rows) * head_dim + 2 * KEYS * rows + 2 * 2 * ROWS * min(head_dim, ROWS)
-    return own * ELEMENT > functional.target.shared_limit
+    return own * ELEMENT > functional.arch_spec.shared_limit
 
 
 def _other_half(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:

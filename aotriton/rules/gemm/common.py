@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aotriton.rules.arch import ADDRESSING
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import (
     Expression,
@@ -18,7 +19,6 @@ from aotriton.rules.expression import (
     transposed,
 )
 from aotriton.rules.kernel import Choice, Number, Operand, Side, Value
-from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import ONE, WHOLE, Work
 
 FAMILY = "gemm"

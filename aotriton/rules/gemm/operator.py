@@ -142,7 +142,7 @@ GEMM_HOPPER = KernelDescription(
     work=c.work(TILE_M, TILE_N, programs=RESIDENT),
     guards=(FEW_TILES,),
     restrictions=HOPPER_RESTRICTIONS,
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
 )
@@ -177,7 +177,7 @@ PARTIAL_SIZES = (
 
 def _splits_nothing(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     sizes = {"batch": 1, "m": keys["m"], "n": keys["columns"], "k": keys["k"]}
-    environment = Environment(sizes=sizes, psels=config, multiprocessors=functional.target.multiprocessors)
+    environment = Environment(sizes=sizes, psels=config, multiprocessors=functional.arch_spec.multiprocessors)
     return derived_sizes(HOPPER_SPLIT, environment)["split_tiles"] == 0
 
 
@@ -217,7 +217,7 @@ GEMM_HOPPER_SPLIT = KernelDescription(
         Restriction("gemm_reduce takes more columns at a time", _narrow_parts),
         Restriction("no tile of this cell is split", _splits_nothing),
     ),
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
 )
@@ -249,7 +249,7 @@ GEMM_REDUCE = KernelDescription(
         ONE,
     ),
     guards=(FEW_TILES,),
-    archs=("sm_90",),
+    needs=("tma", "wgmma"),
 )
 
 HOPPER_SPLIT = Backend("hopper_split", (GEMM_HOPPER_SPLIT, GEMM_REDUCE), workspace=(PARTIAL,), sizes=PARTIAL_SIZES)

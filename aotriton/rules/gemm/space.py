@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aotriton.rules.kernel import Config, Functional, Restriction
-from aotriton.rules.target import REGISTERS
 
 ELEMENT = 2  # bytes of fp16 and bf16
 FULL_TILE = 128 * 128
@@ -13,11 +12,11 @@ FULL_TILE = 128 * 128
 
 def rounds(functional: Functional, keys: Mapping[str, int]) -> float:
     """How often tiles of 128 x 128 fill the GPU."""
-    return keys["m"] * keys["columns"] / FULL_TILE / functional.target.multiprocessors
+    return keys["m"] * keys["columns"] / FULL_TILE / functional.arch_spec.multiprocessors
 
 
 def _taller_than_d(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    smallest = min(functional.kernel.psel_values(functional.target.vendor)["BLOCK_M"])
+    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_M"])
     return config["BLOCK_M"] > max(keys["m"], smallest)
 
 
@@ -30,27 +29,27 @@ def _other_steps(functional: Functional, keys: Mapping[str, int], config: Config
 
 
 def _accumulators(functional: Functional, keys: Mapping[str, int], config: Config) -> float:
-    return config["BLOCK_M"] * config["BLOCK_N"] / (config["num_warps"] * functional.target.warp_size)
+    return config["BLOCK_M"] * config["BLOCK_N"] / (config["num_warps"] * functional.arch_spec.warp_size)
 
 
 def _likely_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return _accumulators(functional, keys, config) > REGISTERS[functional.target.vendor] / 2
+    return _accumulators(functional, keys, config) > functional.arch_spec.thread_registers / 2
 
 
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return _accumulators(functional, keys, config) > REGISTERS[functional.target.vendor]
+    return _accumulators(functional, keys, config) > functional.arch_spec.thread_registers
 
 
 def _idle_threads(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    fewest = min(functional.kernel.copt_values(functional.target.vendor)["num_warps"])
+    fewest = min(functional.kernel.copt_values(functional.arch_spec.vendor)["num_warps"])
     return config["num_warps"] > fewest and _accumulators(functional, keys, config) < 32
 
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     # The AMD pipeliner keeps one of its stages in registers.
-    stages = config["num_stages"] - (functional.target.vendor == "hip")
+    stages = config["num_stages"] - (functional.arch_spec.vendor == "hip")
     tiles = stages * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * ELEMENT
-    return tiles > functional.target.shared_limit
+    return tiles > functional.arch_spec.shared_limit
 
 
 RESTRICTIONS = (

@@ -56,7 +56,7 @@ def _shared_bytes(config: Config) -> int:
 
 
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    return _shared_bytes(config) > functional.target.shared_limit // (2 if _alone(config) else 1)
+    return _shared_bytes(config) > functional.arch_spec.shared_limit // (2 if _alone(config) else 1)
 
 
 def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:

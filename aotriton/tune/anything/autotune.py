@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from aotriton.codegen.store import cache_folder
-from aotriton.rules.target import TARGETS
+from aotriton.rules.arch import ARCHS
 from aotriton.tune.anything.describe import Described
 from aotriton.tune.anything.given import given
 from aotriton.tune.anything.tuned import Tuned
@@ -90,7 +90,7 @@ def autotune(
                 raise ValueError(f"{name}: it must be given")
         wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)  # type: ignore[arg-type]
         found = given(kernel, provider, space or {})
-        described = Described(found, wanted, "", tuple(row.arch for row in TARGETS))
+        described = Described(found, wanted, "", tuple(row.arch for row in ARCHS))
         place = Path(folder).resolve() if folder else _default_folder(described)
         described = described.named(place.name)
         return Tuned(kernel, described, place, product, options)

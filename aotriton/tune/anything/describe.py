@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.program import launch_program
+from aotriton.rules.arch import ARCHS
 from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, evaluate, scalar
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
-from aotriton.rules.target import TARGETS
 from aotriton.tune.anything.given import CONSTEXPR, Given
 from aotriton.tune.anything.source import slice_of
 from aotriton.tune.anything.text import expression, spelled
@@ -55,7 +55,7 @@ class Described:
         """The family's texts by their paths in its folder."""
         given, wanted = self.given, self.wanted
         constexprs = {name for name, kind in given.arguments if kind == CONSTEXPR}
-        vendors = sorted({row.vendor for row in TARGETS if row.arch in self.archs})
+        vendors = sorted({row.vendor for row in ARCHS if row.arch in self.archs})
         copts = [name for name in wanted.tried if name not in self.psels]
         values = {
             "family": self.family,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from aotriton.rules import expression as words
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import Expression, constant
 from aotriton.rules.kernel import Operand
-from aotriton.rules.target import DTYPES
 
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 FUNCTIONS = {"cdiv": "ceil_divide", "min": "minimum", "max": "maximum"}

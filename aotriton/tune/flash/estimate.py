@@ -23,19 +23,7 @@ from typing import NamedTuple
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.compute_unit import (
-    CACHE_BYTES,
-    CYCLES,
-    LATENCY,
-    MATRIX_FLOPS,
-    MEMORY_BYTES,
-    MOST_WAVES,
-    SHARED_BYTES,
-    SIMDS,
-    VECTOR_LANES,
-    Candidate,
-    resident_programs,
-)
+from aotriton.tune.compute_unit import Candidate, resident_programs, unit_of
 from aotriton.tune.problems import Cell, keys_of
 
 ELEMENT = 2  # bytes of fp16 and bf16
@@ -90,10 +78,11 @@ class Program(NamedTuple):
     moved: float  # at most a share of the memory: to read and write what is not in the loop
     busiest: float  # part of the unit, in one pass
     alone: float  # one pass, where nothing hides behind another program
+    latency: int
 
     def around(self, resident: float) -> float:
         """Before the loop and after it, of so many programs at once."""
-        return max(resident * self.moved, self.moved + LATENCY)
+        return max(resident * self.moved, self.moved + self.latency)
 
     def one_pass(self, resident: float) -> float:
         """Of the loops of so many programs at once."""
@@ -108,19 +97,20 @@ def _sides(functional: Functional) -> tuple[str, str, str, str]:
 
 def _program(functional: Functional, candidate: Candidate) -> Program:
     config, work = candidate.config, WORK.get(functional.kernel.function, UNCOUNTED)
+    unit = unit_of(functional.arch_spec)
     _, tiled, _, streamed = _sides(functional)
     rows, columns = config[tiled], config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
     warps = config["num_warps"]
-    moved = work.tiles * rows * row_bytes / MEMORY_BYTES
+    moved = work.tiles * rows * row_bytes / unit.memory_bytes
     if not columns:
-        return Program(moved, 0, 0)
+        return Program(moved, 0, 0, unit.latency)
     scores = rows * columns
-    computed = work.products * scores * row_bytes / MATRIX_FLOPS + work.operations * scores / VECTOR_LANES
-    shared = (2 + warps * work.reads) * columns * row_bytes / SHARED_BYTES
-    cached = 2 * columns * row_bytes / CACHE_BYTES
-    busiest = max(computed / SIMDS, shared, cached)
-    return Program(moved, busiest, computed / min(warps, SIMDS) + shared + cached + LATENCY)
+    computed = work.products * scores * row_bytes / unit.matrix_flops + work.operations * scores / unit.vector_lanes
+    shared = (2 + warps * work.reads) * columns * row_bytes / unit.shared_bytes
+    cached = 2 * columns * row_bytes / unit.cache_bytes
+    busiest = max(computed / unit.simds, shared, cached)
+    return Program(moved, busiest, computed / min(warps, unit.simds) + shared + cached + unit.latency, unit.latency)
 
 
 def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
@@ -129,8 +119,10 @@ def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
     keys = keys_of(functional, cell)
     of, tiled, along, streamed = _sides(functional)
     rows, length = config[tiled], keys[f"max_seqlen_{of}"]
-    share = keys.get("waves", MOST_WAVES) * -(-length // rows) / -(-length // REFERENCE_TILE)
-    resident = min(resident_programs(candidate, functional.target.shared_limit), max(1, share))
+    share = (
+        keys.get("waves", unit_of(functional.arch_spec).most_waves) * -(-length // rows) / -(-length // REFERENCE_TILE)
+    )
+    resident = min(resident_programs(candidate, functional.arch_spec), max(1, share))
     cycles = program.around(resident)
     if streamed in config:
         passes = -(-keys[f"max_seqlen_{along}"] // config[streamed])
@@ -181,8 +173,8 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
     rows = config[tiled]
     tiles = -(-sizes[f"seqlen_{of}"] // rows)
     programs = sizes["batch"] * sizes[f"heads_{of}"] * tiles
-    fitting = resident_programs(candidate, functional.target.shared_limit)
-    share = -(-programs // functional.target.multiprocessors)  # of the busiest compute unit
+    fitting = resident_programs(candidate, functional.arch_spec)
+    share = -(-programs // functional.arch_spec.multiprocessors)  # of the busiest compute unit
     passes = [0]
     if streamed in config:
         step, length = config[streamed], sizes[f"seqlen_{along}"]
@@ -203,9 +195,9 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
         cycles = full * one_round(fitting, passes[0]) + (one_round(rest, passes[0]) if rest else 0)
     else:
         resident = min(fitting, share)
-        rounds = programs / functional.target.multiprocessors / resident
+        rounds = programs / functional.arch_spec.multiprocessors / resident
         cycles = max(rounds * one_round(resident, mean(passes)), one_round(resident, max(passes)))
-    return cycles / CYCLES
+    return cycles / unit_of(functional.arch_spec).cycles
 
 
 def _is_published(functional: Functional, candidate: Candidate) -> bool:

@@ -101,7 +101,7 @@ class FlashTuning:
             dtype=dtypes[str(problem.functional["T"])],
             device="cuda",
             truth=torch.float32,
-            multiprocessors=problem.functional.target.multiprocessors,
+            multiprocessors=problem.functional.arch_spec.multiprocessors,
         )
 
     def draw(self, functional: Functional, random: Random) -> Shape:

@@ -9,17 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from aotriton.rules.kernel import Functional
-from aotriton.tune.compute_unit import (
-    CACHE_BYTES,
-    CYCLES,
-    LATENCY,
-    MATRIX_FLOPS,
-    MEMORY_BYTES,
-    SHARED_BYTES,
-    SIMDS,
-    Candidate,
-    resident_programs,
-)
+from aotriton.tune.compute_unit import Candidate, resident_programs, unit_of
 from aotriton.tune.problems import Cell, keys_of
 
 ELEMENT = 2  # bytes of fp16 and bf16
@@ -37,33 +27,33 @@ def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
 
 def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
     """Microseconds that a call of these sizes takes, by the estimate."""
-    return _cycles(functional, sizes, candidate) / CYCLES
+    return _cycles(functional, sizes, candidate) / unit_of(functional.arch_spec).cycles
 
 
 def _cycles(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
-    config = candidate.config
+    config, unit = candidate.config, unit_of(functional.arch_spec)
     rows, columns, step = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     tiles = sizes["batch"] * -(-sizes["m"] // rows) * -(-sizes["n"] // columns)
-    share = -(-tiles // functional.target.multiprocessors)  # of the busiest compute unit
-    fitting = resident_programs(candidate, functional.target.shared_limit)
+    share = -(-tiles // functional.arch_spec.multiprocessors)  # of the busiest compute unit
+    fitting = resident_programs(candidate, functional.arch_spec)
 
     warps = config["num_warps"]
     down = min(warps, max(1, rows // 64))  # warps below each other; each reads its rows of a and its columns of b
     across = max(1, warps // down)
-    computed = 2 * max(rows, MATRIX_ROWS) * columns * step / MATRIX_FLOPS
+    computed = 2 * max(rows, MATRIX_ROWS) * columns * step / unit.matrix_flops
     streamed = (rows + columns) * step * ELEMENT
-    shared = (streamed + (rows * across + columns * down) * step * ELEMENT) / SHARED_BYTES
+    shared = (streamed + (rows * across + columns * down) * step * ELEMENT) / unit.shared_bytes
     # What a program reads comes from the cache but for its share of what must come from memory once.
     read_once = sizes["batch"] * (sizes["m"] + sizes["n"]) * step * ELEMENT
-    needed = read_once / functional.target.multiprocessors / share
-    loaded = max(streamed / CACHE_BYTES, needed / MEMORY_BYTES)
-    busiest = max(computed / SIMDS, shared, loaded)
-    alone = max(computed / min(warps, SIMDS) + shared, LATENCY / 2)  # loads are one step ahead
+    needed = read_once / functional.arch_spec.multiprocessors / share
+    loaded = max(streamed / unit.cache_bytes, needed / unit.memory_bytes)
+    busiest = max(computed / unit.simds, shared, loaded)
+    alone = max(computed / min(warps, unit.simds) + shared, unit.latency / 2)  # loads are one step ahead
     passes = -(-sizes["k"] // step)
-    written = rows * columns * ELEMENT / MEMORY_BYTES
+    written = rows * columns * ELEMENT / unit.memory_bytes
 
     def one_round(resident: int) -> float:
-        return max(resident * busiest, alone) * passes + LATENCY + resident * written
+        return max(resident * busiest, alone) * passes + unit.latency + resident * written
 
     full, rest = divmod(share, fitting)
     return full * one_round(fitting) + (one_round(rest) if rest else 0)

@@ -67,7 +67,9 @@ class GemmTuning:
         functional = problem.functional
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[str(functional["T"])]
         if problem.kernel == GEMM_REDUCE:
-            return Parts(**problem.sizes, dtype=dtype, device="cuda", multiprocessors=functional.target.multiprocessors)
+            return Parts(
+                **problem.sizes, dtype=dtype, device="cuda", multiprocessors=functional.arch_spec.multiprocessors
+            )
         return Product(
             **problem.sizes,
             trans_a=bool(functional["TRANS_A"]),
@@ -75,7 +77,7 @@ class GemmTuning:
             aligned=functional.addressing != "general",
             dtype=dtype,
             device="cuda",
-            multiprocessors=functional.target.multiprocessors,
+            multiprocessors=functional.arch_spec.multiprocessors,
         )
 
     def draw(self, functional: Functional, random: Random) -> Shape:

@@ -1,5 +1,6 @@
 """rms_norm: out = x / sqrt(mean(x²) + eps) * weight, for each row of x."""
 
+from aotriton.rules.arch import ADDRESSING
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import addressing, constant, dtype, scalar, size, tiles
 from aotriton.rules.kernel import (
@@ -14,7 +15,6 @@ from aotriton.rules.kernel import (
     strides,
 )
 from aotriton.rules.operators import Backend, Operator, Scalar
-from aotriton.rules.target import ADDRESSING, REGISTERS
 
 # What a caller gives. Sizes are named by the operands that have them.
 X = Operand("x", ("rows", "width"))
@@ -55,14 +55,14 @@ RMS_NORM = KernelDescription(
         Restriction(
             "a thread would hold more than 64 elements",
             lambda functional, keys, config: (
-                config["ROWS"] * int(functional["WIDTH"]) > 64 * config["num_warps"] * functional.target.warp_size
+                config["ROWS"] * int(functional["WIDTH"]) > 64 * config["num_warps"] * functional.arch_spec.warp_size
             ),
             certain=False,
         ),
         Restriction(
             "a thread would hold fewer than 4 elements",
             lambda functional, keys, config: (
-                config["ROWS"] * int(functional["WIDTH"]) < 4 * config["num_warps"] * functional.target.warp_size
+                config["ROWS"] * int(functional["WIDTH"]) < 4 * config["num_warps"] * functional.arch_spec.warp_size
             ),
             certain=False,
         ),
@@ -70,7 +70,7 @@ RMS_NORM = KernelDescription(
             "a thread would hold more elements than it has registers",
             lambda functional, keys, config: (
                 config["ROWS"] * int(functional["WIDTH"])
-                > REGISTERS[functional.target.vendor] * config["num_warps"] * functional.target.warp_size
+                > functional.arch_spec.thread_registers * config["num_warps"] * functional.arch_spec.warp_size
             ),
         ),
     ),

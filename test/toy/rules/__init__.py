@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aotriton.rules.arch import ADDRESSING
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import (
     addressing,
@@ -40,7 +41,6 @@ from aotriton.rules.kernel import (
     strides,
 )
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
-from aotriton.rules.target import ADDRESSING
 from aotriton.rules.work import Work
 
 FAMILY = "toy"
