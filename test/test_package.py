@@ -97,7 +97,10 @@ def test_every_document_is_in_the_index_and_no_link_leads_nowhere() -> None:
     pages = sorted((ROOT / "docs").glob("*.md"))
     index = (ROOT / "docs" / "README.md").read_text()
     assert [page.name for page in pages if f"]({page.name})" not in index] == ["README.md"]
-    for page in (*pages, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
+    inner = sorted((ROOT / "docs" / "architecture").glob("*.md"))
+    architecture = (ROOT / "docs" / "architecture.md").read_text()
+    assert [page.name for page in inner if f"](architecture/{page.name})" not in architecture] == []
+    for page in (*pages, *inner, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"):
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

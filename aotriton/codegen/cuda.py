@@ -76,7 +76,7 @@ def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
     functional, config = spec.functional, dict(spec.psels)
     if functional.arch_spec.vendor != "cuda":
         raise RuntimeError(f"nvcc compiles nothing for {functional.arch}")
-    compute = functional.arch.removeprefix("sm_")
+    compute = functional.arch_spec.compiler_target
     options = [f"-D{name}={value}" for name, value in config.items()]
     if "maxnreg" in config:
         options.append(f"-maxrregcount={config['maxnreg']}")
