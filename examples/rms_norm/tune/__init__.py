@@ -79,8 +79,8 @@ class RmsNormTuning:
 
     def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
         """Memory is what it waits for: the more programs a compute unit holds, the better."""
-        limit = functional.arch_spec.shared_limit
-        return sorted(candidates, key=lambda one: (-resident_programs(one, limit), sorted(one.config.items())))
+        arch = functional.arch_spec
+        return sorted(candidates, key=lambda one: (-resident_programs(one, arch), sorted(one.config.items())))
 
 
 TUNING = RmsNormTuning()
