@@ -151,7 +151,7 @@ def is_taken(path: Path, commit: str, result: str) -> bool:
     if commit == "unknown" or commit.endswith("-dirty"):
         return False
     try:
-        about = json.loads(path.read_text()).get("state", {})
+        about: dict[str, Any] = json.loads(path.read_text()).get("state", {})
     except (OSError, ValueError):
         return False
     return about == about | {"commit": commit, **state_now(result)}

@@ -16,7 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
 COLORS = dict(zip((LIBRARY, *PEERS), ("#2a7f62", "#c9c9c9", "#8aa4c8", "#d9a441"), strict=True))
 
 
-def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
+def truth(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Any]:
     """out, dq, dk, dv of one head, [seqlen, head_dim] each, in float64."""
     import torch
 
@@ -52,7 +52,9 @@ def truth(q, k, v, dout, causal: bool) -> dict[str, Any]:
     return {"out": out, "dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
 
 
-def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) -> dict[str, dict[str, float]]:
+def check(
+    q: Any, k: Any, v: Any, dout: Any, causal: bool, implementations: dict[str, Contender]
+) -> dict[str, dict[str, float]]:
     """``compare`` of all that the implementations with a backward compute."""
     names = ("out", "dq", "dk", "dv")
     results = {}
@@ -63,7 +65,9 @@ def check(q, k, v, dout, causal: bool, implementations: dict[str, Contender]) ->
     return compare(q, k, v, dout, causal, results)
 
 
-def compare(q, k, v, dout, causal: bool, results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+def compare(
+    q: Any, k: Any, v: Any, dout: Any, causal: bool, results: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, float]]:
     """{who: {tensor: relative error}} against float64, in the first and the last head.
 
     SystemExit where one that is not a peer is more than twice as far from the truth as the farther peer, or, over whole
@@ -91,7 +95,7 @@ def compare(q, k, v, dout, causal: bool, results: dict[str, dict[str, Any]]) -> 
     return errors
 
 
-def _distance(a, b) -> float:
+def _distance(a: Any, b: Any) -> float:
     """Relative Frobenius distance, in float64, of b's batches one by one where there are many."""
     pairs = zip(a, b, strict=True) if a.dim() == 4 else [(a, b)]
     apart = size = 0.0
@@ -105,12 +109,12 @@ def _worse(a: float, b: float) -> float:
     return b if math.isnan(b) or b > a else a
 
 
-def _shape(q, causal: bool) -> str:
+def _shape(q: Any, causal: bool) -> str:
     batch, heads, seqlen, head_dim = q.shape
     return f"head_dim {head_dim} seqlen {seqlen} {'causal' if causal else 'full'} batch {batch} heads {heads}"
 
 
-def race(calls: dict[str, Callable[[], object]], rounds: int, cold: bool = True) -> dict[str, list[float]]:
+def race(calls: Mapping[str, Callable[[], object]], rounds: int, cold: bool = True) -> dict[str, list[float]]:
     """Microseconds of GPU time of each call, by the tuner's clock: in turns, in a rotating order.
 
     ``cold``: L2 is flushed before each call; otherwise the same call is made just before it, untimed.
@@ -130,7 +134,9 @@ def race(calls: dict[str, Callable[[], object]], rounds: int, cold: bool = True)
     sys.exit(f"the host could not keep ahead of the GPU: samples {counts}, wanted {rounds} of each")
 
 
-def measure(rounds: int, head_dims=HEAD_DIMS, seqlens=SEQLENS) -> Iterator[dict[str, Any]]:
+def measure(
+    rounds: int, head_dims: Sequence[int] = HEAD_DIMS, seqlens: Sequence[int] = SEQLENS
+) -> Iterator[dict[str, Any]]:
     """One record for each cell of the grid and direction."""
     import torch
 
@@ -222,7 +228,8 @@ def machine() -> dict[str, str]:
 
 def best(cell: dict[str, Any]) -> float:
     """The time of the best peer over the library's."""
-    return min(cell["ratio"].values())
+    ratios: dict[str, float] = cell["ratio"]
+    return min(ratios.values())
 
 
 def geometric_means(cells: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -247,7 +254,7 @@ def table(record: dict[str, Any]) -> str:
     for direction in DIRECTIONS:
         columns += f" {direction} {' / '.join((LIBRARY, *peers))}, TFLOP/s | × best peer |"
     lines += [columns, "|" + "---|" * (columns.count("|") - 1)]
-    rows: dict[tuple, dict[str, Any]] = {}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for cell in record["cells"]:
         rows.setdefault((cell["head_dim"], cell["causal"], cell["seqlen"]), {})[cell["direction"]] = cell
     for (head_dim, causal, seqlen), cells in rows.items():

@@ -18,8 +18,8 @@ class Contender:
     knows no groups of heads has its keys and values repeated beforehand, and a dk and dv for each head of q.
     """
 
-    forward: Callable[[], tuple]
-    backward: Callable[[], tuple] | None  # None where it has but the forward
+    forward: Callable[[], tuple[Any, ...]]
+    backward: Callable[[], tuple[Any, ...]] | None  # None where it has but the forward
 
 
 @cache
@@ -43,7 +43,8 @@ def contenders(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Con
             made = make(q, k, v, dout, causal)
             made.forward()
             found[who] = made
-            made.backward()
+            if made.backward:
+                made.backward()
         except Exception as error:  # of another project: any
             if who in found:
                 found[who].backward = None
@@ -67,11 +68,11 @@ def _library(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
     workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
     stream = torch.cuda.current_stream().cuda_stream
 
-    def forward() -> tuple:
+    def forward() -> tuple[Any, ...]:
         aotriton.attn_fwd(q, k, v, out, lse, stream=stream, **options)
         return (out,)
 
-    def backward() -> tuple:
+    def backward() -> tuple[Any, ...]:
         aotriton.attn_bwd(*tensors, workspace, stream=stream, **options)
         return dq, dk, dv
 
@@ -85,16 +86,18 @@ def _fa2(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
     if group > 1:
         k, v = (tensor.repeat_interleave(group, 1) for tensor in (k, v))
 
-    def forward() -> tuple:
-        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+    def forward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+        return found
 
     out, lse, *lengths, seed, offset, _ = forward()  # lengths: cumulative of q and k, longest of q and k
     do = torch.empty_like(out).copy_(dout)  # laid out as this peer likes it
 
-    def backward() -> tuple:
-        return aten._scaled_dot_product_flash_attention_backward(
+    def backward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = aten._scaled_dot_product_flash_attention_backward(
             do, q, k, v, out, lse, *lengths, 0.0, causal, seed, offset, scale=scale
         )
+        return found
 
     return Contender(forward, backward)
 
@@ -104,16 +107,20 @@ def _cudnn(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
 
     aten, scale = torch.ops.aten, q.shape[-1] ** -0.5
 
-    def forward() -> tuple:
-        return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+    def forward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = aten._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, causal, False, scale=scale
+        )
+        return found
 
     out, lse, *lengths, seed, offset, _ = forward()
     do = torch.empty_like(out).copy_(dout)
 
-    def backward() -> tuple:
-        return aten._scaled_dot_product_cudnn_attention_backward(
+    def backward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = aten._scaled_dot_product_cudnn_attention_backward(
             do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, causal, scale=scale
         )
+        return found
 
     return Contender(forward, backward)
 
@@ -123,14 +130,14 @@ def _fa4(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
     interface, scale = flash_attention_4(), q.shape[-1] ** -0.5
     q, k, v, do = (tensor.transpose(1, 2).contiguous() for tensor in (q, k, v, dout))
 
-    def forward() -> tuple:
+    def forward() -> tuple[Any, ...]:
         out, lse, *_ = interface._flash_attn_fwd(q, k, v, softmax_scale=scale, causal=causal, return_lse=True)
         return out.transpose(1, 2), lse
 
     out, lse = forward()
     out = out.transpose(1, 2)
 
-    def backward() -> tuple:
+    def backward() -> tuple[Any, ...]:
         found = interface._flash_attn_bwd(q, k, v, out, do, lse, scale, causal)
         return tuple(tensor.transpose(1, 2) for tensor in found[:3])
 

@@ -19,7 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from attention import LIBRARY, gpu_state, machine, race
+from attention import gpu_state, machine, race
+from contenders import LIBRARY
 from cublas import CublasLt
 
 CUBLAS, TORCH = "cuBLAS", "torch"  # cuBLAS: the fastest of what its heuristics propose; torch: what it takes
@@ -83,7 +84,8 @@ def few_rows() -> list[Shape]:
 
 def unseen(count: int, seed: int) -> list[Shape]:
     """Sizes that are multiples of 8, m any; all layouts, both dtypes, some with batches."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    found: list[Shape] = []
     while len(found) < count:
         m = round(math.exp(draw.uniform(0, math.log(16384))))
         n, k = (8 * round(math.exp(draw.uniform(math.log(16), math.log(3584)))) for _ in range(2))
@@ -120,7 +122,7 @@ def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
         LIBRARY: lambda: aotriton.gemm(a, b, d, workspace=workspace, stream=stream),
         TORCH: lambda: torch.bmm(a, b, out=d) if shape.batch > 1 else torch.mm(a[0], b[0], out=d[0]),
     }
-    algorithms = {f"{CUBLAS} {one.rank}": one for one in peer.algorithms(a, b, d)}
+    algorithms: dict[str, Callable[[], object]] = {f"{CUBLAS} {one.rank}": one for one in peer.algorithms(a, b, d)}
     errors = {who: _error(call, a, b, d) for who, call in {**calls, **algorithms}.items()}
     allowed = 2 * max(errors[who] for who in (TORCH, *algorithms))
     if not errors[LIBRARY] <= allowed:
@@ -153,7 +155,7 @@ def measure(shape: Shape, peer: CublasLt, rounds: int) -> dict[str, Any]:
     }
 
 
-def _error(call: Callable[[], object], a, b, d) -> float:
+def _error(call: Callable[[], object], a: Any, b: Any, d: Any) -> float:
     """Relative error against float64 of some rows, among them the first and the last."""
 
     d.fill_(float("nan"))
@@ -170,7 +172,8 @@ def copy_bandwidth() -> float:
 
     x, y = (torch.empty(4 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
     samples = race({"copy": lambda: y.copy_(x)}, 5)
-    return round(2 * x.numel() / statistics.median(samples["copy"]) / 1e6, 2)
+    moved: int = 2 * x.numel()
+    return round(moved / statistics.median(samples["copy"]) / 1e6, 2)
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, float]:

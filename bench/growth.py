@@ -78,15 +78,15 @@ def copied(database: Path, values: int) -> None:
             columns = [str(row[1]) for row in rows(f"PRAGMA table_info({table})")]
             places = [columns.index(name) for name in ("arch", "kernel", "functional", "image")]
             for row in rows(f"SELECT * FROM {table}"):
-                arch, kernel, functional, image = (str(row[place]) for place in places)
+                key = [str(row[place]) for place in places]
                 try:
-                    found = renamed(arch, kernel, functional, image)
+                    found = renamed(*key)
                 except ValueError:
                     continue  # of descriptions of another time
                 marks = ", ".join("?" * len(row))
                 for value, name in enumerate(found, 1):
                     new = list(row)
-                    new[places[2]], new[places[3]] = f"{functional} MORE={value}".strip(), name
+                    new[places[2]], new[places[3]] = f"{key[2]} MORE={value}".strip(), name
                     connection.execute(f"INSERT INTO {table} VALUES ({marks})", new)
         problems = rows("SELECT id, arch, kernel, functional, bin, shape FROM problem")
         of_problem: dict[object, list[object]] = {}
@@ -136,7 +136,7 @@ def generated(database: Path, values: int, out: Path) -> int:
     """Generates as a build of default coverage does, with families that have grown."""
     gc.disable()  # as the program does
     wide = grown(values)
-    generate.all_families = lambda: wide  # type: ignore[assignment]
+    generate.all_families = lambda: wide  # type: ignore[attr-defined]  # it imports that name for itself
     archs = [word for one in ARCHS for word in ("--arch", one.arch)]
     return generate.main(["--database", str(database), *archs, "--out", str(out)])
 

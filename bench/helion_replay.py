@@ -53,7 +53,7 @@ class Replay(BenchmarkProvider):
     batches: list[list[int]]
 
     def __init__(self, **_: Any) -> None:
-        self.mutated_arg_indices = []
+        self.mutated_arg_indices: list[int] = []
         self._asked: set[Values] = set()
 
     def setup(self) -> None:
@@ -88,7 +88,7 @@ def run(algorithm: str, problem: dict[str, Any], seed: int) -> list[list[int]]:
     configs = [tuple(config) for config in problem["configs"]]
     known = {config: time for config, time in zip(configs, problem["times"], strict=True) if time is not None}
     indices = {config: place for place, config in enumerate(configs)}
-    own = type("Own", (Replay,), {"names": names, "times": known, "indices": indices, "batches": []})
+    own: type[Replay] = type("Own", (Replay,), {"names": names, "times": known, "indices": indices, "batches": []})
     tunables = {name: fragment(problem["parameters"][name], problem["default"][name]) for name in names}
     random.seed(seed)
     numpy.random.seed(seed)

@@ -9,6 +9,8 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +61,13 @@ def rows_of(shape: tuple[Any, ...], rounds: int) -> list[dict[str, Any]]:
     limits = [f"workspace_limit={int(needed * fraction)}" for fraction in FRACTIONS]
     rows = []
     for op, given, all_hints in (("attn_fwd", forward, FORWARD), ("attn_bwd", tensors, ("", "deterministic", *limits))):
-        calls = {}
+        calls: dict[str, Callable[[], object]] = {}
         for hints in all_hints:
             more = {"causal": causal, "hints": hints}
             size = getattr(aotriton, f"{op}_workspace_size")(**given, **more)
             if size:
                 more["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
-            calls[hints] = lambda op=op, given=given, more=more: getattr(aotriton, op)(**given, **more)
+            calls[hints] = partial(getattr(aotriton, op), **given, **more)
             outcomes = getattr(aotriton, f"{op}_hint_outcomes")(**given, **more)
             rows.append({"op": op, "shape": shape, "hints": hints, "workspace": size, "outcomes": outcomes})
         samples = race(calls, rounds)

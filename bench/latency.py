@@ -54,10 +54,10 @@ class Call(Protocol):
     def __call__(self) -> Any:
         """The call alone, without waiting for it. Gives the output, or a tuple that starts with it."""
 
-    def host(self, stream) -> tuple[int, int]:
+    def host(self, stream: Any) -> tuple[int, int]:
         """Nanoseconds from before the call to its return, and to the end of a synchronise of the stream after it."""
 
-    def events(self, stream, start, end) -> None:
+    def events(self, stream: Any, start: Any, end: Any) -> None:
         """Records the events right around the call, and waits for them."""
 
 
@@ -66,13 +66,13 @@ class PythonCall:
     """A call that Python makes. Its results are freed before the next, so torch's allocator has memory at hand."""
 
     call: Callable[[], Any]
-    selection: Callable[[], AbstractContextManager] = nullcontext  # entered around it, outside the timing
+    selection: Callable[[], AbstractContextManager[object]] = nullcontext  # entered around it, outside the timing
 
     def __call__(self) -> Any:
         with self.selection():
             return self.call()
 
-    def host(self, stream) -> tuple[int, int]:
+    def host(self, stream: Any) -> tuple[int, int]:
         call, synchronize = self.call, stream.synchronize
         with self.selection():
             result = call()
@@ -86,7 +86,7 @@ class PythonCall:
             del result
         return returned - start, end - start
 
-    def events(self, stream, start, end) -> None:
+    def events(self, stream: Any, start: Any, end: Any) -> None:
         call, synchronize = self.call, stream.synchronize
         with self.selection():
             result = call()
@@ -142,16 +142,16 @@ class CppCall:
         self.library.latency_call(self.problem)
         return self.out
 
-    def host(self, stream) -> tuple[int, int]:
+    def host(self, stream: Any) -> tuple[int, int]:
         to_return, to_end = ctypes.c_int64(), ctypes.c_int64()
         self.library.latency_host(self.problem, to_return, to_end)
         return to_return.value, to_end.value
 
-    def events(self, stream, start, end) -> None:
+    def events(self, stream: Any, start: Any, end: Any) -> None:
         self.library.latency_events(self.problem, start.cuda_event, end.cuda_event)
 
 
-def cpp_call(library: ctypes.CDLL, q, k, v, causal: bool) -> CppCall:
+def cpp_call(library: ctypes.CDLL, q: Any, k: Any, v: Any, causal: bool) -> CppCall:
     """The library's forward on these tensors and torch's current stream, with logsumexp, as the peers write it."""
     import torch
 
@@ -163,7 +163,7 @@ def cpp_call(library: ctypes.CDLL, q, k, v, causal: bool) -> CppCall:
     return CppCall(library, problem, out, (q, k, v, logsumexp))
 
 
-def all_contenders(library: ctypes.CDLL, q, k, v, dout, causal: bool) -> dict[str, Call]:
+def all_contenders(library: ctypes.CDLL, q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Call]:
     """{row: contender}, in the table's order."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -181,7 +181,9 @@ def all_contenders(library: ctypes.CDLL, q, k, v, dout, causal: bool) -> dict[st
     }
 
 
-def take_turns(calls: dict[str, Call], stream, start, end, rounds: int) -> dict[str, dict[str, list[float]]]:
+def take_turns(
+    calls: dict[str, Call], stream: Any, start: Any, end: Any, rounds: int
+) -> dict[str, dict[str, list[float]]]:
     """{clock: {row: microseconds}} of one call on an idle GPU, in a rotating order, always with these two events."""
     samples = {clock: {who: list[float]() for who in calls} for clock in ("return", "complete", "events")}
     order = list(calls)

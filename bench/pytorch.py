@@ -64,7 +64,7 @@ def door() -> Iterator[None]:
         restore_flash_attention_impl()
 
 
-def contenders(device: str) -> dict[str, Callable[[], AbstractContextManager]]:
+def contenders(device: str) -> dict[str, Callable[[], AbstractContextManager[object]]]:
     """What selects each of them while it is entered. The operator is called by its name, so nothing selects it."""
     if device == "cpu":
         return {TORCH: nullcontext, OPERATOR: nullcontext}

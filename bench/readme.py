@@ -39,7 +39,8 @@ class Results:
         self._folder, self._older = folder, older
 
     def __call__(self, name: str) -> dict[str, Any]:
-        return json.loads((self._folder / f"{name}.json").read_text())
+        record: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text())
+        return record
 
     def newest(self, *names: str) -> str:
         """The name of the result with the latest date."""

@@ -170,7 +170,7 @@ def tasks(names: Sequence[str], most: int, seed: int) -> list[Task]:
 def instructions(cubin: bytes) -> int:
     """Instructions of a cubin, an ELF file: 16 bytes each in its .text sections, padding included."""
     table, size, count, names_at = struct.unpack_from("<Q10xHHH", cubin, 40)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, table + size * i) for i in range(count)]
+    sections: list[tuple[int, ...]] = [struct.unpack_from("<IIQQQQ", cubin, table + size * i) for i in range(count)]
     names = sections[names_at][4]
     return sum(bytes_ for name, *_, bytes_ in sections if cubin[names + name :].startswith(b".text.")) // 16
 

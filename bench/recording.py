@@ -69,7 +69,7 @@ def noise(passes: Sequence[Sequence[float | None]]) -> float:
     """
     pairs = [(a, b) for a, b in zip(*passes, strict=True) if a is not None and b is not None]
     best = min((a for a, _ in pairs), default=0.0)
-    ratios = [b / a for a, b in pairs if a <= NEAR * best]
+    ratios: list[float] = [b / a for a, b in pairs if a <= NEAR * best]
     if not ratios:
         return 0.0
     middle = median(ratios)

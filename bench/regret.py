@@ -53,7 +53,8 @@ def problems(operator: str, count: int, seed: int) -> list[dict[str, Any]]:
     """Head dims 32 to 256, both types; sequences of 16 to 16,384, different ones in a third of what is not causal;
     groups of 1 to 8, batches of 1 to 64; work spread evenly over its orders of magnitude.
     """
-    draw, found = random.Random(f"regret {operator} {seed}"), []
+    draw = random.Random(f"regret {operator} {seed}")
+    found: list[dict[str, Any]] = []
     while len(found) < count:
         causal = draw.random() < 0.5
         seqlen_q = seqlen_k = log_uniform(draw, 16, 16384)
@@ -189,9 +190,10 @@ class Judge:
         import aotriton
 
         asked = {**problem["sizes"], "causal": problem["causal"], "sm_scale": 0.1}
-        return aotriton.explain(
+        choices: list[dict[str, Any]] = aotriton.explain(
             self._operator.name, arch=self._product, dtype=problem["dtype"], by_cell=by_cell, **asked
         )
+        return choices
 
     def _time(
         self, functional: Functional, sizes: Mapping[str, int], wanted: Sequence[tuple[str, Images]]
@@ -199,7 +201,7 @@ class Judge:
         backends = {one.name: one for one in self._operator.backends}
         launches = []
         for name, images in wanted:
-            own = [kernel.like(functional, sizes) for kernel in backends[name].kernels]
+            own = [one for kernel in backends[name].kernels if (one := kernel.like(functional, sizes))]
             requests = tuple(self._shipped.request(one, image) for one, image in zip(own, images, strict=True))
             launches.append(LaunchSequence(name, requests))
         timings = self._sequences.time(Draw(functional, tuple(sizes.items()), tuple(launches)))

@@ -152,7 +152,8 @@ def replay(problem: Problem, name: str, seed: int, history: Sequence[Past] = ())
     began = time.process_time()
     search = strategy(name, problem.space(history), seed)
     thought = time.process_time() - began
-    workers, compiled, now = [0.0] * WORKERS, [], 0.0
+    workers, now = [0.0] * WORKERS, 0.0
+    compiled: list[tuple[float, int]] = []
     tried, told = [], []
     while compiled or not search.finished:
         began = time.process_time()
@@ -381,9 +382,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def p90(runs: Sequence[dict[str, Any]]) -> float:
-    return (
-        quantiles([run["regret"] for run in runs], n=10, method="inclusive")[8] if len(runs) > 1 else runs[0]["regret"]
-    )
+    regrets: list[float] = [run["regret"] for run in runs]
+    return quantiles(regrets, n=10, method="inclusive")[8] if len(regrets) > 1 else regrets[0]
 
 
 def verdict(result: dict[str, Any]) -> list[str]:

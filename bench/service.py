@@ -33,8 +33,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 LAYERS = ("--family", "gemm", "--dtype", "fp16", "--no-trans-a", "--trans-b", "--addressing", "descriptor")
 ONE = (*LAYERS, "--kernel", "gemm_hopper", "--m", "4096", "--columns", "4096", "--k", "4096")
-SIXTEEN = (*LAYERS, "--kernel", "gemm_hopper", "--m", "1024", "2048", "4096", "8192", "--columns", "4096", "8192")
-SIXTEEN = (*SIXTEEN, "--k", "4096", "8192")
+SIXTEEN: tuple[str, ...] = (*LAYERS, "--kernel", "gemm_hopper", "--m", "1024", "2048", "4096", "8192")
+SIXTEEN = (*SIXTEEN, "--columns", "4096", "8192", "--k", "4096", "8192")
 COVERAGE = ("--head-dim", "128")
 TRIALS = 64
 COMPILERS = 60  # of a simulated node
@@ -209,7 +209,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for name, part in zip(PARTS, (cold, sixteen, coverage), strict=True):
             if name in options.parts:
-                about = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+                about: dict[str, object] = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
                 kept[name] = about | part(Path(scratch) / name, gpus, options.simulated)
                 print(json.dumps({name: kept[name]}, indent=1), flush=True)
     if options.json:

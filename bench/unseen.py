@@ -13,7 +13,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ FAR = 0.03  # a relative distance between two results that are right: gradients 
 
 def problems(count: int, seed: int) -> list[dict[str, Any]]:
     """Odd lengths, 1 to 64 query heads in groups of 1, 4 and 8, batches of 1 to 16, full and causal."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    found: list[dict[str, Any]] = []
     while len(found) < count:
         group = draw.choice(GROUPS)
         heads_k = 2 ** draw.randint(0, int(math.log2(MOST_HEADS // group)))
@@ -95,7 +96,7 @@ def measure(problem: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def distances(calls: dict[str, Callable[[], tuple]]) -> dict[str, float]:
+def distances(calls: Mapping[str, Callable[[], tuple[Any, ...]]]) -> dict[str, float]:
     """How far the library's first result, out or dq, is from each peer's."""
     ours = calls[LIBRARY]()[0].float()
     size = ours.norm()
@@ -168,7 +169,9 @@ def main() -> None:
     parser.add_argument("--time-budget", type=float, default=math.inf, help="seconds, after which no problem is begun")
     options = parser.parse_args()
     if options.given:
-        result = {"cells": [cell for one in options.given for cell in json.loads(one.read_text())["cells"]]}
+        result: dict[str, Any] = {
+            "cells": [cell for one in options.given for cell in json.loads(one.read_text())["cells"]]
+        }
     else:
         import torch
 
