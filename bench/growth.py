@@ -58,11 +58,15 @@ def copied(database: Path, values: int) -> None:
     own = {one.name: one for family in families() for one in family.kernels}
     wide = {one.name: one for family in grown(values) for one in family.kernels}
     with closing(sqlite3.connect(database)) as connection, connection:
-        configs = dict(connection.execute("SELECT name, config FROM image"))
+        # Of a winner that nobody measured there may be no image.
+        configs = dict(connection.execute("SELECT image, trim(psels || ' ' || copts) FROM winner"))
+        configs |= dict(connection.execute("SELECT name, config FROM image"))
         names: dict[tuple[str, str, str], tuple[str, ...]] = {}  # of a functional's image: for each further value
 
         def renamed(arch: str, kernel: str, functional: str, image: str) -> tuple[str, ...]:
             """ValueError where the descriptions are of another time."""
+            if kernel not in own:
+                raise ValueError(f"there is no {kernel} any more")
             if (kernel, functional, image) not in names:
                 parsed, config = parse_functional(own[kernel], arch, functional), configs[image]
                 current = ImageSpec.parse(parsed, config).name == image
