@@ -19,7 +19,7 @@ __version__ = "0.1.0"  # the only place where it is written: cmake and pyproject
 __path__ = extend_path(__path__, __name__)  # a source tree's binding is in its build folder, if PYTHONPATH has that
 
 _HERE = {
-    "autotune": "aotriton.tune.anything.autotune",
+    "autotune": "aotriton.tune.autotune.autotune",
     "get_include": "aotriton.installed",
     "hints": "aotriton.torch.hints",
 }

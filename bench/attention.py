@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from contenders import LIBRARY, PEERS, Contender, contenders
 
-from aotriton.tune.measure import GpuClock
+from aotriton.tune.measure.clock import GpuClock
 
 OPERATORS = {"forward": "attn_fwd", "backward": "attn_bwd"}
 DIRECTIONS = tuple(OPERATORS)

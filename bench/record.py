@@ -33,14 +33,14 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Value
-from aotriton.tune.compiled import launch_request, unfit
-from aotriton.tune.cores import launch_cores, leave
-from aotriton.tune.family import tuning
-from aotriton.tune.launcher import visible_gpus
-from aotriton.tune.problems import Problem, shape_of
-from aotriton.tune.recompile import Compile
-from aotriton.tune.space import space
-from aotriton.tune.worker import Device, GpuWorker, Request, Result, TimedOut, Unstartable, WorkerError
+from aotriton.tune.measure.launcher import visible_gpus
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.compiled import launch_request, unfit
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Problem, shape_of
+from aotriton.tune.workers.cores import launch_cores, leave
+from aotriton.tune.workers.gpu_worker import Device, GpuWorker, Request, Result, TimedOut, Unstartable, WorkerError
+from aotriton.tune.workers.recompile import Compile
 
 ARCH = "sm_90"
 PASSES = "AB"
@@ -481,7 +481,7 @@ def main(arguments: Sequence[str] | None = None, compiler: Compile = compile_ima
         help="end after this time, whatever is under way; whole problems are saved by then",
     )
     parser.add_argument("--dry-run", action="store_true", help="count configs and estimate times; needs no GPU")
-    parser.add_argument("--launcher", default="aotriton.tune.launcher:GpuLauncher", metavar="MODULE:CLASS")
+    parser.add_argument("--launcher", default="aotriton.tune.measure.launcher:GpuLauncher", metavar="MODULE:CLASS")
     options = parser.parse_args(arguments)
     deadline = time.monotonic() + options.time_budget
     given = tasks(options.problems, options.most, options.seed)

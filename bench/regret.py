@@ -34,9 +34,9 @@ from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.tune.problems import is_served, log_uniform
-from aotriton.tune.sequences import Draw, LaunchSequence, Sequences
-from aotriton.tune.worker import Request
+from aotriton.tune.measure.sequences import Draw, LaunchSequence, Sequences
+from aotriton.tune.problem.problems import is_served, log_uniform
+from aotriton.tune.workers.gpu_worker import Request
 
 HEAD_DIMS = tuple(range(32, 257, 8))
 WORK = (1e8, 2e13)  # floating-point operations of the forward: 5 µs to some 50 ms
@@ -318,7 +318,7 @@ def main() -> None:
     from attention import machine
 
     import aotriton
-    from aotriton.tune.measure import GpuClock
+    from aotriton.tune.measure.clock import GpuClock
 
     torch.zeros(1, device="cuda")  # makes the device current for the library
     arch, device = aotriton.arch(), torch.cuda.get_device_properties(0)

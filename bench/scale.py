@@ -43,18 +43,18 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import parse_functional
-from aotriton.tune import station
-from aotriton.tune.check import Check
-from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.compile_station import CompileStation
-from aotriton.tune.gpu_station import GpuStation
-from aotriton.tune.jobs import CPU, GPU, Compiled, CompileJob, Facts, Setting, code_digest, store_token
-from aotriton.tune.problems import Problem
-from aotriton.tune.progress import Progress
+from aotriton.tune.coordinator.cluster import Cluster, new_setting
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
+from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import DEFAULT
-from aotriton.tune.session import EXHAUSTIVE, Plan, tune
-from aotriton.tune.settle import sayable
-from aotriton.tune.worker import Device, Race, Request, Result
+from aotriton.tune.winners.settle import sayable
+from aotriton.tune.workers import station
+from aotriton.tune.workers.compile_station import CompileStation
+from aotriton.tune.workers.gpu_station import GpuStation
+from aotriton.tune.workers.gpu_worker import Device, Race, Request, Result
+from aotriton.tune.workers.jobs import CPU, GPU, Compiled, CompileJob, Facts, Setting, code_digest, store_token
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE / "recordings"

@@ -41,8 +41,8 @@ from recording import Recording, load
 from aotriton.rules.family import families
 from aotriton.rules.family import kernel as description
 from aotriton.rules.kernel import parse_functional
-from aotriton.tune.expected import expected
-from aotriton.tune.family import tuning
+from aotriton.tune.coordinator.expected import expected
+from aotriton.tune.problem.family import tuning
 from aotriton.tune.search import strategy
 from aotriton.tune.search.space import Config, Past, SearchSpace, Trial
 

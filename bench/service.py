@@ -103,9 +103,9 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     from aotriton.rules.family import kernel
     from aotriton.rules.image import ImageSpec
     from aotriton.rules.kernel import parse_functional
-    from aotriton.tune.compiled import launch_request
-    from aotriton.tune.launcher import GpuLauncher
-    from aotriton.tune.problems import Problem
+    from aotriton.tune.measure.launcher import GpuLauncher
+    from aotriton.tune.problem.compiled import launch_request
+    from aotriton.tune.problem.problems import Problem
 
     with TuningDatabase(folder / f"{name}.sqlite3", readonly=True) as database:
         (winner,) = database.winners()
@@ -202,7 +202,7 @@ def main() -> int:
         help="GPUs and compilers sleep, so many times as long as recorded: the more, the less this host matters",
     )  # fmt: skip
     options = made.parse_args()
-    from aotriton.tune.launcher import visible_gpus
+    from aotriton.tune.measure.launcher import visible_gpus
 
     gpus = [*map(str, range(options.gpus or 1))] if options.simulated else visible_gpus()[: options.gpus]
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}

@@ -26,8 +26,8 @@ from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Product, TuningDatabase
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.operators import Operator
-from aotriton.tune.family import tuning
-from aotriton.tune.problems import is_served
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import is_served
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "rules" / "tuning_database.sqlite3"

@@ -11,11 +11,11 @@ import landscape
 from test_session import small
 
 from aotriton.codegen.compile import ImageStore
-from aotriton.tune.engine import Engine
-from aotriton.tune.images import Images
+from aotriton.tune.coordinator.engine import Engine
+from aotriton.tune.coordinator.images import Images
+from aotriton.tune.problem.candidates import space
 from aotriton.tune.search.finish import Finish
 from aotriton.tune.search.space import SearchSpace, Trial
-from aotriton.tune.space import space
 
 PARAMETERS = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "num_stages": (2, 3, 4)}
 

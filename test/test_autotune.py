@@ -31,11 +31,11 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.provider import Provider
-from aotriton.tune.anything import device
-from aotriton.tune.anything import tuned as program
-from aotriton.tune.anything.tuned import DATABASE, Tuned
-from aotriton.tune.launcher import GpuLauncher
-from aotriton.tune.worker import Request
+from aotriton.tune.autotune import device
+from aotriton.tune.autotune import tuned as program
+from aotriton.tune.autotune.tuned import DATABASE, Tuned
+from aotriton.tune.measure.launcher import GpuLauncher
+from aotriton.tune.workers.gpu_worker import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")

@@ -16,9 +16,9 @@ from aotriton.codegen import cuda
 from aotriton.rules import expression as words
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.provider import Provider
-from aotriton.tune.anything.given import IMPORTS, given
-from aotriton.tune.anything.source import slice_of
-from aotriton.tune.anything.text import expression, operand, spelled
+from aotriton.tune.autotune.given import IMPORTS, given
+from aotriton.tune.autotune.source import slice_of
+from aotriton.tune.autotune.text import expression, operand, spelled
 
 GIVEN: dict[str, Any] = {
     "inputs": {"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},

@@ -16,7 +16,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS
 from aotriton.tune import tune as program
 from aotriton.tune import tune_flash
-from aotriton.tune.launcher import visible_gpus
+from aotriton.tune.measure.launcher import visible_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--kernel=attn_bwd_preprocess", "--head-dim=32", "--addressing=descriptor", "--seqlen-q=64"]  # 4 images

@@ -21,12 +21,12 @@ from test_session import LAUNCHER, own_store, small
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import Winner
-from aotriton.tune import cluster
-from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.incident import TuningError
-from aotriton.tune.jobs import store_token
-from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, tune
+from aotriton.tune.coordinator import cluster
+from aotriton.tune.coordinator.cluster import Cluster, new_setting
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.session import Plan, tune
+from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.workers.jobs import store_token
 
 __all__ = ["own_store", "undisturbed"]
 ROOT = Path(__file__).resolve().parent.parent

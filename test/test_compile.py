@@ -34,7 +34,7 @@ from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
-from aotriton.tune.compiled import unfit
+from aotriton.tune.problem.compiled import unfit
 
 ROOT = Path(__file__).resolve().parent.parent
 

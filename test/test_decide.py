@@ -12,8 +12,8 @@ from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.decide import decide, race_is_due, racers, spec_of
-from aotriton.tune.measure import interval
+from aotriton.tune.measure.clock import interval
+from aotriton.tune.winners.decide import decide, race_is_due, racers, spec_of
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}

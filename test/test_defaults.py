@@ -18,8 +18,8 @@ from aotriton.rules.database import Measurement, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Parameter, by_vendor, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.tune.decide import decide
-from aotriton.tune.space import configs
+from aotriton.tune.problem.candidates import configs
+from aotriton.tune.winners.decide import decide
 
 NEW = ("HAS_BIAS", "UNROLL")
 

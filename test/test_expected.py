@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aotriton.rules.family import kernel
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.expected import expected
+from aotriton.tune.coordinator.expected import expected
 
 SIZES = {"batch": 1, "m": 4096, "n": 4096, "k": 4096}
 SMALL = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8}

@@ -22,9 +22,9 @@ from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model, Sample, SequenceTiming
 from aotriton.rules.work import FORM, TERMS, terms
-from aotriton.tune.family import tuning
-from aotriton.tune.fit import FEWEST, fit, occupancy
-from aotriton.tune.savings import CERTAIN, savings
+from aotriton.tune.costmodel.fit import FEWEST, fit, occupancy
+from aotriton.tune.costmodel.savings import CERTAIN, savings
+from aotriton.tune.problem.family import tuning
 
 PRODUCT, GPU = "stand-in", 132
 FACTS = 128, 40000  # registers and bytes of shared memory

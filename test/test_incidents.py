@@ -25,12 +25,12 @@ from aotriton.codegen import pool
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
-from aotriton.tune import cores
 from aotriton.tune import tune as program
-from aotriton.tune.campaign import campaigns, decidable
-from aotriton.tune.incident import TuningError
-from aotriton.tune.recompile import is_incident
-from aotriton.tune.worker import Device, GpuWorker
+from aotriton.tune.winners.campaign import campaigns, decidable
+from aotriton.tune.workers import cores
+from aotriton.tune.workers.gpu_worker import Device, GpuWorker
+from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.workers.recompile import is_incident
 
 __all__ = ["orders", "own_store"]
 ROOT = Path(__file__).resolve().parent.parent

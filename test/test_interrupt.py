@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from aotriton.tune.interrupt import Interrupt
+from aotriton.tune.coordinator.interrupt import Interrupt
 
 
 def interrupt() -> None:

@@ -10,9 +10,9 @@ from statistics import mean, median
 import pytest
 
 from aotriton.rules.database import Outcome
-from aotriton.tune import measure
-from aotriton.tune.decide import racers
-from aotriton.tune.measure import GpuClock, HostBehind
+from aotriton.tune.measure import clock as measure
+from aotriton.tune.measure.clock import GpuClock, HostBehind
+from aotriton.tune.winners.decide import racers
 
 
 class Event:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aotriton.tune import nvml
-from aotriton.tune.nvml import ManagedGpu
+from aotriton.tune.measure import nvml
+from aotriton.tune.measure.nvml import ManagedGpu
 
 
 class Library:

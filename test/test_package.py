@@ -161,7 +161,7 @@ def test_a_decorated_kernel_has_a_type() -> None:
     """autotune says what it returns: a Tuned of a kernel, and without one what makes a Tuned of any. Any would leave
     a strict user with an untyped decorator.
     """
-    module = ast.parse((ROOT / "tune" / "anything" / "autotune.py").read_text())
+    module = ast.parse((ROOT / "tune" / "autotune" / "autotune.py").read_text())
     forms = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "autotune"]
     returned = {}
     for form in forms[:-1]:

@@ -24,10 +24,10 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.rows import Sample
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
-from aotriton.tune import predict as module
-from aotriton.tune.compute_unit import Candidate, resident_programs
-from aotriton.tune.family import tuning
-from aotriton.tune.fit import FEWEST, Apart, fit_apart
+from aotriton.tune.coordinator.session import TuningError
+from aotriton.tune.costmodel import predict as module
+from aotriton.tune.costmodel.fit import FEWEST, Apart, fit_apart
+from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict
 from aotriton.tune.flash.estimate import (
     PRIOR,
     PUBLISHED_THROUGHPUT,
@@ -38,9 +38,9 @@ from aotriton.tune.flash.estimate import (
     rank,
     source,
 )
-from aotriton.tune.predict import WORTH_HAVING, decide, models, predict
-from aotriton.tune.session import TuningError
-from aotriton.tune.space import configs
+from aotriton.tune.problem.candidates import configs
+from aotriton.tune.problem.compute_unit import Candidate, resident_programs
+from aotriton.tune.problem.family import tuning
 
 KERNELS = family("flash").kernels
 
@@ -239,7 +239,7 @@ def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     assert sorted(w.bin for w in winners) == sorted(bin_text(one.kernel.tuning_keys, c) for c in one.kernel.cells())
     assert {(w.provenance, w.median_us, w.runners_up) for w in winners} == {("predicted", 0.0, ())}
     assert len({w.image for w in winners}) <= 2
-    assert {w.source for w in winners} == {"static model of tune/predict.py"}
+    assert {w.source for w in winners} == {"static model of tune/costmodel/predict.py"}
 
 
 def test_what_is_ruled_out_wins_nowhere() -> None:

@@ -19,7 +19,7 @@ from aotriton.rules.family import family
 from aotriton.rules.flash.backward import ATTN_BWD_DQ
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Functional
-from aotriton.tune.published import Imported, put, read
+from aotriton.tune.dataset.published import Imported, put, read
 from aotriton.tune.tune import main
 
 FLASH = family("flash")

@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch", reason="the reference needs torch, which on
 
 from aotriton.rules.family import family  # noqa: E402  (after the check for torch)
 from aotriton.rules.kernel import KernelDescription, Tensor  # noqa: E402
-from aotriton.tune.family import results_of  # noqa: E402
 from aotriton.tune.flash.reference import SHARED, Attention, in_order, in_rows, name_of  # noqa: E402
 from aotriton.tune.flash.split import in_halves  # noqa: E402
+from aotriton.tune.problem.family import results_of  # noqa: E402
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:

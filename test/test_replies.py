@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aotriton.tune.replies import Replies
+from aotriton.tune.coordinator.replies import Replies
 
 
 @dataclass

@@ -15,7 +15,7 @@ from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.gemm.operator import GEMM, OPERATOR
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription
-from aotriton.tune.report import changed, curves, report
+from aotriton.tune.dataset.report import changed, curves, report
 from aotriton.tune.tune import main
 
 PRODUCT = "NVIDIA H200"

@@ -27,10 +27,8 @@ from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.rows import Sample
-from aotriton.tune.family import tuning
-from aotriton.tune.incident import TuningError
-from aotriton.tune.progress import Progress
-from aotriton.tune.sample import (
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.sample import (
     CHUNK,
     FAILURES,
     MOST_IMAGES,
@@ -44,7 +42,9 @@ from aotriton.tune.sample import (
     sequences,
     shortlist,
 )
-from aotriton.tune.worker import GpuWorker, Request
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.workers.gpu_worker import GpuWorker, Request
+from aotriton.tune.workers.incident import TuningError
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
 CONFIGS = tuple(f"BLOCK_M={rows} BLOCK_N=64 num_warps=4 num_stages=2" for rows in (64, 128, 32))

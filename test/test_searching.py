@@ -11,11 +11,11 @@ from test_session import LAUNCHER, orders, own_store, run, small
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import TuningDatabase
 from aotriton.tune import tune as program
-from aotriton.tune.budget import Budget, budget
-from aotriton.tune.finalists import LIST, read_finalists
-from aotriton.tune.incident import TuningError
-from aotriton.tune.knowledge import search_space
-from aotriton.tune.space import space
+from aotriton.tune.cli.budget import Budget, budget
+from aotriton.tune.coordinator.knowledge import search_space
+from aotriton.tune.dataset.finalists import LIST, read_finalists
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.workers.incident import TuningError
 
 __all__ = ["orders", "own_store"]
 

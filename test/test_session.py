@@ -17,15 +17,15 @@ from standin_launcher import time_of
 from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
-from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.compiled import unfit
-from aotriton.tune.engine import AHEAD
-from aotriton.tune.incident import TuningError
-from aotriton.tune.jobs import store_token
-from aotriton.tune.problems import Problem, Wish, problems
-from aotriton.tune.progress import Progress
-from aotriton.tune.session import Plan, tune
-from aotriton.tune.space import space
+from aotriton.tune.coordinator.cluster import Cluster, new_setting
+from aotriton.tune.coordinator.engine import AHEAD
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.session import Plan, tune
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.compiled import unfit
+from aotriton.tune.problem.problems import Problem, Wish, problems
+from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.workers.jobs import store_token
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHER = "standin_launcher:StandinLauncher"

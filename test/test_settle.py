@@ -15,10 +15,10 @@ from aotriton.rules.database import Measurement, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune import settle as module
-from aotriton.tune.problems import Problem
-from aotriton.tune.settle import settle
-from aotriton.tune.space import space
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.winners import settle as module
+from aotriton.tune.winners.settle import settle
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}

@@ -34,7 +34,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import parse_functional
 from aotriton.rules.operators import Operator
 from aotriton.rules.work import WORTH_SHIPPING, terms
-from aotriton.tune.problems import scalars_of
+from aotriton.tune.problem.problems import scalars_of
 
 KERNELS = family("flash").kernels
 ALL_KERNELS = "|".join(kernel.name for name in FAMILIES for kernel in family(name).kernels)

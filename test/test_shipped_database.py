@@ -18,8 +18,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription, parse_functional
 from aotriton.rules.rows import CONTRADICTION, Model, Outcome, Product, Sample, Winner
 from aotriton.rules.work import FORM, TERMS
-from aotriton.tune.fit import FEWEST
-from aotriton.tune.measure import interval
+from aotriton.tune.costmodel.fit import FEWEST
+from aotriton.tune.measure.clock import interval
 
 DATABASE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element

@@ -15,8 +15,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Parameter, by_vendor
 from aotriton.rules.operators import derived_sizes
 from aotriton.tune.flash.tuning import FlashTuning
-from aotriton.tune.problems import Problem, Wish, is_served, problems, shape_of
-from aotriton.tune.space import space
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.problems import Problem, Wish, is_served, problems, shape_of
 
 KERNELS = family("flash").kernels
 EVERYTHING = Wish()

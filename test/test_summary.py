@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aotriton.rules.database import Measurement, TuningDatabase, Winner
-from aotriton.tune.summary import MOST_FAILURES, Before, summary
+from aotriton.tune.dataset.summary import MOST_FAILURES, Before, summary
 
 PRODUCT = "GPU"
 

@@ -15,7 +15,7 @@ from toy_database import FOLDER
 
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
-from aotriton.tune.family import tuning
+from aotriton.tune.problem.family import tuning
 from aotriton.tune.tune import Run, parser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TUNING = '''
 """How the made-up family is tuned: in one shape for each bin."""
 
-from aotriton.tune.problems import keys_of, shape_of
+from aotriton.tune.problem.problems import keys_of, shape_of
 
 
 class ToyTuning:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aotriton.tune import usage
-from aotriton.tune.usage import Usage, Why
+from aotriton.tune.coordinator import usage
+from aotriton.tune.coordinator.usage import Usage, Why
 
 
 class Clock:

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from aotriton.codegen.compile import cpu_count
-from aotriton.tune import station
-from aotriton.tune.jobs import CPU, GPU
-from aotriton.tune.launcher import visible_gpus
+from aotriton.tune.measure.launcher import visible_gpus
+from aotriton.tune.workers import station
+from aotriton.tune.workers.jobs import CPU, GPU
 
 AGAIN = 1.0  # seconds between two looks for a scheduler
 

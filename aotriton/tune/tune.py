@@ -34,25 +34,25 @@ from aotriton.rules.image import TRITON_VERSION
 from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.operators import Operator
 from aotriton.rules.programs import in_source_tree, tuner
-from aotriton.tune.budget import Budget, budget
-from aotriton.tune.carry import carry
-from aotriton.tune.cluster import Cluster, new_setting
-from aotriton.tune.cores import launch_cores
-from aotriton.tune.dataset import export, take_in
-from aotriton.tune.family import tuning
-from aotriton.tune.finalists import read_finalists, write_finalists
-from aotriton.tune.incident import PAUSES, TuningError
-from aotriton.tune.jobs import store_token
-from aotriton.tune.launcher import visible_gpus
-from aotriton.tune.problems import Problem, Wish, problems
-from aotriton.tune.progress import Progress
-from aotriton.tune.sample import Sampling, compile_shipped, fit_models, sample
+from aotriton.tune.cli.budget import Budget, budget
+from aotriton.tune.coordinator.cluster import Cluster, new_setting
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.sample import Sampling, compile_shipped, fit_models, sample
+from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
+from aotriton.tune.dataset.carry import carry
+from aotriton.tune.dataset.finalists import read_finalists, write_finalists
+from aotriton.tune.dataset.summary import Before, summary
+from aotriton.tune.dataset.tables import export, take_in
+from aotriton.tune.measure.launcher import visible_gpus
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Problem, Wish, problems
 from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
-from aotriton.tune.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
-from aotriton.tune.settle import settle
-from aotriton.tune.space import space
-from aotriton.tune.summary import Before, summary
-from aotriton.tune.worker import GpuWorker, WorkerError
+from aotriton.tune.winners.settle import settle
+from aotriton.tune.workers.cores import launch_cores
+from aotriton.tune.workers.gpu_worker import GpuWorker, WorkerError
+from aotriton.tune.workers.incident import PAUSES, TuningError
+from aotriton.tune.workers.jobs import store_token
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_TREE = (ROOT / "CMakeLists.txt").exists()
@@ -78,7 +78,7 @@ def parser(of: Family, prog: str = "tune.py") -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--launcher",
-        default="aotriton.tune.launcher:GpuLauncher",
+        default="aotriton.tune.measure.launcher:GpuLauncher",
         metavar="MODULE:CLASS",
         help="what launches candidates in the child processes; tests put a stand-in or a faulty one here",
     )
@@ -378,7 +378,7 @@ def _functionals(run: Run, arch: str) -> list[Functional]:
 
 def _report(run: Run) -> int:
     """Of all families that share the database."""
-    from aotriton.tune.report import report
+    from aotriton.tune.dataset.report import report
 
     options = run.options
     sharing = [one for one in families() if one.in_tree] if run.family.in_tree else [run.family]
@@ -414,7 +414,7 @@ def _is_sqlite(path: Path) -> bool:
 
 def _import_published(run: Run) -> int:
     """Of the functionals that were asked for, on all archs."""
-    from aotriton.tune import published
+    from aotriton.tune.dataset import published
 
     options = run.options
     archs = [options.arch] if options.arch else [row.arch for row in ARCHS]
@@ -483,7 +483,7 @@ def _carry(run: Run) -> int:
 
 
 def _predict(run: Run) -> int:
-    from aotriton.tune.predict import predict
+    from aotriton.tune.costmodel.predict import predict
 
     arch = run.arch_without_gpu(STATIC[0])
     with TuningDatabase(run.options.database) as database:

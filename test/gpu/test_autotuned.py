@@ -14,8 +14,8 @@ from aotriton.codegen.compile import ImageStore
 from aotriton.codegen.program import launch_program
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
-from aotriton.tune.anything.tuned import DATABASE, Tuned
-from aotriton.tune.anything.tuning import DrawnData
+from aotriton.tune.autotune.tuned import DATABASE, Tuned
+from aotriton.tune.autotune.tuning import DrawnData
 
 pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 pytest.importorskip("torch", reason="torch is not installed")

@@ -13,7 +13,7 @@ from aotriton.rules.flash.backward import ATTN_BWD_DK_DV, ATTN_BWD_DQ
 from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Value
-from aotriton.tune.published import Published
+from aotriton.tune.dataset.published import Published
 
 TABLES = {
     "FLASH$attn_fwd": ATTN_FWD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
-from aotriton.tune.family import Inputs
+from aotriton.tune.problem.family import Inputs
 
 
 def inputs(sizes: Mapping[str, int], dtype: str, causal: bool, backward: bool, seed: int = 0) -> Inputs:

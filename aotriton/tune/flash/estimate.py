@@ -23,8 +23,8 @@ from typing import NamedTuple
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.compute_unit import Candidate, resident_programs, unit_of
-from aotriton.tune.problems import Cell, keys_of
+from aotriton.tune.problem.compute_unit import Candidate, resident_programs, unit_of
+from aotriton.tune.problem.problems import Cell, keys_of
 
 ELEMENT = 2  # bytes of fp16 and bf16
 

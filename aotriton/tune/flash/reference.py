@@ -15,8 +15,8 @@ from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
-from aotriton.tune.check import Check, Expected
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
+from aotriton.tune.problem.check import Check, Expected
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from random import Random
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
 from aotriton.rules.kernel import Functional
-from aotriton.tune.compute_unit import Candidate
-from aotriton.tune.family import Data, Inputs
 from aotriton.tune.flash import estimate
-from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
+from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.family import Data, Inputs
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
 
 FULL = waves("q").representatives[-1]  # kernels without the waves key are measured on a full GPU
 

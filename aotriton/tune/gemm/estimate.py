@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from aotriton.rules.kernel import Functional
-from aotriton.tune.compute_unit import Candidate, resident_programs, unit_of
-from aotriton.tune.problems import Cell, keys_of
+from aotriton.tune.problem.compute_unit import Candidate, resident_programs, unit_of
+from aotriton.tune.problem.problems import Cell, keys_of
 
 ELEMENT = 2  # bytes of fp16 and bf16
 MATRIX_ROWS = 16  # of a matrix instruction; fewer rows of a tile are padded

@@ -7,10 +7,10 @@ from random import Random
 
 from aotriton.rules.gemm.operator import GEMM_REDUCE
 from aotriton.rules.kernel import Functional
-from aotriton.tune.compute_unit import Candidate
-from aotriton.tune.family import Data, Inputs
 from aotriton.tune.gemm import estimate
-from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
+from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.family import Data, Inputs
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
 
 # Most valuable first, so that a run cut by its time budget is useful: sums as long as a layer is wide, then the rest.
 K_RANK = (4096, 14336, 8192, 1024)

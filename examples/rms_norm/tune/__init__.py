@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aotriton.rules.kernel import Functional, KernelDescription, Tensor
-from aotriton.tune.check import Check, Expected
-from aotriton.tune.compute_unit import Candidate, resident_programs
-from aotriton.tune.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.problem.check import Check, Expected
+from aotriton.tune.problem.compute_unit import Candidate, resident_programs
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class RmsNormData:
 
 
 class RmsNormTuning:
-    """``aotriton.tune.family.Tuning`` of rms_norm."""
+    """``aotriton.tune.problem.family.Tuning`` of rms_norm."""
 
     shape_options = ()
 

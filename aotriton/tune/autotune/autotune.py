@@ -1,0 +1,105 @@
+"""``aotriton.autotune``: from a kernel and a few words about it to its best config, measured as the library's are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from aotriton.codegen.store import cache_folder
+from aotriton.rules.arch import ARCHS
+from aotriton.tune.autotune.describe import Described
+from aotriton.tune.autotune.given import given
+from aotriton.tune.autotune.tuned import Tuned
+from aotriton.tune.autotune.wanted import Wanted
+
+
+@overload
+def autotune(
+    kernel: None = None,
+    inputs: Mapping[str, str | float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    space: Mapping[str, Sequence[int]] | None = None,
+    *,
+    results: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    grid: str | int | Sequence[str | int] = (),
+    tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
+    provider: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    product: str | None = None,
+    options: Sequence[str] = (),
+) -> Callable[[Any], Tuned]: ...
+@overload
+def autotune(
+    kernel: object,
+    inputs: Mapping[str, str | float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    space: Mapping[str, Sequence[int]] | None = None,
+    *,
+    results: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    grid: str | int | Sequence[str | int] = (),
+    tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
+    provider: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    product: str | None = None,
+    options: Sequence[str] = (),
+) -> Tuned: ...
+def autotune(
+    kernel: Any = None,
+    inputs: Mapping[str, str | float] | None = None,
+    reference: Callable[..., Any] | None = None,
+    space: Mapping[str, Sequence[int]] | None = None,
+    *,
+    results: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    grid: str | int | Sequence[str | int] = (),
+    tolerance: float = 0.0,
+    prepare: Callable[..., Any] | None = None,
+    provider: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    product: str | None = None,
+    options: Sequence[str] = (),
+) -> Callable[[Any], Tuned] | Tuned:
+    """Tunes ``kernel`` and returns it as a ``Tuned``; without one, a decorator, whose kernel is tuned at its first use.
+
+    ``kernel``: a triton.jit or Gluon function; the path of a CUDA C++ file, or of one that the module ``provider``
+    compiles (``aotriton.rules.provider``); or a Python function, which is called and timed as it is.
+    ``inputs``, ``results``: the kernel's arguments by name. "bf16[rows, columns]" is a contiguous tensor of fp16, bf16
+    or fp32; a number is passed as such; other text is an expression of sizes. An argument that is called as a size is
+    it. Inputs are normal numbers from a seed; ``prepare`` makes others of them, a dictionary, where they must be.
+    ``sizes``: of each, the value or the values to measure at. One that is a constexpr is compiled in.
+    ``reference``: from inputs by name to the result, or to a tuple of them. It is asked in fp64 for the truth, and in
+    the inputs' own types for what an ordinary implementation gets wrong; twice that is allowed, and ``tolerance`` more.
+    ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu.
+    ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
+    ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
+    ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s.
+
+    ValueError names the argument that is wrong.
+    """
+
+    def tuned(kernel: Any) -> Tuned:
+        for name, value in (("inputs", inputs), ("reference", reference), ("space", space), ("sizes", sizes)):
+            if value is None:
+                raise ValueError(f"{name}: it must be given")
+        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)  # type: ignore[arg-type]
+        found = given(kernel, provider, space or {})
+        described = Described(found, wanted, "", tuple(row.arch for row in ARCHS))
+        place = Path(folder).resolve() if folder else _default_folder(described)
+        described = described.named(place.name)
+        return Tuned(kernel, described, place, product, options)
+
+    return tuned if kernel is None else tuned(kernel).tune()
+
+
+def _default_folder(described: Described) -> Path:
+    """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
+    made_of = repr((described.given.place, sorted(described.wanted.tried.items())))
+    digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    return cache_folder() / "autotuned" / digest / f"tuned_{described.given.name}"

@@ -1,0 +1,77 @@
+"""From a kernel as its author has it to what a family needs of it: its arguments, and the source that images are of."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from aotriton.rules.provider import Compiler, Provider
+from aotriton.tune.autotune.source import slice_of
+
+CONSTEXPR = "constexpr"
+BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # who compiles a file that nobody else is named for
+CALLED = "aotriton.codegen.called"
+
+# What device code in Python may import: of the rest no image's name would tell.
+IMPORTS = frozenset({"triton"})
+
+
+@dataclass(frozen=True)
+class Given:
+    """A kernel and its arguments in order, each with what the source says of its type: CONSTEXPR, "*bf16", "i32", ...,
+    or nothing. ``place`` says where it was found; ``source`` becomes the family's file.
+    """
+
+    name: str
+    place: str
+    arguments: tuple[tuple[str, str], ...]
+    source: str
+    provider: Provider | None = None
+    gluon: bool = False
+
+    @property
+    def called(self) -> bool:
+        return self.provider is not None and self.provider.called
+
+
+def given(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> Given:
+    """What ``kernel`` is: a triton.jit or Gluon function, a path of a file that ``provider`` compiles, which is the
+    name of a module, or a Python function. ValueError names what cannot be tuned, and why.
+    """
+    if isinstance(kernel, (str, os.PathLike)):
+        return _file(Path(kernel), provider, space)
+    if provider is not None:
+        raise ValueError(f"provider: {provider} compiles a file, and the kernel is {kernel!r}")
+    if isinstance(kernel, FunctionType):
+        arguments = tuple((name, "") for name in inspect.signature(kernel).parameters)
+        made = Provider(CALLED, importlib.import_module(CALLED).version(), "py", called=True)
+        return Given(kernel.__name__, str(inspect.getsourcefile(kernel)), arguments, slice_of(kernel), made)
+    function = getattr(kernel, "fn", None)
+    if not isinstance(function, FunctionType) or not hasattr(kernel, "params"):
+        raise ValueError(
+            f"kernel: {kernel!r} is neither a triton.jit function, nor a file, nor a Python function; one within"
+            " triton.autotune or triton.heuristics is to be given without them"
+        )
+    arguments = tuple((one.name, CONSTEXPR if one.is_constexpr else "") for one in kernel.params)
+    place = str(inspect.getsourcefile(function))
+    return Given(function.__name__, place, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
+
+
+def _file(path: Path, provider: str | None, space: Collection[str]) -> Given:
+    module = provider or BY_SUFFIX.get(path.suffix)
+    if module is None:
+        raise ValueError(f"kernel: who compiles {path}? {', '.join(BY_SUFFIX)} are known, for others name a provider")
+    try:
+        source = path.read_text()
+    except OSError as error:
+        raise ValueError(f"kernel: {path}: {error.strerror}") from None
+    compiler: Compiler = importlib.import_module(module)
+    arguments = tuple(compiler.parameters(path.stem, source, space))
+    made = Provider(module, compiler.version(), path.suffix.removeprefix("."))
+    return Given(path.stem, str(path.resolve()), arguments, source, made)

@@ -1,0 +1,224 @@
+"""A kernel with a family of its own: from its description to the best config at each of its sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aotriton.codegen.store import write_atomically
+from aotriton.rules.binning import bin_text
+from aotriton.rules.family import VARIABLE
+from aotriton.rules.image import TRITON_VERSION
+from aotriton.tune.autotune.call import Call
+from aotriton.tune.autotune.describe import Described
+from aotriton.tune.autotune.device import product_here
+
+if TYPE_CHECKING:
+    from aotriton.rules.rows import Winner
+
+DATABASE = Path("rules") / "tuning_database.sqlite3"
+STAMP = "tuned.json"  # of each product: a digest of what all of its measurements were made of
+
+
+@dataclass(frozen=True)
+class Best:
+    """The config that won at some sizes, how long it takes there, and the image that it makes."""
+
+    sizes: Mapping[str, int]
+    config: Mapping[str, int]
+    median_us: float
+    image: str
+
+
+class Tuned:
+    """A kernel whose family is in ``folder``, and which is tuned when its winners are first asked for.
+
+    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
+    """
+
+    def __init__(
+        self, kernel: Any, described: Described, folder: Path, product: str | None = None, options: Sequence[str] = ()
+    ) -> None:
+        self.kernel, self.folder = kernel, folder
+        self._described, self._asked, self._options = described, product, tuple(options)
+        self._operator, self._wanted = described.operator, described.wanted  # what is wrong with them is told now
+        self._description, self._name = self._operator.lead, self._operator.name
+        self._winners: tuple[Best, ...] | None = None
+
+    def write(self) -> None:
+        """Brings the family's files up to date."""
+        for name, text in self._described.files.items():
+            path = self.folder / name
+            if not path.is_file() or path.read_text() != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, text.encode())
+
+    def tune(self) -> Tuned:
+        """Measures what is not measured yet on this machine's GPUs.
+
+        RuntimeError where that came to no end, where no config is right, or where one won that is not tried any more.
+        """
+        self.write()
+        if not self._is_tuned():
+            self._run()
+            stamp = {**self._stamp(), self._product(): self._digest}
+            write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
+        rows = {(row.functional, row.bin): row for row in self._rows(self._product())}
+        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._wanted.shapes)
+        return self
+
+    @property
+    def winners(self) -> tuple[Best, ...]:
+        """What won at each combination of sizes."""
+        if self._winners is None:
+            self.tune()
+        assert self._winners is not None
+        return self._winners
+
+    def best(self, **sizes: int) -> Best:
+        """What won where such sizes belong: each goes to the next larger one that was measured, or to the largest.
+
+        A size that images are compiled for must be one of those. ValueError names it, or one that is unknown.
+        """
+        known = self._wanted.values
+        if sizes.keys() != known.keys():
+            raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
+        measured = dict(sizes)
+        for key in self._description.tuning_keys:
+            if key.name in sizes:
+                measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
+        for name, value in measured.items():
+            if value not in known[name]:
+                raise ValueError(f"{self._name}: {name} is {value}, and there are images for {known[name]}")
+        return next(one for one in self.winners if one.sizes == measured)
+
+    @property
+    def config(self) -> Mapping[str, int]:
+        """The winner's, where one combination of sizes was asked for."""
+        return self._only.config
+
+    @property
+    def median_us(self) -> float:
+        """Microseconds, likewise."""
+        return self._only.median_us
+
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        """Launches the best config on tensors and numbers, in the kernel's order or by name; what follows from sizes is
+        left out. Errors as ``Call.of`` says.
+        """
+        if self._description.provider and not self._description.called:
+            raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
+        call = Call.of(self._operator, arguments, named)
+        config = self.best(**call.sizes).config
+        grid, values = call.launch(config)
+        launch = self.kernel if self._description.called else self.kernel[grid]
+        launch(**values, **config)
+
+    def export(self, folder: str | os.PathLike[str]) -> Path:
+        """A copy of the family, for aotriton_add_family() of CMake: the winners become images with a C++ header. The
+        folder's name is the family's, and the header's namespace.
+        """
+        if self._description.called:
+            raise ValueError(f"{self._name}: a Python function has no image that a build could have")
+        into = Path(folder).resolve()
+        if into == self.folder.resolve():
+            raise ValueError(f"{into}: the family is there already")
+        self.tune()
+        archs = tuple(sorted({row.arch for row in self._rows()}))
+        Tuned(self.kernel, replace(self._described.named(into.name), archs=archs), into).write()
+        shutil.copyfile(self.folder / DATABASE, into / DATABASE)
+        return into
+
+    @property
+    def _only(self) -> Best:
+        if len(self.winners) > 1:
+            raise ValueError(f"{self._name} has {len(self.winners)} winners: ask for best(sizes)")
+        return self.winners[0]
+
+    def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
+        if row is None:
+            raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
+        config = {**row.psels, **row.copts}
+        for name, value in config.items():
+            if value not in self._wanted.tried.get(name, ()):
+                raise RuntimeError(
+                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
+                    f" folder, or remove {self.folder / DATABASE}, which has its measurements"
+                )
+        return Best(sizes, config, row.median_us, row.image)
+
+    def _text(self, sizes: Mapping[str, int]) -> str:
+        return " ".join(f"{name}={value}" for name, value in sizes.items())
+
+    def _failures(self, sizes: Mapping[str, int]) -> str:
+        """What became of the configs there: how often which verdict, and in whole what is said of the last one."""
+        from aotriton.rules.database import TuningDatabase
+
+        with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
+            found = [row for row in database.failures(self._name) if row[:2] == self._place(sizes)]
+        counts = Counter(said.partition(":")[0] for *_, said in found)
+        last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
+        return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"
+
+    def _place(self, sizes: Mapping[str, int]) -> tuple[str, str]:
+        """The functional and the bin that were measured at these sizes."""
+        kernel = self._description
+        pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
+        functional = kernel.functional(kernel.archs[0], T=kernel.choices[0].values[0], **pinned)
+        return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
+
+    def _rows(self, product: str | None = None) -> list[Winner]:
+        """The measured winners at the sizes that are asked for."""
+        from aotriton.rules.database import TuningDatabase  # with packages that an import of aotriton can do without
+
+        if not (self.folder / DATABASE).is_file():
+            return []
+        places = {self._place(sizes) for sizes in self._wanted.shapes}
+        with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
+            found = database.winners(kernel=self._name, product=product)
+        return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
+
+    def _product(self) -> str:
+        """Whose winners are meant: those asked for, this machine's GPU's, or without one the only ones there are."""
+        if product := self._asked or product_here():
+            return product
+        found = sorted({row.product for row in self._rows()})
+        if len(found) != 1:
+            known = f": it is tuned for {', '.join(found)}" if found else ""
+            raise ValueError(f"{self._name}: no GPU is here, so `product` must say which one is meant{known}")
+        return found[0]
+
+    def _is_tuned(self) -> bool:
+        stamped = [product for product, digest in self._stamp().items() if digest == self._digest]
+        product = self._asked or product_here() or (stamped[0] if len(stamped) == 1 else None)
+        return product in stamped and len(self._rows(product)) == len(list(self._wanted.shapes))
+
+    def _stamp(self) -> dict[str, str]:
+        try:
+            return dict(json.loads((self.folder / STAMP).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(repr((TRITON_VERSION, sorted(self._described.files.items()))).encode()).hexdigest()
+
+    def _run(self) -> None:
+        # A process of its own: GPU workers begin with what a program began with, and this program may be anything.
+        root = str(Path(__file__).absolute().parents[3])
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))
+        command = [sys.executable, "-m", "aotriton.tune.tune", "--family", str(self.folder), *self._options]
+        status = subprocess.run(command, env=environment, check=False).returncode
+        if status:
+            raise RuntimeError(f"{self._name}: tuning ended with status {status}: it says above why")

@@ -1,0 +1,153 @@
+"""How a kernel is tuned of which its author said operands, sizes and a reference: on inputs drawn from a seed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from aotriton.rules.kernel import Functional, KernelDescription, Tensor
+from aotriton.rules.operators import Operator
+from aotriton.tune.problem.check import Check, Expected
+from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.workers.incident import TuningError
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+ORDER = 1e-6  # by which sums in fp32 may differ that are taken in another order, relatively
+
+
+class DrawnData:
+    """Normal inputs, or what ``prepare`` makes of them, and what the reference makes of those: in fp64 the truth, in
+    their own types what an ordinary implementation may get wrong. That another order of sums does not count, nor what
+    ``tolerance`` allows.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        sizes: Mapping[str, int],
+        reference: Callable[..., Any],
+        prepare: Callable[..., Mapping[str, Any]] | None,
+        tolerance: float,
+        device: str,
+    ) -> None:
+        import torch
+
+        self._dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+        self._dtypes["T"] = self._dtypes[str(operator.lead.choices[0].values[0])]
+        self._sizes, self._device = sizes, device
+        generator = torch.Generator(device=device).manual_seed(SEED)
+        self.tensors = {
+            one.name: torch.randn(
+                [sizes[dim] for dim in one.dims], generator=generator, device=device, dtype=torch.float32
+            ).to(self._dtypes[one.dtype])
+            for one in operator.operands
+            if not one.written
+        }
+        self.scalars = {one.name: one.default for one in operator.scalars}
+        if prepare:
+            for name, made in _asked(prepare, {**self.tensors, **self.scalars}).items():
+                drawn = self.tensors.get(name)
+                if drawn is None or (made.shape, made.dtype) != (drawn.shape, drawn.dtype):
+                    raise ValueError(
+                        f"prepare: {name} of {made.dtype} {list(made.shape)} is no input as it is declared"
+                    )
+                self.tensors[name] = made.contiguous()
+        wide = {name: one.double() for name, one in self.tensors.items()}
+        true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, self.tensors))
+        results = [one for one in operator.operands if one.written]
+        self._expected = {}
+        for place, one in enumerate(results):
+            parts = [made[place] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
+            shape = [sizes[dim] for dim in one.dims]
+            if list(parts[0].shape) != shape or (len(results) > 1 and not isinstance(true, (tuple, list))):
+                raise ValueError(f"reference: it gives {list(parts[0].shape)} for {one.name}, which is {shape}")
+            rounded = parts[1].to(self._dtypes[one.dtype]).double()
+            self._expected[one.name] = Expected.of(parts[0].double(), rounded, ORDER + tolerance)
+
+    def result(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+    ) -> tuple[torch.Tensor, float]:
+        import torch
+
+        shape = [self._sizes[dim] for dim in argument.operand.dims]
+        return torch.empty(shape, dtype=self._dtypes[argument.dtype], device=self._device), torch.nan
+
+    def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
+        """All results are known."""
+
+    def check(
+        self,
+        kernel: KernelDescription,
+        argument: Tensor,
+        psels: Mapping[str, int],
+        results: Mapping[str, torch.Tensor],
+    ) -> Check:
+        import torch
+
+        name = argument.operand.name
+        actual = results[name]
+        if not bool(torch.isfinite(actual).all()):
+            return Check(None, None, f"{name} has elements that were not written, or are not finite")
+        return self._expected[name].compare(name, actual.double())
+
+
+def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What the function makes of those of its arguments that are given."""
+    return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
+
+
+@dataclass(frozen=True)
+class DrawnTuning:
+    """The ``problem.family.Tuning`` of an operator with one kernel. Its sizes are choices, or else tuning keys.
+
+    ``reference`` is a function in the package's module of this name: from inputs by name to the results, in the
+    operator's order. ``prepare``, in another one, makes a dictionary of inputs of those that are drawn. ``tolerance``
+    is a relative error that is allowed besides what an ordinary implementation gets wrong.
+    """
+
+    operator: Operator
+    package: str
+    reference: str
+    prepare: str = ""
+    tolerance: float = 0.0
+    shape_options: Sequence[str] = ()
+
+    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+        return True
+
+    def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
+        given = {**functional.as_dict(), **keys_of(functional, cell)}
+        return shape_of(**{name: int(given[name]) for name in self.operator.sizes})
+
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        return dict(shape)
+
+    def rank(self, problem: Problem) -> tuple[object, ...]:
+        return (-prod(problem.sizes.values()),)
+
+    def data_key(self, problem: Problem) -> tuple[object, ...]:
+        return (problem.shape,)
+
+    def data(self, problem: Problem) -> DrawnData:
+        reference, prepare = self._function("reference", self.reference), None
+        if self.prepare:
+            prepare = self._function("prepare", self.prepare)
+        return DrawnData(self.operator, problem.sizes, reference, prepare, self.tolerance, "cuda")
+
+    def _function(self, module: str, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{module}"), name)
+        return found
+
+    def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
+        return [[cell] for cell in functional.kernel.cells()]
+
+    def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
+        raise TuningError(f"{functional.kernel.name} has no static model: tune it on a GPU")

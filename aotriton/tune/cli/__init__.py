@@ -1,0 +1,1 @@
+"""The command line: options of a family, and what each command does with them."""

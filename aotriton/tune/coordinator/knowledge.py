@@ -1,0 +1,97 @@
+"""What is known of a problem before it is searched: from the database to the space that a strategy chooses from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from aotriton.rules.database import Outcome, TuningDatabase, latest_medians
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, parse_functional
+from aotriton.tune.coordinator.expected import expected
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.search.portfolio import closeness
+from aotriton.tune.search.space import Config, Past, SearchSpace
+from aotriton.tune.winners.decide import spec_of
+
+MOST_PAST = 12  # problems of the history: those beyond are less like this one, and cost a model's time
+
+
+def config_of(spec: ImageSpec) -> Config:
+    return spec.psels + spec.copts
+
+
+def features_of(functional: Functional, sizes: Mapping[str, int], bin: str) -> dict[str, float]:
+    """The numbers that tell a problem from others of its kernel: choices, keys of its bin, sizes of its shape."""
+    numbers = {name: float(value) for name, value in functional.as_dict().items() if isinstance(value, int)}
+    keys = {name: float(value) for name, value in (part.split("=") for part in bin.split())}
+    return {**numbers, **{name: float(size) for name, size in sizes.items()}, **keys}
+
+
+def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningDatabase, product: str) -> SearchSpace:
+    """The space of the problem's ``specs``, with what the product measured of the kernel's other problems."""
+    configs = tuple(config_of(spec) for spec in specs)
+    kernel, vendor = problem.kernel, problem.functional.arch_spec.vendor
+    defaults = {
+        one.name: one.default
+        for one in (*kernel.psels, *kernel.copts)
+        if one.default is not None and vendor in one.values
+    }
+    features = features_of(problem.functional, problem.sizes, problem.bin)
+    history = tuple(_history(problem, features, configs, database, product))
+    facts = _expected(problem.functional, problem.sizes, configs)
+    return SearchSpace(configs, values_of(specs), defaults, features, facts, history)
+
+
+def values_of(specs: Iterable[ImageSpec]) -> dict[str, tuple[int, ...]]:
+    """The values of each psel and copt that there are, in order."""
+    found: dict[str, set[int]] = {}
+    for spec in specs:
+        for name, value in config_of(spec):
+            found.setdefault(name, set()).add(value)
+    return {name: tuple(sorted(values)) for name, values in found.items()}
+
+
+def _expected(
+    functional: Functional, shape: Mapping[str, int], configs: Iterable[Config]
+) -> Mapping[Config, Mapping[str, float]]:
+    if functional.kernel.work is None:
+        return {}
+    return expected(functional, tuning(functional.kernel.family).sizes(shape), configs)
+
+
+def _history(
+    problem: Problem,
+    features: Mapping[str, float],
+    configs: Iterable[Config],
+    database: TuningDatabase,
+    product: str,
+) -> Iterable[Past]:
+    """The kernel's problems that are most like this one."""
+    space, kernel, arch = set(configs), problem.kernel, problem.functional.arch
+    by_problem: dict[tuple[str, str, str], list[Outcome]] = {}
+    for outcome in database.outcomes(arch, kernel.name, product=product):
+        by_problem.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
+    by_problem.pop((str(problem.functional), problem.bin, problem.shape_text), None)
+    found = []
+    for (functional_text, bin, shape), outcomes in by_problem.items():
+        try:
+            functional = parse_functional(kernel, arch, functional_text)
+        except ValueError:
+            continue  # of a description of another time
+        parsed = {one.config: spec_of(functional, one.config) for one in outcomes}
+        by_config = {text: config_of(spec) for text, spec in parsed.items() if spec and config_of(spec) in space}
+        medians = {
+            by_config[one.config]: one.median_us
+            for latest in latest_medians(outcomes).values()
+            for one in latest
+            if one.config in by_config and one.median_us
+        }
+        failed = {by_config[one.config] for one in outcomes if one.config in by_config} - set(medians)
+        if medians:
+            sizes = json.loads(shape)
+            facts = _expected(functional, sizes, (*medians, *failed))
+            found.append(Past(features_of(functional, sizes, bin), medians, frozenset(failed), facts))
+    near = closeness(features, found)
+    return [found[place] for place in sorted(range(len(found)), key=lambda place: -near[place])[:MOST_PAST]]

@@ -1,0 +1,83 @@
+"""Shows a tuning run: a line that rewrites itself on a terminal, a line for each problem elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aotriton.tune.problem.problems import Problem
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+AGAIN = 0.2  # seconds until the line is written anew
+
+
+class Progress:
+    """Writes to stderr, so that stdout stays for results."""
+
+    def __init__(self, deadline: float = float("inf")) -> None:
+        self._deadline = deadline
+        self._total = self._skipped = self._done = 0
+        self._started = self._shown = time.monotonic()
+        self._now = ""
+        self._live = _live()
+
+    def begin(self, total: int, skipped: int) -> None:
+        self._total, self._skipped, self._started = total, skipped, time.monotonic()
+        self.note(f"{total} problems, {skipped} of them measured before")
+
+    def problem(self, problem: Problem) -> None:
+        self._now = str(problem)
+
+    @property
+    def due(self) -> bool:
+        """Whether the line is to be written anew."""
+        return self._live is not None and time.monotonic() - self._shown > AGAIN
+
+    def show(self, trials: int, gpus: int, busy: float | None, best: str) -> None:
+        """The line: trials so far, GPUs, the share of their time in which they measured, the best of the problem."""
+        if self._live:
+            self._shown = time.monotonic()
+            share = f", {busy:.0%} busy" if busy is not None else ""
+            about = f"{self._counts()} {trials} trials, {gpus} GPUs{share}  {self._now}"
+            self._live.update(f"{about}  best {best}" if best else about, refresh=True)
+
+    def solved(self, problem: Problem, config: str | None, median_us: float) -> None:
+        self._done += 1
+        result = f"{config}, {median_us:.1f} us" if config else "no candidate was right"
+        self.note(f"{self._counts()} {problem}: {result}")
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        if self._live:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._live:
+            self._live.stop()
+
+    def _counts(self) -> str:
+        elapsed = time.monotonic() - self._started
+        left = self._total - self._skipped - self._done
+        seconds = min(elapsed / self._done * left if self._done else 0.0, self._deadline - time.monotonic())
+        minutes, rest = divmod(max(0, round(seconds)), 60)
+        eta = f", {minutes}:{rest:02d} left" if self._done else ""
+        return f"[{self._skipped + self._done}/{self._total}{eta}]"
+
+
+def _live() -> Live | None:
+    """What rewrites a line; None where nobody looks at it, or rich is not installed."""
+    if sys.stderr.isatty():
+        with suppress(ImportError):
+            from rich.console import Console
+            from rich.live import Live
+
+            live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            live.start()
+            return live
+    return None

@@ -1,0 +1,238 @@
+"""A run of the tuner: from problems to what is left to do of them, whatever was measured before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from aotriton.codegen.compile import ImageStore, cpu_count
+from aotriton.rules.borrow import siblings
+from aotriton.rules.database import Outcome, TuningDatabase, Winner
+from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.tune.coordinator.cluster import Cluster
+from aotriton.tune.coordinator.engine import Engine
+from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.under_way import Search, Waiting
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.search import strategy
+from aotriton.tune.search.finish import Finish
+from aotriton.tune.search.mind import Mind, Minds
+from aotriton.tune.search.space import SearchSpace, Trial
+from aotriton.tune.winners import campaign
+from aotriton.tune.winners.campaign import finished
+from aotriton.tune.winners.decide import Place, decide, race_is_due
+from aotriton.tune.workers.gpu_worker import Device
+from aotriton.tune.workers.incident import TuningError
+
+MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
+EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem that still has something to measure, and its candidates by image name."""
+
+    problem: Problem
+    specs: dict[str, ImageSpec]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun, nor
+    when the run has had its GPUs for ``gpu_seconds``, all of them together.
+
+    ``strategy`` is one of ``tune.search``, of at most ``budget`` trials a problem; but for the exhaustive one it
+    chooses from the rich space. ``only`` has the images to choose from by problem, where others chose them before.
+    ``campaign`` is the name of the run of ``again`` that this one is or goes on with.
+    """
+
+    database: Path
+    store: ImageStore
+    device: Device
+    again: bool = False
+    deadline: float = float("inf")
+    gpu_seconds: float = float("inf")
+    options: str = ""
+    strategy: str = EXHAUSTIVE
+    seed: int = 0
+    budget: int | None = None
+    only: Mapping[Problem, Sequence[ImageSpec]] = field(default_factory=dict)
+    campaign: str | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def product(self) -> str:
+        return self.device.name
+
+
+def minds_of(strategy: str) -> Minds:
+    """Processes for the run's strategies, which start at once; none for one that does not learn."""
+    learns = strategy not in (EXHAUSTIVE, FINALISTS)
+    return Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
+
+
+def tune(
+    plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds | None = None
+) -> int:
+    """Tunes the problems, all of one arch, in order; returns at the deadline or when done, and says how many problems
+    are left. ``minds``: those that were started before.
+
+    TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the candidates
+    under way were recorded.
+    """
+    with TuningDatabase(plan.database) as database:
+        plan, tasks = _begin(plan, problems, database)
+        progress.begin(len(problems), len(problems) - len(tasks))
+        engine = Engine(
+            database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
+            begin_session=lambda device: _begin_session(plan, database, device),
+            counting=lambda outcomes: _counting(plan, database, outcomes),
+            checksums=database.checksums(),
+            began=plan.began,
+        )  # fmt: skip
+        minds = minds or minds_of(plan.strategy)
+        try:
+            if tasks:
+                engine.run(_searches(plan, tasks, database, minds))
+        finally:
+            minds.close()
+            progress.end()
+            if tasks:
+                progress.note(engine.usage.told())
+            for functional in engine.touched.values():
+                decide_siblings(database, functional, plan.product)
+        left = _unfinished(plan, tasks, database)
+    if engine.unfinished:
+        raise TuningError(f"{len(engine.unfinished)} problems could not be finished: {engine.unfinished[0]}: see above")
+    return len(left)
+
+
+def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Waiting]:
+    def begin(task: Task) -> Search:
+        problem = task.problem
+        functional = problem.functional
+        row = database.problem_id(functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes)
+        outcomes = _counting(plan, database, database.outcomes(problem=row, product=plan.product))
+        known = {one.image: one for one in outcomes if one.phase == "sweep" and one.image in task.specs}
+        if plan.strategy in (EXHAUSTIVE, FINALISTS):
+            space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
+            every, ends = strategy(EXHAUSTIVE, space), plan.strategy == FINALISTS
+            return Search(problem, row, Mind(every), known, task.specs, records_end=ends)
+        space = search_space(problem, list(task.specs.values()), database, plan.product)
+        trials = [
+            Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
+            for name, one in known.items()
+        ]
+        mind = minds.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
+        return Search(problem, row, mind, known, task.specs, records_end=True)
+
+    return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]
+
+
+def _begin_session(plan: Plan, database: TuningDatabase, device: Device) -> int:
+    options = f"{plan.options} again={plan.campaign}".strip() if plan.campaign else plan.options
+    return begin_session(database, device, options, plan.strategy, None if plan.strategy == EXHAUSTIVE else plan.seed)
+
+
+def _begin(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> tuple[Plan, list[Task]]:
+    """The plan with its campaign, and what is left to measure."""
+    if plan.again:
+        digest = campaign.digest_of(plan.product, problems)
+        if name := campaign.latest_campaign(database, digest):
+            going_on = replace(plan, campaign=name)
+            if tasks := _tasks(going_on, problems, database):
+                return going_on, tasks
+        plan = replace(plan, campaign=campaign.new_campaign(digest))
+    return plan, _tasks(plan, problems, database)
+
+
+def _tasks(plan: Plan, problems: Sequence[Problem], database: TuningDatabase) -> list[Task]:
+    """The problems that still have something to measure, with all their candidates."""
+    tasks = []
+    for problem in problems:
+        candidates = plan.only.get(problem) or space(problem, rich=plan.strategy != EXHAUSTIVE).candidates
+        tasks.append(Task(problem, {spec.name: spec for spec in candidates}))
+    return _unfinished(plan, tasks, database)
+
+
+def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> list[Task]:
+    known: dict[tuple[str, str, str], list[Outcome]] = {}
+    ended: set[tuple[str, ...]] = set()
+    marks = campaign.campaigns(database)
+    for arch, kernel in {(task.problem.functional.arch, task.problem.kernel.name) for task in tasks}:
+        for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
+            known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
+        ended |= {
+            (one.kernel, one.functional, one.bin, one.shape)
+            for one in database.searched(arch, kernel, plan.product)
+            if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
+        }
+    left = []
+    for task in tasks:
+        problem, specs = task.problem, task.specs
+        place = problem.kernel.name, str(problem.functional), problem.bin
+        outcomes = [o for o in known.get(place, ()) if o.shape == problem.shape_text]
+        if plan.strategy == EXHAUSTIVE:
+            done = finished(specs, outcomes)
+        else:
+            mine = [one for one in outcomes if one.image in specs]  # none where the source has changed since
+            done = (*place, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
+        if specs and not done:
+            left.append(task)
+    return left
+
+
+def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes that make further measuring needless: of a campaign, its own."""
+    if plan.campaign is None:
+        return outcomes
+    own = campaign.campaigns(database)
+    return [outcome for outcome in outcomes if own.get(outcome.session) == plan.campaign]
+
+
+def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
+    """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
+    group = siblings(functional)
+    texts = {str(one) for one in group}
+    outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
+    before = database.winners(functional.arch, functional.kernel.name, product)
+    searched: dict[tuple[str, str, str], set[int]] = {}
+    for one in database.searched(functional.arch, functional.kernel.name, product):
+        searched.setdefault((one.functional, one.bin, one.shape), set()).add(one.session)
+    outcomes, held = campaign.decidable(
+        group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
+    )
+    winners = decide(group, outcomes, database.samples_of, standing(before), held)
+    database.put_winners(winners)
+    return winners
+
+
+def standing(winners: Sequence[Winner]) -> dict[Place, str]:
+    """The images that were measured to be the best, by their places."""
+    return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}
+
+
+def begin_session(
+    database: TuningDatabase, device: Device, options: str, strategy: str = "exhaustive", seed: int | None = None
+) -> int:
+    """Id of a new session on this GPU."""
+    return database.begin_session(
+        device=device.name,
+        driver=device.driver,
+        triton=TRITON_VERSION,
+        torch=device.torch,
+        arch=device.arch,
+        multiprocessors=device.multiprocessors,
+        options=options,
+        uuid=device.uuid,
+        memory=device.memory,
+        power_limit=device.power_limit,
+        strategy=strategy,
+        seed=seed,
+    )

@@ -1,0 +1,192 @@
+"""Winners and cost models without a GPU, for gfx942: from what the compiler says of each candidate to a family's guess
+at the fastest.
+
+Nothing here was measured, and winners and models say so. The models have the terms that measured ones have, so that a
+call is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.arch import STATIC, arch_spec
+from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.rows import Model
+from aotriton.rules.work import WORTH_SHIPPING
+from aotriton.tune.coordinator.sample import MOST_IMAGES, WITHIN
+from aotriton.tune.costmodel.fit import Apart, fit_apart
+from aotriton.tune.problem.candidates import configs, ruled_out
+from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
+from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import keys_of
+from aotriton.tune.workers.incident import TuningError
+
+SOURCE = "static model of tune/costmodel/predict.py"
+SHAPES = 240  # random ones of each functional, which models are fitted to
+WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: much more than if it had been timed
+assert WORTH_HAVING >= WORTH_SHIPPING
+
+Fitting = Sequence[tuple[ImageSpec, Candidate]]  # the images of a functional that compile, fit and do not spill
+Place = tuple[str, str]  # a kernel and a functional
+
+
+def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> list[Winner]:
+    """The predicted winner of every cell of ``functional``, among the images ``found``.
+
+    A group of cells shares one, so that there are few; each has its own where they are decided ``alone``. Of those that
+    a restriction rules out in all cells of a group none wins, if there is another.
+    """
+    own = tuning(functional.kernel.family)
+    winners = []
+    groups = [[cell] for cell in functional.kernel.cells()] if alone else own.groups(functional)
+    for cells in groups:
+        keys = [keys_of(functional, cell) for cell in cells]
+        likely = [one for one in found if not all(ruled_out(one[0], cell) for cell in keys)] or found
+        best = own.guess(functional, cells, [candidate for _, candidate in likely])[0]
+        spec = next(spec for spec, candidate in likely if candidate is best)
+        winners += [untimed_winner(spec, cell, "predicted", SOURCE) for cell in cells]
+    return winners
+
+
+def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and save
+    enough there.
+
+    Of functionals that are measured for themselves, whatever their addressing. ``error`` is how far a model is off the
+    static one; how far that is off a GPU, nobody has measured.
+    """
+    calls: list[Apart] = []
+    for functional in operator.lead.functionals(arch):
+        if functional.measured != functional:
+            continue
+        random = Random(f"{operator.name} {functional}")
+        shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
+        times: list[dict[str, tuple[Mapping[str, float], ...]]] = [{} for _ in shapes]
+        for backend in operator.backends:
+            serving: dict[tuple[Functional, ...], list[int]] = {}
+            for number, shape in enumerate(shapes):
+                serving.setdefault(_own(backend, functional, shape), []).append(number)
+            for own, numbers in serving.items():
+                fitting = [_likely(one, found.get((one.kernel.name, str(one)), ())) for one in own]
+                if not own or not all(fitting):
+                    continue
+                served = [shapes[number] for number in numbers]
+                kernels = [_times(one, of_kernel, served) for one, of_kernel in zip(own, fitting, strict=True)]
+                for i, number in enumerate(numbers):
+                    times[number][backend.name] = tuple(
+                        {name: of[i] for name, of in images.items()} for images in kernels
+                    )
+        calls += [Apart(functional, shape, of_shape) for shape, of_shape in zip(shapes, times, strict=True)]
+    every = [pair for fitting in found.values() for pair in fitting]
+    facts = {spec.name: (spec.config, candidate.registers, candidate.shared) for spec, candidate in every}
+    device = arch_spec(arch)
+    fitted = fit_apart(operator, arch, device.product, calls, facts, device.multiprocessors)
+    source = tuning(operator.family).model_source
+    worth = [one for one in fitted if one.saves >= WORTH_HAVING]
+    return [replace(one, source=source(found[one.kernel, one.functional][0][0].functional)) for one in worth]
+
+
+def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | None = None) -> tuple[Functional, ...]:
+    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve that, or some
+    kernel says nothing of its work.
+    """
+    own = [kernel.like(functional, shape) for kernel in backend.kernels]
+    complete = tuple(one for one in own if one is not None and one.kernel.work is not None)
+    return complete if len(complete) == len(own) else ()
+
+
+def _likely(functional: Functional, found: Fitting) -> Fitting:
+    """Without what a restriction rules out everywhere, if there is another."""
+    cells = [keys_of(functional, cell) for cell in functional.kernel.cells()]
+    return [one for one in found if not all(ruled_out(one[0], cell) for cell in cells)] or found
+
+
+def _times(functional: Functional, fitting: Fitting, shapes: Sequence[Mapping[str, int]]) -> dict[str, list[float]]:
+    """The times on the shapes of the images that are best or WITHIN reach of it, the best ones first."""
+    call_time = tuning(functional.kernel.family).call_time
+    times = {spec.name: [call_time(functional, shape, candidate) for shape in shapes] for spec, candidate in fitting}
+    best, near = Counter[str](), Counter[str]()
+    for number in range(len(shapes)):
+        least = min(of_shapes[number] for of_shapes in times.values())
+        best[next(image for image, of_shapes in times.items() if of_shapes[number] == least)] += 1
+        near.update(image for image, of_shapes in times.items() if of_shapes[number] <= WITHIN * least)
+    chosen = sorted(near, key=lambda image: (-best[image], -near[image], image))[:MOST_IMAGES]
+    return {image: times[image] for image in chosen}
+
+
+def predict(
+    database: TuningDatabase,
+    kernels: Sequence[KernelDescription],
+    functionals: Iterable[Functional],
+    store: ImageStore,
+    jobs: int | None = None,
+    operators: Collection[Operator] = (),
+) -> list[Winner]:
+    """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns them.
+
+    Models, too, of those ``operators`` of whose first backend nothing was left out, unless something was timed. Where
+    there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
+    describe, and where every candidate fails or is pruned.
+    """
+    found: dict[Place, list[tuple[ImageSpec, Candidate]]] = {}
+    asked: dict[Place, Functional] = {}
+    known: dict[str, dict[str, object]] = {}
+    for functional in functionals:
+        if functional.arch_spec.compute_unit is None:
+            raise TuningError(f"the static model describes {', '.join(STATIC)}, not {functional.arch}: measure there")
+        if functional.kernel in kernels:
+            asked[functional.kernel.name, str(functional)] = functional
+    specs = [spec for functional in asked.values() for spec in configs(functional)]
+    for spec, image in compile_images(specs, store, jobs):
+        if isinstance(image, CompiledImage) and not unfit(spec, image):
+            place = spec.functional.kernel.name, str(spec.functional)
+            found.setdefault(place, []).append((spec, Candidate.of(spec, image.metadata)))
+            known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
+    for place, functional in asked.items():
+        if place not in found:
+            raise TuningError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
+        # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
+        found[place].sort(key=lambda pair: pair[0].config)
+
+    archs = dict.fromkeys(functional.arch for functional in asked.values())
+    for operator, arch in product(operators, archs):
+        if made := _models(database, operator, arch, found):
+            for model in made:
+                name = model.image
+                config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
+                database.image_id(name, config, **known[name])  # type: ignore[arg-type]
+            database.put_models(made, (made[0].arch, made[0].product, operator.name))
+            print(f"{operator.name}: {len(made)} models", flush=True)
+    facts, worth = database.facts(), set[tuple[str, str, str]]()
+    for model in database.models():
+        if model.saves >= WORTH_SHIPPING and model.image in facts:
+            worth.add((model.kernel, model.functional, facts[model.image][0]))
+
+    winners: list[Winner] = []
+    for place, functional in asked.items():
+        shipped = [one for one in found[place] if (place[0], str(functional.measured), one[0].config) in worth]
+        decided = decide(functional, shipped or found[place], alone=bool(shipped))
+        database.put_winners(decided)
+        winners += decided
+        print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images", flush=True)
+    return winners
+
+
+def _models(database: TuningDatabase, operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+    """The models of an operator; none where a functional was left out, or where those are of timings."""
+    if arch not in operator.lead.archs or database.samples(arch, operator.name):
+        return []
+    for functional in operator.lead.functionals(arch):
+        own = _own(operator.backends[0], functional)
+        if not own or not all((one.kernel.name, str(one)) in found for one in own):
+            return []
+    return models(operator, arch, found)

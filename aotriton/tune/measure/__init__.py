@@ -1,0 +1,1 @@
+"""On the GPU: launches an image through the library's host code, and times it."""

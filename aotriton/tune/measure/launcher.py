@@ -1,0 +1,206 @@
+"""From an image to launches through the library's own C++ host code, and to the check of what they wrote."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from aotriton.codegen.program import launch_program
+from aotriton.rules.family import kernel as description
+from aotriton.rules.family import operator_of, source_module
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.rules.programs import in_source_tree
+from aotriton.tune.measure.clock import GpuClock, Sample
+from aotriton.tune.measure.nvml import ManagedGpu
+from aotriton.tune.measure.sequences import Draw, Sequences
+from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.family import results_of, scratch_of, tuning
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.workers.gpu_worker import Conditions, Device, Request, Timed
+
+NO_BINDING = "the library's Python binding is missing: " + (
+    "build it with `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"
+    if in_source_tree()
+    else "run a Python that it was built for"
+)
+
+
+def visible_gpus() -> list[str]:
+    """Entries for ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES``, one a GPU. Makes no context."""
+    for library, variable, initialise, count in (
+        ("libcuda.so.1", "CUDA_VISIBLE_DEVICES", "cuInit", "cuDeviceGetCount"),
+        ("libamdhip64.so", "HIP_VISIBLE_DEVICES", "hipInit", "hipGetDeviceCount"),
+    ):
+        try:
+            driver = ctypes.CDLL(library)
+        except OSError:
+            continue
+        found = ctypes.c_int(0)
+        if getattr(driver, initialise)(0) == 0 and getattr(driver, count)(ctypes.byref(found)) == 0 and found.value:
+            given = [entry.strip() for entry in os.environ.get(variable, "").split(",") if entry.strip()]
+            return given[: found.value] or [str(index) for index in range(found.value)]
+    return []
+
+
+KEPT = 0.25  # of the GPU's memory: data of problems that may come again
+
+
+@dataclass
+class Result:
+    """A tensor that a kernel writes or adds to, and what it holds before a checked launch."""
+
+    argument: Tensor
+    tensor: Any
+    fill: float
+
+
+@dataclass
+class Opened:
+    """A loaded image, and what it leaves behind by operand."""
+
+    candidate: Any
+    kernel: KernelDescription
+    psels: Mapping[str, int]
+    launch: Callable[[], None]
+    results: dict[str, Result]
+
+
+class GpuLauncher:
+    """``worker.Launcher`` for the one GPU that this process sees."""
+
+    def __init__(self) -> None:
+        import torch
+
+        try:
+            from aotriton import _binding
+        except ImportError as error:
+            raise RuntimeError(f"{NO_BINDING} ({error})") from error
+        self.torch: ModuleType = torch
+        self.binding: ModuleType = _binding
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
+        self._clock = GpuClock()
+        self._managed = ManagedGpu(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        self._kept: dict[tuple[object, ...], tuple[Any, list[int]]] = {}  # data and its fingerprint, the latest last
+        self._data: Any = None
+        self._sequences: Sequences | None = None
+
+    def device(self) -> Device:
+        properties = self.torch.cuda.get_device_properties(0)
+        return Device(
+            arch=self.binding.arch(),
+            name=properties.name,
+            driver=self._managed.driver or "unknown",
+            torch=str(self.torch.__version__),  # its own type would have the parent import torch
+            multiprocessors=properties.multi_processor_count,
+            uuid=self._managed.uuid,
+            memory=properties.total_memory,
+            power_limit=self._managed.power_limit,
+        )
+
+    def conditions(self) -> Conditions:
+        return Conditions(self._managed.sm_clock, self._managed.temperature)
+
+    def prepare(self, problem: Problem) -> None:
+        kernel, own = problem.kernel, tuning(problem.kernel.family)
+        key = kernel.family, own.data_key(problem)
+        # The kernels of one shape follow each other and share data; searches take turns at problems.
+        self._data, self._fingerprint = self._kept.pop(key, (None, []))
+        if self._data is None or not self.intact():
+            self._data = None
+            self._make_room()
+            self._data = own.data(problem)
+            self._fingerprint = self._fingerprint_now()
+        self._kept[key] = self._data, self._fingerprint
+        for argument in results_of(kernel):
+            self._data.expect(kernel, argument)
+
+    def _make_room(self) -> None:
+        """Drops the data that was used the longest ago, until KEPT of the memory holds what is left."""
+        room = KEPT * self.torch.cuda.get_device_properties(0).total_memory
+        while self._kept and self.torch.cuda.memory_allocated() > room:
+            self._kept.pop(next(iter(self._kept)))
+        self.torch.cuda.empty_cache()
+
+    def open(self, request: Request) -> Opened:
+        kernel = description(request.kernel)
+        candidate: Any
+        if kernel.called:
+            candidate = partial(
+                getattr(importlib.import_module(source_module(kernel)), kernel.function), **request.psels
+            )
+        else:
+            program = launch_program(kernel, operator_of(kernel))
+            candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
+        results = {}
+        for argument in results_of(kernel):
+            tensor, fill = self._data.result(kernel, argument, request.psels)
+            results[argument.operand.name] = Result(argument, tensor, fill)
+        tensors = {name: result.tensor for name, result in results.items()}
+        for argument in scratch_of(kernel):
+            tensor, fill = self._data.result(kernel, argument, request.psels)
+            tensors[argument.operand.name] = tensor.fill_(fill)
+        return Opened(candidate, kernel, request.psels, self.bind(kernel, candidate, tensors), results)
+
+    def bind(self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any]) -> Callable[[], None]:
+        """A call that launches ``candidate`` once on this problem's tensors and torch's current stream."""
+        given = {**self._data.tensors, **results}
+        taken = [one.operand for one in kernel.arguments if isinstance(one, Tensor)]
+        operands = {one.name: given[one.name] for one in taken if one.name in given or not one.optional}
+        scalars, stream = self._data.scalars, self.torch.cuda.current_stream().cuda_stream
+        if kernel.called:
+            return partial(candidate, **operands, **scalars)
+        return lambda: self.binding.launch(candidate, operands, scalars, stream=stream)
+
+    def check(self, opened: Opened) -> Check:
+        for result in opened.results.values():
+            result.tensor.fill_(result.fill)
+        opened.launch()
+        self.torch.cuda.synchronize()
+        tensors = {name: one.tensor for name, one in opened.results.items()}
+        checks = [
+            self._data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()
+        ]
+        worst: Check = max(checks, key=lambda check: check.badness)
+        return worst
+
+    def intact(self) -> bool:
+        return self._fingerprint_now() == self._fingerprint
+
+    def _fingerprint_now(self) -> list[int]:
+        """A number for each input, which changes where the input does."""
+        torch = self.torch
+        words = [
+            one.view(torch.int16 if one.element_size() == 2 else torch.int32) for one in self._data.tensors.values()
+        ]
+        sums: list[int] = torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
+        return sums
+
+    def round(self, opened: Sequence[Opened]) -> list[Sample]:
+        return self._clock.round([one.launch for one in opened])
+
+    def close(self, opened: Opened) -> None:
+        if not opened.kernel.called:
+            self.binding.release(opened.candidate)
+
+    def sequences(self, draw: Draw) -> Timed:
+        self._data = None
+        self._kept.clear()
+        self.torch.cuda.empty_cache()
+        if self._sequences is None:
+            self._sequences = Sequences(self.torch, self.binding, self._clock, self.device().multiprocessors)
+        timings = self._sequences.time(draw)
+        return Timed(timings, self.conditions())
+
+    def healthy(self) -> bool:
+        try:
+            self.torch.cuda.synchronize()
+            return float(self.torch.ones(1, device="cuda").sum()) == 1.0
+        except Exception:
+            return False

@@ -1,0 +1,187 @@
+"""What a call costs: launch sequences of an operator's backends, timed side by side on one shape, in the child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from aotriton.codegen.program import launch_program
+from aotriton.rules.expression import Environment
+from aotriton.rules.family import kernel as description
+from aotriton.rules.family import operator_of
+from aotriton.rules.kernel import Functional, KernelDescription, Operand, Tensor, parse_functional
+from aotriton.rules.operators import Backend, derived_sizes
+from aotriton.rules.rows import SequenceTiming
+from aotriton.tune.measure.clock import GpuClock, HostBehind
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Shape
+from aotriton.tune.workers.gpu_worker import Request
+
+# Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
+ROUNDS = ((20.0, 25), (50.0, 15), (200.0, 9), (2000.0, 5), (float("inf"), 3))
+PATIENCE = 2  # times the rounds that are wanted, before the host is too slow to time anything
+MOST_LOADED = 500  # images at a time
+DISAGREEMENT = 0.03  # of two right results of a 16-bit type, |a - b| / |b|: several times what their rounding makes
+
+
+@dataclass(frozen=True)
+class LaunchSequence:
+    """A backend with an image for each of its kernels, in launch order."""
+
+    backend: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A shape of a lead functional, and the sequences to be timed on it."""
+
+    functional: Functional
+    shape: Shape
+    sequences: tuple[LaunchSequence, ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
+        kernel = self.functional.kernel.name
+        return _again, (kernel, self.functional.arch, str(self.functional), self.shape, self.sequences)
+
+
+def _again(kernel: str, arch: str, functional: str, shape: Shape, sequences: tuple[LaunchSequence, ...]) -> Draw:
+    return Draw(parse_functional(description(kernel), arch, functional), shape, sequences)
+
+
+class Disagreement(Exception):
+    """Two sequences made different results of one call."""
+
+
+class Sequences:
+    """Times draws on the current GPU; images stay loaded until there are MOST_LOADED."""
+
+    def __init__(self, torch: Any, binding: Any, clock: GpuClock, multiprocessors: int) -> None:
+        self._torch, self._binding, self._clock, self._multiprocessors = torch, binding, clock, multiprocessors
+        self._candidates: dict[str, Any] = {}
+
+    def time(self, draw: Draw) -> list[SequenceTiming]:
+        """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
+
+        A sequence that has nothing to hand on in its workspace is left out: that call is another backend's.
+        """
+        self._make_room()
+        given = tuning(draw.functional.kernel.family).inputs(draw.functional, draw.shape)
+        launches: dict[int, Callable[[], None]] = {}
+        for number, sequence in enumerate(draw.sequences):
+            if launch := self._bind(draw, sequence, given):
+                launches[number] = launch
+        self._compare(draw, launches, given.results)
+        samples = self._rounds(launches)
+        return [
+            SequenceTiming(
+                backend=draw.sequences[number].backend,
+                images=tuple(request.name for request in draw.sequences[number].requests),
+                median_us=median(taken),
+                spread=median(abs(one - median(taken)) for one in taken),
+                rounds=len(taken),
+            )
+            for number, taken in samples.items()
+        ]
+
+    def _make_room(self) -> None:
+        if len(self._candidates) < MOST_LOADED:
+            return
+        for candidate in self._candidates.values():
+            self._binding.release(candidate)
+        self._candidates.clear()
+
+    def _candidate(self, request: Request) -> Any:
+        if request.name not in self._candidates:
+            kernel = description(request.kernel)
+            program = launch_program(kernel, operator_of(kernel))
+            self._candidates[request.name] = self._binding.Candidate(
+                program, request.path.read_bytes(), request.metadata, request.psels
+            )
+        return self._candidates[request.name]
+
+    def _bind(self, draw: Draw, sequence: LaunchSequence, given: Any) -> Callable[[], None] | None:
+        operator = operator_of(draw.functional.kernel)
+        backend = next(one for one in operator.backends if one.name == sequence.backend)
+        workspace = self._workspace(backend, draw, given.scalars, sequence)
+        if workspace is None:
+            return None
+        tensors = {**given.tensors, **workspace}
+        stream = self._torch.cuda.current_stream().cuda_stream
+        calls = []
+        for kernel, request in zip(backend.kernels, sequence.requests, strict=True):
+            operands = {name: tensors[name] for name in _operands(kernel) if name in tensors}
+            calls.append((self._candidate(request), operands))
+
+        def launch() -> None:
+            for candidate, operands in calls:
+                self._binding.launch(candidate, operands, given.scalars, stream=stream)
+
+        return launch
+
+    def _workspace(
+        self, backend: Backend, draw: Draw, scalars: Mapping[str, float], sequence: LaunchSequence
+    ) -> dict[str, Any] | None:
+        """The backend's workspace tensors; None where one has no element."""
+        sizes = dict(draw.shape)
+        if backend.sizes:
+            asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
+            psels: Mapping[str, int] = next(r.psels for r in sequence.requests if asked <= set(r.psels))
+            numbers = {name: int(value) for name, value in scalars.items()}
+            sizes |= derived_sizes(backend, Environment(sizes, numbers, psels, multiprocessors=self._multiprocessors))
+        made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
+        return made if all(tensor.numel() for tensor in made.values()) else None
+
+    def _empty(self, operand: Operand, sizes: Mapping[str, int], chosen: str) -> Any:
+        name = chosen if operand.dtype == "T" else operand.dtype
+        dtype = {"fp32": self._torch.float32, "fp16": self._torch.float16, "bf16": self._torch.bfloat16}[name]
+        return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=dtype, device="cuda")
+
+    def _compare(self, draw: Draw, launches: Mapping[int, Callable[[], None]], results: Mapping[str, Any]) -> None:
+        """Each sequence is launched once, which is its warm-up too; all must make what the first one makes."""
+        first: dict[str, Any] = {}
+        for number, launch in launches.items():
+            for tensor in results.values():
+                tensor.fill_(self._torch.nan)
+            launch()
+            for name, tensor in results.items():
+                if not first.get(name, tensor).isfinite().all():
+                    raise Disagreement(f"{_name(draw, number)}: {name} is not finite")
+                if name not in first:
+                    first[name] = tensor.clone()
+                    continue
+                difference = (tensor - first[name]).float().norm() / first[name].float().norm().clamp_min(1e-30)
+                if not float(difference) <= DISAGREEMENT:
+                    by = f"from that of {_name(draw, 0)} by {float(difference):.2g}"
+                    raise Disagreement(f"{_name(draw, number)}: {name} differs {by}")
+
+    def _rounds(self, launches: Mapping[int, Callable[[], None]]) -> dict[int, list[float]]:
+        samples: dict[int, list[float]] = {number: [] for number in launches}
+        order = list(launches)
+        wanted, tried = 1, 0
+        while tried <= PATIENCE * wanted:
+            tried += 1
+            order = order[1:] + order[:1]  # nobody is always behind the same one
+            taken = self._clock.round([launches[number] for number in order])
+            if any(sample is None for sample in taken):
+                wanted = max(wanted, ROUNDS[0][1])
+                continue
+            for number, sample in zip(order, taken, strict=True):
+                samples[number].append(float(sample or 0.0))
+            least = min(map(median, samples.values()))
+            wanted = next(rounds for limit, rounds in ROUNDS if least <= limit)
+            if len(samples[order[0]]) >= wanted:
+                return samples
+        raise HostBehind(f"the host did not keep ahead of the GPU in {tried} rounds")
+
+
+def _operands(kernel: KernelDescription) -> list[str]:
+    return [one.operand.name for one in kernel.arguments if isinstance(one, Tensor)]
+
+
+def _name(draw: Draw, number: int) -> str:
+    sequence = draw.sequences[number]
+    return f"{sequence.backend} {' / '.join(request.config for request in sequence.requests)}"

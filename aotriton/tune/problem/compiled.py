@@ -1,0 +1,46 @@
+"""What becomes of an image once it is compiled: a request to launch it, the reason not to, or a winner untimed."""
+
+from __future__ import annotations
+
+from aotriton.codegen.compile import CompiledImage
+from aotriton.rules.binning import bin_text
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.rows import Winner
+from aotriton.tune.problem.problems import Cell
+from aotriton.tune.workers.gpu_worker import Request
+
+FACTS = ("sha256", "registers", "spills", "shared")  # of its metadata, what the database keeps
+
+
+def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
+    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
+
+
+def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
+    """Why the image is not worth a GPU's time, by what the compiler said of it."""
+    limit = spec.functional.arch_spec.shared_limit
+    if image.metadata["shared"] > limit:
+        return f"shared memory: {image.metadata['shared']} bytes, the limit is {limit}"
+    if image.spills:
+        return f"spills: {image.metadata['spills']}, stack: {image.metadata['stack']} bytes"
+    if image.serialised:
+        return f"serialised products: ptxas says {', '.join(image.serialised)}"
+    return None
+
+
+def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) -> Winner:
+    """Of a cell of the arch's usual product, by what ``source`` says and nobody measured."""
+    functional = spec.functional
+    psels, copts = spec.canonical()
+    return Winner(
+        arch=functional.arch,
+        product=functional.arch_spec.product,
+        kernel=functional.kernel.name,
+        functional=str(functional),
+        bin=bin_text(functional.kernel.tuning_keys, cell),
+        image=spec.name,
+        psels=psels,
+        copts=copts,
+        provenance=provenance,
+        source=source,
+    )

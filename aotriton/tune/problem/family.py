@@ -1,0 +1,121 @@
+"""What a family brings to be tuned: shapes that stand for a bin, inputs, the truth, and a guess where no GPU is.
+
+The module of a family at this stop, ``tune/<family>/``, has an object of this kind, called TUNING.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aotriton.rules.family import family
+from aotriton.rules.kernel import Functional, KernelDescription, Tensor
+from aotriton.tune.problem.check import Check
+
+if TYPE_CHECKING:
+    from aotriton.tune.problem.compute_unit import Candidate
+    from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish
+
+
+class Data(Protocol):
+    """Inputs of one shape, on the GPU, and what kernels should make of them."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """What kernels read, by operand; workspace tensors too."""
+
+    @property
+    def scalars(self) -> Mapping[str, float]: ...
+
+    def result(self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]) -> tuple[Any, float]:
+        """Memory for a tensor that the kernel writes or adds to, and what to fill it with before a checked launch."""
+
+    def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
+        """Works out what ``check`` compares with."""
+
+    def check(
+        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], results: Mapping[str, Any]
+    ) -> Check:
+        """Compares what the kernel left in a tensor, which is among all its ``results``, by operand."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a call of an operator is given: every operand, by name, and which of them are its results."""
+
+    tensors: Mapping[str, Any]
+    scalars: Mapping[str, float]
+    results: Mapping[str, Any]
+
+
+class Tuning(Protocol):
+    """How a family is tuned."""
+
+    shape_options: Sequence[str]  # sizes of a shape that a wish may fix, as the command spells them
+
+    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+        """Whether the cell is measured, by default or because it was asked for."""
+
+    def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
+        """Sizes that stand for the cell; None where the wished ones, or the GPU, do not reach it."""
+
+    def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
+        """The operator's sizes, as it names them, at a shape of ``shape``. Asked for where it counts its operations,
+        and of a kernel with a guard of sizes.
+        """
+
+    def rank(self, problem: Problem) -> tuple[object, ...]:
+        """Sorts problems, the most valuable first; those that share inputs together."""
+
+    def data_key(self, problem: Problem) -> tuple[object, ...]:
+        """Problems with equal keys share their data."""
+
+    def data(self, problem: Problem) -> Data:
+        """Inputs from a seed, on the current GPU."""
+
+    def draw(self, functional: Functional, random: Random) -> Shape:
+        """A shape that calls of this functional of an operator's lead may have: its sizes as the operator names them.
+
+        Cost models are fitted on such shapes, so they are spread over all that is to be predicted well. This and
+        ``inputs`` are asked for only where kernels describe their work.
+        """
+
+    def inputs(self, functional: Functional, shape: Shape) -> Inputs:
+        """A call of the lead's operator, from a seed, on the current GPU."""
+
+    def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
+        """The cells, in groups that share a winner where nothing is measured."""
+
+    def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates by a static model of the GPU, the likely fastest first, for cells that share a winner."""
+
+    def call_time(self, functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
+        """Microseconds that a call takes by the same model. Asked for where kernels describe their work."""
+
+    def model_source(self, functional: Functional) -> str:
+        """What those microseconds rest on, for a reader."""
+
+
+def tuning(name: str) -> Tuning:
+    """How the family called ``name`` is tuned; ValueError where it does not say."""
+    module = family(name).module("tune")
+    try:
+        found: Tuning = importlib.import_module(module).TUNING
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(f"the family {name} can not be tuned: it has no module {module}") from None
+    return found
+
+
+def results_of(kernel: KernelDescription) -> list[Tensor]:
+    """The tensors that a kernel writes or adds to."""
+    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access in ("write", "add")]
+
+
+def scratch_of(kernel: KernelDescription) -> list[Tensor]:
+    """The tensors that a kernel needs for itself."""
+    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access == "scratch"]

@@ -1,0 +1,139 @@
+"""What to tune: from kernels, choices and bins to an ordered list of problems, each with a shape for its bin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from random import Random
+
+from aotriton.rules.binning import bin_text
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import kernel as description
+from aotriton.rules.kernel import Functional, KernelDescription, Value, parse_functional
+from aotriton.tune.problem.family import tuning
+
+Cell = tuple[int, ...]
+Shape = tuple[tuple[str, int], ...]  # the sizes of the tensors by name
+
+
+def shape_of(**sizes: int) -> Shape:
+    return tuple(sizes.items())
+
+
+def log_uniform(random: Random, least: int, most: int) -> int:
+    """A size from ``least`` to ``most``, as likely in each octave."""
+    return min(most, int(exp(random.uniform(log(least), log(most + 1)))))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A functional, a bin and the shape measured for it."""
+
+    functional: Functional
+    cell: Cell
+    shape: Shape
+
+    @property
+    def kernel(self) -> KernelDescription:
+        return self.functional.kernel
+
+    @property
+    def keys(self) -> dict[str, int]:
+        return keys_of(self.functional, self.cell)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.shape)
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as the database spells it."""
+        return json.dumps(self.sizes, sort_keys=True)
+
+    @property
+    def bin(self) -> str:
+        return bin_text(self.kernel.tuning_keys, self.cell)
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name} {self.functional} {self.bin}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
+        return _again, (self.kernel.name, self.functional.arch, str(self.functional), self.cell, self.shape)
+
+
+def _again(kernel: str, arch: str, functional: str, cell: Cell, shape: Shape) -> Problem:
+    return Problem(parse_functional(description(kernel), arch, functional), cell, shape)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for: allowed values of choices and bins, and sizes of the shape. Empty is the default."""
+
+    choices: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    bins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def has(self, functional: Functional) -> bool:
+        """Whether the functional is among those that were asked for."""
+        return all(functional.get(name, values[0]) in values for name, values in self.choices.items() if values)
+
+
+def scalars_of(functional: Functional) -> dict[str, int]:
+    """The scalars that a functional's choices pin."""
+    pairs = zip(functional.kernel.choices, functional.values, strict=True)
+    return {choice.source.name: choice.number(value) for choice, value in pairs if choice.source.code == "scalar"}
+
+
+def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
+    """Whether the kernel's guards let a call of these sizes pass, whose other scalars are 0."""
+    for guard in functional.kernel.all_guards(sizes.keys()):
+        named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
+        environment = Environment(sizes, named | scalars_of(functional), multiprocessors=multiprocessors)
+        if not evaluate(guard.condition, environment):
+            return False
+    return True
+
+
+def _guards_sizes(kernel: KernelDescription) -> bool:
+    return any(code == "size" for guard in kernel.guards for code, _ in guard.condition.postfix())
+
+
+def keys_of(functional: Functional, cell: Cell) -> dict[str, int]:
+    """The cell's representatives by the names of their keys."""
+    return dict(zip((key.name for key in functional.kernel.tuning_keys), cell, strict=True))
+
+
+def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: int, wish: Wish) -> list[Problem]:
+    """The problems that the wish leaves, most valuable first, but none whose shape the kernel refuses. Of choices that
+    do not change the speed one value is measured, unless another one is asked for.
+    """
+    found = []
+    for kernel in kernels:
+        own = tuning(kernel.family)
+        for functional in kernel.functionals(arch):
+            if not wish.has(functional) or not _measured(functional, wish):
+                continue
+            for cell in kernel.cells():
+                if any(
+                    keys_of(functional, cell).get(name, values[0]) not in values
+                    for name, values in wish.bins.items()
+                    if values
+                ):
+                    continue
+                if not own.wanted(functional, cell, wish):
+                    continue
+                shape = own.shape(functional, cell, multiprocessors, wish)
+                sizes = own.sizes(dict(shape)) if shape and _guards_sizes(kernel) else {}
+                if shape and is_served(functional, sizes, multiprocessors):
+                    found.append(Problem(functional, cell, shape))
+    return sorted(found, key=lambda problem: tuning(problem.kernel.family).rank(problem))
+
+
+def _measured(functional: Functional, wish: Wish) -> bool:
+    return all(
+        choice.measured_as in (None, value) or wish.choices.get(choice.name)
+        for choice, value in zip(functional.kernel.choices, functional.values, strict=True)
+    )

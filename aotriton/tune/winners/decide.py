@@ -1,0 +1,121 @@
+"""From measurements to decisions: who races, and who wins a bin. All of them are about outcomes of one product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from aotriton.rules.database import Outcome, Winner, latest_medians
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.tune.measure.clock import interval
+
+RACERS = 4
+WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
+RUNNERS_UP = 3
+
+Place = tuple[str, str]  # functional and bin
+SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
+Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a place, the first does
+
+
+def spec_of(functional: Functional, config: str) -> ImageSpec | None:
+    """The spec that ``ImageSpec.config`` spelled; None where the rules no longer have these psels and copts."""
+    try:
+        return ImageSpec.parse(functional, config)
+    except ValueError:
+        return None
+
+
+def racers(outcomes: Iterable[Outcome]) -> list[str]:
+    """Names of the images of one problem that must be compared side by side before one is called the winner.
+
+    Decided by the sweep alone, so that it does not change once the race is run. Empty where one image leads clearly.
+    """
+    sweep: dict[str, Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda o: (o.session, o.id)):
+        if outcome.phase == "sweep":
+            sweep[outcome.image] = outcome
+    return leaders({o.image: (o.median_us or 0.0, o.config) for o in sweep.values() if o.status == "ok"})
+
+
+def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
+    """The RACERS of those ``swept``, of which each has a median and a config, that are within WITHIN of the best; none
+    where that is one alone.
+    """
+    exact = {name: (float(f"{median_us:.5g}"), config) for name, (median_us, config) in swept.items()}  # as rows are
+    order = sorted(exact, key=lambda name: exact[name])[:RACERS]
+    near = [name for name in order if exact[name][0] <= WITHIN * exact[order[0]][0]]
+    return near if len(near) > 1 else []
+
+
+def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
+    """The racers that are still in; nothing where all of them have raced since they were swept, or only one is left."""
+    swept = {o.image: o.session for o in sorted(outcomes, key=lambda o: o.session) if o.phase == "sweep"}
+    raced = {o.image: o.status for o in outcomes if o.phase == "race" and o.session >= swept.get(o.image, 0)}
+    names = [name for name in racers(outcomes) if raced.get(name, "ok") == "ok"]
+    return names if len(names) > 1 and not set(raced).issuperset(names) else []
+
+
+def decide(
+    functionals: Iterable[Functional],
+    outcomes: Iterable[Outcome],
+    samples_of: SamplesOf,
+    standing: Mapping[Place, str] | None = None,
+    held: Collection[Place] = (),
+) -> list[Winner]:
+    """The winners of the cells of ``functionals`` that were measured. Only images that today's source gives count.
+
+    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of
+    the best one's, so that noise changes no winner; and in ``held`` places, as long as it is right.
+    """
+    named = {str(functional): functional for functional in functionals}
+    winners = []
+    for place, medians in latest_medians(outcomes).items():
+        if ranked := _ranked(named[place[0]], medians) if place[0] in named else []:
+            before = (standing or {}).get(place)
+            if place in held or _overlap(ranked, before, samples_of):
+                ranked.sort(key=lambda pair: pair[0].image != before)
+            winners.append(_measured(named[place[0]], ranked, samples_of))
+    return winners
+
+
+def _ranked(functional: Functional, medians: Iterable[Outcome]) -> Ranked:
+    """What today's kernel source gives, the fastest first. Those that raced were timed side by side, which a sweep's
+    luck does not beat.
+    """
+    specs = [(outcome, spec_of(functional, outcome.config)) for outcome in medians]
+    current = [(outcome, spec) for outcome, spec in specs if spec and spec.name == outcome.image]
+    return sorted(current, key=lambda pair: pair[0].phase != "race")
+
+
+def _overlap(ranked: Ranked, image: str | None, samples_of: SamplesOf) -> bool:
+    """Whether the image may be as fast as the first one, by the intervals of their medians."""
+    best = ranked[0][0]
+    other = next((outcome for outcome, _ in ranked if outcome.image == image), best)
+    if other == best:
+        return False
+    (low, high), (lowest, highest) = interval(samples_of(best.id)), interval(samples_of(other.id))
+    return low <= highest and lowest <= high
+
+
+def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> Winner:
+    (best, spec), *others = ranked
+    psels, copts = spec.canonical()
+    low, high = interval(samples_of(best.id))
+    return Winner(
+        arch=functional.arch,
+        product=best.product,
+        kernel=functional.kernel.name,
+        functional=str(functional),
+        bin=best.bin,
+        image=spec.name,
+        psels=psels,
+        copts=copts,
+        provenance="measured",
+        median_us=best.median_us or 0.0,
+        runners_up=tuple((outcome.config, outcome.median_us or 0.0) for outcome, _ in others[:RUNNERS_UP]),
+        low_us=low,
+        high_us=high,
+        shape=best.shape,
+        measured=best.started[:10],
+    )

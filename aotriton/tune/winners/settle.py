@@ -1,0 +1,68 @@
+"""Borrowed winners are images that nobody has compiled yet: compiles them, so that those that spill are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.borrow import filled, siblings
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.coordinator.session import decide_siblings
+from aotriton.tune.problem.compiled import FACTS
+from aotriton.tune.workers.recompile import Compile
+
+
+def settle(
+    database: TuningDatabase,
+    functionals: Iterable[Functional],
+    store: ImageStore,
+    jobs: int | None,
+    compiler: Compile | None = None,
+) -> int:
+    """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
+    until none of it is known to spill, here or by another ``compiler``. A winner whose parameters its kernel has no
+    more wins nothing: its bin borrows until it is measured again.
+
+    Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
+    """
+    groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
+    asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
+    for group in groups.values():
+        asked.setdefault((group[0].arch, group[0].kernel), {}).update({str(one): one for one in group})
+        for product in database.products(group[0].arch):
+            decide_siblings(database, group[0], product.name)
+    for (arch, kernel), named in asked.items():
+        mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
+        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.psels, one.copts))
+    compiled, failed = 0, set[str]()
+    while True:
+        known = database.spills()
+        unfit = {name for name, spills in known.items() if spills}
+        specs: dict[str, ImageSpec] = {}
+        for (arch, kernel), named in asked.items():
+            winners, products = database.winners(arch, kernel.name), database.products(arch)
+            for winner in (
+                one for product in products for one in filled(kernel, arch, product.name, winners, products, unfit)
+            ):
+                waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
+                if waits and winner.functional in named:
+                    specs[winner.image] = ImageSpec.of(named[winner.functional], winner.psels, winner.copts)
+        if not specs:
+            return compiled
+        for spec, image in (compiler or compile_images)(specs.values(), store, jobs):
+            if isinstance(image, CompiledImage):
+                database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+                compiled += 1
+            else:
+                failed.add(spec.name)
+
+
+def sayable(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
+    """Whether the functional's kernel has these parameters today."""
+    try:
+        ImageSpec.of(functional, psels, copts)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""What travels between the coordinator and the workers of a run: jobs, replies, and the bytes of images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
+from aotriton.codegen.store import write_atomically
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.workers.gpu_worker import Device, Race, Request, Result
+from aotriton.tune.workers.incident import Canary
+
+GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same in all jobs of a run. ``launcher`` and ``compiler`` are ``module:Class``; ``store`` is the
+    token of the coordinator's image store, ``families`` are folders outside of the tree that workers have, too.
+    """
+
+    run: str
+    launcher: str
+    compiler: str
+    store: str
+    pauses: tuple[float, ...]
+    families: tuple[str, ...]
+    candidate_limit: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What tells a worker from others. ``store`` is the token of its image store, ``code`` a digest of our sources."""
+
+    triton: str
+    code: str
+    store: str
+    device: Device | None = None
+    gpu: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """An image to be made: ``request`` is ``request_of(spec)``; ``checksum`` the one that was measured before."""
+
+    setting: Setting
+    request: Mapping[str, Any]
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``metadata``, or what the compiler said; the ``binary`` where the coordinator has another store. ``error``: the
+    fault of the machine itself, the worker at the address ``station``.
+    """
+
+    metadata: Mapping[str, Any] | None = None
+    message: str = ""
+    binary: bytes | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    station: str = ""
+
+
+@dataclass(frozen=True)
+class MeasureJob:
+    """Candidates of one problem: swept one after the other, or raced. ``finish``: they are the last ones, so that those
+    which lead of all that were swept here are raced at once. ``images`` are those, by name, that the worker has not.
+    """
+
+    setting: Setting
+    problem: Problem
+    requests: tuple[Request, ...]
+    race: bool = False
+    finish: bool = False
+    best_us: float | None = None
+    canaries: tuple[Canary, ...] = ()
+    images: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A verdict: ``crashed`` or ``timed_out``, and what was seen."""
+
+    status: str
+    detail: str
+
+
+@dataclass
+class Measured:
+    """What became of the candidates by image name; of a race those that fail alone, and the race where none does.
+    ``apart``: they race alone, but not together.
+
+    ``missing`` images were not there, ``unprepared`` says why the problem's tensors could not be made; ``error`` is the
+    machine's own fault. ``seconds`` the GPU had, ``preparing`` of them before the first candidate.
+    """
+
+    results: dict[str, Result | Failed] = field(default_factory=dict)
+    race: Race | None = None
+    apart: bool = False
+    missing: tuple[str, ...] = ()
+    unprepared: str | None = None
+    error: str | None = None
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    preparing: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether it tells nothing, as of a job of a run that has ended."""
+        return not (self.results or self.race or self.apart or self.missing or self.unprepared or self.error)
+
+
+def received(
+    reply: Compiled, name: str, store: ImageStore, checksum: str | None = None
+) -> CompiledImage | CompileFailure:
+    """What a compile job made, in the coordinator's store."""
+    if reply.metadata is None:
+        return CompileFailure(name, reply.message)
+    if reply.binary is None:
+        return CompiledImage(name, dict(reply.metadata), store.path / str(reply.metadata["file"]))
+    own = {key: value for key, value in reply.metadata.items() if key not in ("name", "file", "sha256")}
+    return store.put(name, str(reply.metadata["file"]).rpartition(".")[2], reply.binary, own, checksum)
+
+
+def put_images(store: ImageStore, images: Mapping[str, bytes], requests: Sequence[Request]) -> None:
+    """Stores what was sent of the requests' images, by name, and is what it should be."""
+    for request in requests:
+        metadata = dict(request.metadata)
+        binary = images.get(request.name)
+        if binary is not None and hashlib.sha256(binary).hexdigest() == metadata["sha256"]:
+            suffix = Path(metadata.pop("file")).suffix.removeprefix(".")
+            for name in ("name", "sha256"):
+                metadata.pop(name)
+            store.put(request.name, suffix, binary, metadata, request.metadata["sha256"])
+
+
+def store_token(store: ImageStore) -> str:
+    """A text that is the same where the folder is the same, also on another machine that mounts it."""
+    path = store.path / ".token"
+    if not path.exists():
+        write_atomically(path, uuid4().hex.encode())
+    return path.read_text()
+
+
+@cache
+def code_digest() -> str:
+    """Of our own sources: workers with others would measure something else."""
+    digest = hashlib.sha256()
+    for package in ("rules", "tune", "codegen"):
+        folder = Path(__file__).absolute().parents[2] / package
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,95 @@
+"""What a Dask worker does: from a job to a reply, on the GPU or the compilers that are its own.
+
+A worker with the resource GPU measures, one with CPU compiles. Both find what they need on their own machine: the
+coordinator sends a description by its name, a shape and, once, an image's bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import weakref
+from dataclasses import replace
+from typing import Any
+
+from aotriton.rules import family
+from aotriton.tune.workers.compile_station import CompileStation
+from aotriton.tune.workers.cores import launch_cores
+from aotriton.tune.workers.gpu_station import GpuStation
+from aotriton.tune.workers.jobs import GPU, Compiled, CompileJob, Facts, Measured, MeasureJob, Setting
+
+NAMED = re.compile(r"\bgpu-(\w[\w-]*)$")  # the GPU in a worker's name, where one machine's share an environment
+
+_stations: weakref.WeakKeyDictionary[Any, GpuStation | CompileStation] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def _station() -> GpuStation | CompileStation:
+    """The one of the Dask worker that this is run by."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    with _making:
+        if worker not in _stations:
+            measures = worker.state.total_resources.get(GPU)
+            _stations[worker] = GpuStation(*_gpu_of(str(worker.name))) if measures else CompileStation(reserved_cores)
+        return _stations[worker]
+
+
+def seat(worker: Any, station: GpuStation | CompileStation) -> None:
+    """Gives a Dask worker of this process its station: a simulated machine's is not made by itself."""
+    _stations[worker] = station
+
+
+def _gpu_of(name: str) -> tuple[str, int | None]:
+    """The GPU of the worker called ``name``, and the core that launches on it."""
+    named = NAMED.search(name)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or "0"
+    gpu = named[1] if named else visible.split(",")[0].strip()
+    return gpu, launch_cores([gpu])[0]
+
+
+def reserved_cores() -> set[int | None]:
+    """The cores of this machine that launch, which compilers leave alone."""
+    from aotriton.tune.measure.launcher import visible_gpus
+
+    own = {station.core for station in list(_stations.values()) if isinstance(station, GpuStation)}
+    gpus = visible_gpus()
+    return own | set(launch_cores(gpus) if gpus else ())
+
+
+# What Dask runs. By name: what travels is the job alone.
+
+
+def facts(setting: Setting) -> Facts:
+    for folder in setting.families:
+        family.add(folder)  # before a problem of theirs arrives
+    return _station().facts(setting)
+
+
+def compile_image(job: CompileJob) -> Compiled:
+    from distributed import get_worker
+
+    station = _station()
+    assert isinstance(station, CompileStation)
+    return replace(station.compile(job), station=get_worker().address)
+
+
+def measure(job: MeasureJob) -> Measured:
+    station = _station()
+    assert isinstance(station, GpuStation)
+    return station.measure(job)
+
+
+def stop(run: str, dask_worker: Any = None) -> None:
+    """Ends what this worker does for the run; Dask calls it beside the worker's tasks."""
+    station = _stations.get(dask_worker)
+    if isinstance(station, GpuStation):
+        station.stop(run)
+
+
+def close(worker: Any) -> None:
+    """Ends the processes of a Dask worker of this process."""
+    if station := _stations.pop(worker, None):
+        station.close()
