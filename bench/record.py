@@ -34,13 +34,13 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import Value
 from aotriton.tune.measure.launcher import visible_gpus
+from aotriton.tune.measure.requests import Device, Request, Result, launch_request
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.problem.compiled import launch_request, unfit
+from aotriton.tune.problem.compiled import Compile, unfit
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, shape_of
 from aotriton.tune.workers.cores import launch_cores, leave
-from aotriton.tune.workers.gpu_worker import Device, GpuWorker, Request, Result, TimedOut, Unstartable, WorkerError
-from aotriton.tune.workers.recompile import Compile
+from aotriton.tune.workers.gpu_worker import GpuWorker, TimedOut, Unstartable, WorkerError
 
 ARCH = "sm_90"
 PASSES = "AB"

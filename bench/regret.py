@@ -34,9 +34,9 @@ from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.tune.measure.sequences import Draw, LaunchSequence, Sequences
+from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
+from aotriton.tune.measure.sequences import Sequences
 from aotriton.tune.problem.problems import is_served, log_uniform
-from aotriton.tune.workers.gpu_worker import Request
 
 HEAD_DIMS = tuple(range(32, 257, 8))
 WORK = (1e8, 2e13)  # floating-point operations of the forward: 5 µs to some 50 ms

@@ -46,6 +46,7 @@ from aotriton.rules.kernel import parse_functional
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
+from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import DEFAULT
@@ -53,7 +54,6 @@ from aotriton.tune.winners.settle import sayable
 from aotriton.tune.workers import station
 from aotriton.tune.workers.compile_station import CompileStation
 from aotriton.tune.workers.gpu_station import GpuStation
-from aotriton.tune.workers.gpu_worker import Device, Race, Request, Result
 from aotriton.tune.workers.jobs import CPU, GPU, Compiled, CompileJob, Facts, Setting, code_digest, store_token
 
 HERE = Path(__file__).resolve().parent

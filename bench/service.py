@@ -104,7 +104,7 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     from aotriton.rules.image import ImageSpec
     from aotriton.rules.kernel import parse_functional
     from aotriton.tune.measure.launcher import GpuLauncher
-    from aotriton.tune.problem.compiled import launch_request
+    from aotriton.tune.measure.requests import launch_request
     from aotriton.tune.problem.problems import Problem
 
     with TuningDatabase(folder / f"{name}.sqlite3", readonly=True) as database:

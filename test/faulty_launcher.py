@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from aotriton.tune.measure.launcher import GpuLauncher, Opened
-from aotriton.tune.workers.gpu_worker import Request
+from aotriton.tune.measure.requests import Request
 
 HANG = "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2"
 CRASH = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages=2"

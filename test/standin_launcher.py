@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.rules.rows import SequenceTiming
-from aotriton.tune.measure.sequences import Draw
+from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import Conditions, Device, Request, Timed
 
 
 def time_of(config: str) -> float:

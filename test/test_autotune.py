@@ -35,7 +35,7 @@ from aotriton.tune.autotune import device
 from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
 from aotriton.tune.measure.launcher import GpuLauncher
-from aotriton.tune.workers.gpu_worker import Request
+from aotriton.tune.measure.requests import Request
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")

@@ -13,7 +13,8 @@ from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune.measure.clock import interval
-from aotriton.tune.winners.decide import decide, race_is_due, racers, spec_of
+from aotriton.tune.problem.candidates import spec_of
+from aotriton.tune.winners.decide import decide, race_is_due, racers
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}

@@ -17,8 +17,9 @@ from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules import family as module
 from aotriton.rules.family import IN_TREE, VARIABLE, add, families, family, kernel, operator, operator_of, source_module
 from aotriton.rules.image import ImageSpec
+from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.workers.gpu_worker import Device, GpuWorker
+from aotriton.tune.workers.gpu_worker import GpuWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 

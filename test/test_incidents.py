@@ -26,10 +26,11 @@ from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
 from aotriton.tune import tune as program
+from aotriton.tune.measure.requests import Device
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.winners.campaign import campaigns, decidable
 from aotriton.tune.workers import cores
-from aotriton.tune.workers.gpu_worker import Device, GpuWorker
-from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.workers.gpu_worker import GpuWorker
 from aotriton.tune.workers.recompile import is_incident
 
 __all__ = ["orders", "own_store"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -148,6 +148,51 @@ def test_the_table_sees_violations() -> None:
         ("codegen", "", "aotriton.tune.problem.candidates"),
     ):
         assert not allowed(folder, family, module), (folder, family, module)
+
+
+# The rooms of tune/ by floor. A module imports from its own room and from floors below; rooms of one floor do not know
+# each other.
+FLOORS = (
+    {"tune_flash"},
+    {"tune", "serve"},
+    {"cli"},
+    {"coordinator"},
+    {"workers", "autotune", *FAMILIES},
+    {"winners", "costmodel", "dataset"},
+    {"measure", "search"},
+    {"problem"},
+)
+
+
+def climbing(room: str, imported: Iterable[str]) -> list[str]:
+    """The modules of ``imported`` that a module of a room of tune/ may not import: those of its floor and above."""
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    rooms = {name: name.split(".")[2] for name in imported if name.startswith("aotriton.tune.")}
+    return [name for name, other in rooms.items() if other != room and floor[other] <= floor[room]]
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "tune").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_from_floors_below(path: Path) -> None:
+    """A module of tune/ imports from its own room and from rooms on floors below, also in functions and for types."""
+    room = path.relative_to(PACKAGE / "tune").parts[0].removesuffix(".py")
+    climbs = climbing(room, [module for module, _ in imports(ast.parse(path.read_text()))])
+    assert not climbs, f"{path}: may not import {', '.join(climbs)} from {room}"
+
+
+def test_every_room_has_a_floor_and_says_what_it_is() -> None:
+    """Each module and folder of tune/ has one place in FLOORS, and each folder a docstring of its own."""
+    names = [path for path in (PACKAGE / "tune").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    rooms = [path for path in names if path.stem != "__init__"]
+    assert sorted(path.stem for path in rooms) == sorted(name for floor in FLOORS for name in floor)
+    for folder in (path for path in rooms if path.is_dir()):
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
+
+
+def test_climbing_imports_are_seen() -> None:
+    """An import from a floor above, or from another room of the same floor, is named; one from below is not."""
+    above, beside = "aotriton.tune.coordinator.session.tune", "aotriton.tune.costmodel.fit.fit"
+    below = ["aotriton.tune.measure.clock", "aotriton.tune.winners.decide", "aotriton.rules.kernel", "json"]
+    assert climbing("winners", [above, beside, *below]) == [above, beside]
 
 
 # What would tell a family from outside of it.

@@ -24,7 +24,6 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.rows import Sample
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
-from aotriton.tune.coordinator.session import TuningError
 from aotriton.tune.costmodel import predict as module
 from aotriton.tune.costmodel.fit import FEWEST, Apart, fit_apart
 from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict
@@ -40,6 +39,7 @@ from aotriton.tune.flash.estimate import (
 )
 from aotriton.tune.problem.candidates import configs
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 
 KERNELS = family("flash").kernels

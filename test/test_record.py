@@ -21,9 +21,9 @@ from recording import Recording, load, noise, save
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.image import ImageSpec
+from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import Request
 
 LAUNCHER = "standin_launcher:StandinLauncher"
 NAME, OTHER = "attn_bwd_dk_dv-512", "attn_bwd_dk_dv-2048"

@@ -28,23 +28,13 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.rows import Sample
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.sample import (
-    CHUNK,
-    FAILURES,
-    MOST_IMAGES,
-    WITHIN,
-    WORTH_TIMING,
-    Sampling,
-    compile_shipped,
-    fit_models,
-    sample,
-    sampled,
-    sequences,
-    shortlist,
-)
+from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
+from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
+from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
+from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.workers.gpu_worker import GpuWorker, Request
-from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.workers.gpu_worker import GpuWorker
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
 CONFIGS = tuple(f"BLOCK_M={rows} BLOCK_N=64 num_warps=4 num_stages=2" for rows in (64, 128, 32))

@@ -15,7 +15,7 @@ from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.coordinator.knowledge import search_space
 from aotriton.tune.dataset.finalists import LIST, read_finalists
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.problem.error import TuningError
 
 __all__ = ["orders", "own_store"]
 

@@ -23,8 +23,8 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import Plan, tune
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.compiled import unfit
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem, Wish, problems
-from aotriton.tune.workers.incident import TuningError
 from aotriton.tune.workers.jobs import store_token
 
 ROOT = Path(__file__).resolve().parent.parent

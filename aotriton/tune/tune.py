@@ -37,21 +37,23 @@ from aotriton.rules.programs import in_source_tree, tuner
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.sample import Sampling, compile_shipped, fit_models, sample
+from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
+from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.dataset.carry import carry
 from aotriton.tune.dataset.finalists import read_finalists, write_finalists
 from aotriton.tune.dataset.summary import Before, summary
 from aotriton.tune.dataset.tables import export, take_in
 from aotriton.tune.measure.launcher import visible_gpus
 from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, Wish, problems
 from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
 from aotriton.tune.winners.settle import settle
 from aotriton.tune.workers.cores import launch_cores
 from aotriton.tune.workers.gpu_worker import GpuWorker, WorkerError
-from aotriton.tune.workers.incident import PAUSES, TuningError
+from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,11 @@ from uuid import uuid4
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, request_of
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune.coordinator.replies import Replies
+from aotriton.tune.measure.requests import Device
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers import station
-from aotriton.tune.workers.gpu_worker import CANDIDATE_LIMIT, Device
-from aotriton.tune.workers.incident import PAUSES, TuningError
+from aotriton.tune.workers.gpu_worker import CANDIDATE_LIMIT
+from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Setting, code_digest, received
 
 if TYPE_CHECKING:

@@ -25,14 +25,15 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.under_way import Gpu, Search, Waiting
 from aotriton.tune.coordinator.usage import Usage, Why
 from aotriton.tune.coordinator.writer import Image, Writer
-from aotriton.tune.problem.compiled import FACTS, launch_request, unfit
+from aotriton.tune.measure.requests import UNTOLD, Conditions, Device, Race, Request, Result, launch_request
+from aotriton.tune.problem.compiled import FACTS, unfit
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.mind import Step
 from aotriton.tune.search.space import Trial
 from aotriton.tune.winners.decide import decide, race_is_due
 from aotriton.tune.workers import station
-from aotriton.tune.workers.gpu_worker import UNTOLD, Conditions, Device, Race, Request, Result
-from aotriton.tune.workers.incident import Canary, TuningError
+from aotriton.tune.workers.incident import Canary
 from aotriton.tune.workers.jobs import GPU, Failed, Measured, MeasureJob
 
 AHEAD = 4  # jobs that a GPU has: one is under way while the others wait, for as long as the coordinator is busy

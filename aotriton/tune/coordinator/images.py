@@ -9,8 +9,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.cluster import Cluster, Ended
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.under_way import Search
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers import station
-from aotriton.tune.workers.incident import TuningError
 from aotriton.tune.workers.jobs import CPU, Compiled, CompileJob, received
 
 AHEAD = 2  # images that a compiler has: one is being made, one waits

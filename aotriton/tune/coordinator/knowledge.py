@@ -9,11 +9,11 @@ from aotriton.rules.database import Outcome, TuningDatabase, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.tune.coordinator.expected import expected
+from aotriton.tune.problem.candidates import spec_of
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.portfolio import closeness
 from aotriton.tune.search.space import Config, Past, SearchSpace
-from aotriton.tune.winners.decide import spec_of
 
 MOST_PAST = 12  # problems of the history: those beyond are less like this one, and cost a model's time
 

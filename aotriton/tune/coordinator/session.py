@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 
 from aotriton.codegen.compile import ImageStore, cpu_count
-from aotriton.rules.borrow import siblings
-from aotriton.rules.database import Outcome, TuningDatabase, Winner
+from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
-from aotriton.rules.kernel import Functional
 from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.engine import Engine
 from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.under_way import Search, Waiting
+from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import strategy
 from aotriton.tune.search.finish import Finish
@@ -26,9 +26,8 @@ from aotriton.tune.search.mind import Mind, Minds
 from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.winners import campaign
 from aotriton.tune.winners.campaign import finished
-from aotriton.tune.winners.decide import Place, decide, race_is_due
-from aotriton.tune.workers.gpu_worker import Device
-from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.winners.decide import race_is_due
+from aotriton.tune.winners.siblings import decide_siblings
 
 MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
 EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
@@ -194,28 +193,6 @@ def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> 
         return outcomes
     own = campaign.campaigns(database)
     return [outcome for outcome in outcomes if own.get(outcome.session) == plan.campaign]
-
-
-def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
-    """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
-    group = siblings(functional)
-    texts = {str(one) for one in group}
-    outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
-    before = database.winners(functional.arch, functional.kernel.name, product)
-    searched: dict[tuple[str, str, str], set[int]] = {}
-    for one in database.searched(functional.arch, functional.kernel.name, product):
-        searched.setdefault((one.functional, one.bin, one.shape), set()).add(one.session)
-    outcomes, held = campaign.decidable(
-        group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
-    )
-    winners = decide(group, outcomes, database.samples_of, standing(before), held)
-    database.put_winners(winners)
-    return winners
-
-
-def standing(winners: Sequence[Winner]) -> dict[Place, str]:
-    """The images that were measured to be the best, by their places."""
-    return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}
 
 
 def begin_session(

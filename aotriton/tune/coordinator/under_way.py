@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from aotriton.rules.database import Measurement, Outcome
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.writer import Image
+from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.mind import Mind, Step
 from aotriton.tune.search.space import Config, Trial
-from aotriton.tune.workers.gpu_worker import Device, Request
 from aotriton.tune.workers.incident import Canary
 from aotriton.tune.workers.jobs import Facts, MeasureJob
 

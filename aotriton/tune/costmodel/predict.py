@@ -21,14 +21,14 @@ from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model
 from aotriton.rules.work import WORTH_SHIPPING
-from aotriton.tune.coordinator.sample import MOST_IMAGES, WITHIN
 from aotriton.tune.costmodel.fit import Apart, fit_apart
+from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import keys_of
-from aotriton.tune.workers.incident import TuningError
 
 SOURCE = "static model of tune/costmodel/predict.py"
 SHAPES = 240  # random ones of each functional, which models are fitted to

@@ -16,9 +16,9 @@ from aotriton.rules.database import Outcome, TuningDatabase, latest_medians
 from aotriton.rules.family import kernel
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import parse_functional
+from aotriton.tune.problem.candidates import spec_of
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.winners.decide import spec_of
-from aotriton.tune.workers.incident import TuningError
 
 LIST = "finalists.json"
 

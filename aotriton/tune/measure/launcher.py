@@ -18,11 +18,11 @@ from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.programs import in_source_tree
 from aotriton.tune.measure.clock import GpuClock, Sample
 from aotriton.tune.measure.nvml import ManagedGpu
-from aotriton.tune.measure.sequences import Draw, Sequences
+from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
+from aotriton.tune.measure.sequences import Sequences
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.family import results_of, scratch_of, tuning
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import Conditions, Device, Request, Timed
 
 NO_BINDING = "the library's Python binding is missing: " + (
     "build it with `cmake --preset tune && cmake --build --preset tune` and set PYTHONPATH=build/tune/python"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -11,45 +10,18 @@ from aotriton.codegen.program import launch_program
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
-from aotriton.rules.kernel import Functional, KernelDescription, Operand, Tensor, parse_functional
+from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure.clock import GpuClock, HostBehind
+from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.problem.problems import Shape
-from aotriton.tune.workers.gpu_worker import Request
 
 # Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
 ROUNDS = ((20.0, 25), (50.0, 15), (200.0, 9), (2000.0, 5), (float("inf"), 3))
 PATIENCE = 2  # times the rounds that are wanted, before the host is too slow to time anything
 MOST_LOADED = 500  # images at a time
 DISAGREEMENT = 0.03  # of two right results of a 16-bit type, |a - b| / |b|: several times what their rounding makes
-
-
-@dataclass(frozen=True)
-class LaunchSequence:
-    """A backend with an image for each of its kernels, in launch order."""
-
-    backend: str
-    requests: tuple[Request, ...]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A shape of a lead functional, and the sequences to be timed on it."""
-
-    functional: Functional
-    shape: Shape
-    sequences: tuple[LaunchSequence, ...]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
-        kernel = self.functional.kernel.name
-        return _again, (kernel, self.functional.arch, str(self.functional), self.shape, self.sequences)
-
-
-def _again(kernel: str, arch: str, functional: str, shape: Shape, sequences: tuple[LaunchSequence, ...]) -> Draw:
-    return Draw(parse_functional(description(kernel), arch, functional), shape, sequences)
 
 
 class Disagreement(Exception):

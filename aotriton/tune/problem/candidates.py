@@ -54,3 +54,11 @@ def space(problem: Problem, rich: bool = False) -> Space:
         else:
             candidates.append(spec)
     return Space(tuple(candidates), tuple(skipped))
+
+
+def spec_of(functional: Functional, config: str) -> ImageSpec | None:
+    """The spec that ``ImageSpec.config`` spelled; None where the rules no longer have these psels and copts."""
+    try:
+        return ImageSpec.parse(functional, config)
+    except ValueError:
+        return None

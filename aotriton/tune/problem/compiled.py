@@ -1,19 +1,21 @@
-"""What becomes of an image once it is compiled: a request to launch it, the reason not to, or a winner untimed."""
+"""What becomes of an image once it is compiled: the reason not to launch it, or a winner that was not timed."""
 
 from __future__ import annotations
 
-from aotriton.codegen.compile import CompiledImage
+from collections.abc import Callable, Iterable, Iterator
+
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.rows import Winner
 from aotriton.tune.problem.problems import Cell
-from aotriton.tune.workers.gpu_worker import Request
+
+# Compiles images, into the store, by so many processes: codegen.compile.compile_images, or what stands in for it.
+Compile = Callable[
+    [Iterable[ImageSpec], ImageStore, int | None], Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
+]
 
 FACTS = ("sha256", "registers", "spills", "shared")  # of its metadata, what the database keeps
-
-
-def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
-    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
 
 
 def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:

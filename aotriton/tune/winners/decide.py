@@ -8,6 +8,7 @@ from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune.measure.clock import interval
+from aotriton.tune.problem.candidates import spec_of
 
 RACERS = 4
 WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
@@ -16,14 +17,6 @@ RUNNERS_UP = 3
 Place = tuple[str, str]  # functional and bin
 SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
 Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a place, the first does
-
-
-def spec_of(functional: Functional, config: str) -> ImageSpec | None:
-    """The spec that ``ImageSpec.config`` spelled; None where the rules no longer have these psels and copts."""
-    try:
-        return ImageSpec.parse(functional, config)
-    except ValueError:
-        return None
 
 
 def racers(outcomes: Iterable[Outcome]) -> list[str]:

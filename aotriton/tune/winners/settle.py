@@ -9,9 +9,8 @@ from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.coordinator.session import decide_siblings
-from aotriton.tune.problem.compiled import FACTS
-from aotriton.tune.workers.recompile import Compile
+from aotriton.tune.problem.compiled import FACTS, Compile
+from aotriton.tune.winners.siblings import decide_siblings
 
 
 def settle(

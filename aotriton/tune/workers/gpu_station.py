@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.image import TRITON_VERSION
+from aotriton.tune.measure.requests import Device, Request
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.winners.decide import leaders
-from aotriton.tune.workers.gpu_worker import Device, GpuWorker, Request, TimedOut, WorkerError
-from aotriton.tune.workers.incident import Attempts, Canary, Stopped, TuningError
+from aotriton.tune.workers.gpu_worker import GpuWorker, TimedOut, WorkerError
+from aotriton.tune.workers.incident import Attempts, Canary, Stopped
 from aotriton.tune.workers.jobs import (
     Facts,
     Failed,

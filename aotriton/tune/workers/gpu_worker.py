@@ -13,118 +13,21 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure import clock as measure
+from aotriton.tune.measure.requests import UNTOLD, Device, Draw, Launcher, Race, Request, Result, Timed
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.workers.cores import pin
 
 if TYPE_CHECKING:
-    from aotriton.tune.measure.sequences import Draw
+    from aotriton.tune.measure.requests import Draw
 
 START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
 PREPARE_LIMIT = 180.0  # seconds for inputs and reference
 CANDIDATE_LIMIT = 20.0  # seconds for one candidate, which takes some 50 ms
-
-
-@dataclass(frozen=True)
-class Device:
-    """What a session records of its GPU. ``name`` is the product's, ``memory`` in bytes, ``power_limit`` in watts."""
-
-    arch: str
-    name: str
-    driver: str
-    torch: str
-    multiprocessors: int
-    uuid: str | None = None
-    memory: int | None = None
-    power_limit: int | None = None
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How the GPU was when a batch of timings was taken: MHz and °C; None where it does not tell."""
-
-    sm_clock: int | None = None
-    temperature: int | None = None
-
-
-UNTOLD = Conditions()
-
-
-@dataclass(frozen=True)
-class Request:
-    """An image to launch. ``metadata`` is the image store's json, ``path`` the binary."""
-
-    name: str
-    kernel: str
-    config: str
-    path: Path
-    metadata: dict[str, Any]
-    psels: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of a candidate; ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
-
-    status: str
-    samples: Sequence[float]
-    check: Check
-    conditions: Conditions = UNTOLD
-
-
-@dataclass(frozen=True)
-class Race:
-    """Microseconds by image name, taken side by side."""
-
-    samples: dict[str, list[float]]
-    conditions: Conditions = UNTOLD
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Launch sequences on one shape."""
-
-    timings: Sequence[SequenceTiming]
-    conditions: Conditions = UNTOLD
-
-
-class Launcher(Protocol):
-    """What the child does with its GPU. Exceptions are the candidate's fault, unless ``healthy`` says no afterwards."""
-
-    def device(self) -> Device: ...
-
-    def prepare(self, problem: Problem) -> None:
-        """Makes inputs and reference, in place of the last problem's."""
-
-    def open(self, request: Request) -> Any:
-        """Loads an image."""
-
-    def check(self, opened: Any) -> Check:
-        """Launches once and compares; this is the warm-up too."""
-
-    def intact(self) -> bool:
-        """Whether the inputs are what ``prepare`` made: a candidate may have written over them."""
-
-    def round(self, opened: Sequence[Any]) -> Sequence[measure.Sample]:
-        """Microseconds of one launch of each, in this order; None where the sample does not count."""
-
-    def conditions(self) -> Conditions:
-        """How the GPU is now."""
-
-    def close(self, opened: Any) -> None: ...
-
-    def sequences(self, draw: Draw) -> Timed:
-        """Times launch sequences; afterwards no problem is prepared."""
-
-    def healthy(self) -> bool:
-        """Whether the GPU still does what it is told."""
 
 
 class WorkerError(Exception):

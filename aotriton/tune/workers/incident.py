@@ -10,18 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import GpuWorker, Request, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_worker import GpuWorker, Unstartable, WorkerError
 
 PAUSES = (0.0, 5.0, 30.0, 120.0)  # seconds before each try to get a worker that is right
 EVIDENCE = 2  # failures, a healthy worker after each, that make a verdict
 TRIES = 5
 
 Made = TypeVar("Made")
-
-
-class TuningError(Exception):
-    """Tuning cannot go on; the message says why. What was measured until then is recorded."""
 
 
 class Stopped(Exception):

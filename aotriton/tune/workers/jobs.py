@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.codegen.store import write_atomically
+from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import Device, Race, Request, Result
 from aotriton.tune.workers.incident import Canary
 
 GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.workers.incident import TuningError
+from aotriton.tune.problem.error import TuningError
 
-Compile = Callable[
-    [Iterable[ImageSpec], ImageStore, int | None], Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
-]
 CompileOne = Callable[[ImageSpec, ImageStore], CompiledImage | CompileFailure]
 
 # What compile_images says of a process that died or hung, and what programs say where memory or disk space ends. -9 is

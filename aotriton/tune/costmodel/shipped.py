@@ -1,0 +1,70 @@
+"""Models of all products, fitted and stored, and the images that ship by them, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from aotriton.codegen.compile import CompiledImage, ImageStore
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.work import WORTH_SHIPPING
+from aotriton.tune.costmodel.fit import fit
+from aotriton.tune.problem.candidates import spec_of
+from aotriton.tune.problem.compiled import FACTS, Compile
+
+
+def fit_models(
+    database: TuningDatabase, operators: Sequence[Operator], arch: str, unfit: Collection[str] = ()
+) -> dict[tuple[str, str], float]:
+    """Fits and stores the models of every product, without those of images that are ``unfit`` to ship; the median error
+    by (operator, product).
+    """
+    facts = {name: fact for name, fact in database.facts().items() if name not in unfit}
+    found = {}
+    for operator in operators:
+        samples = database.samples(arch, operator.name)
+        for product in database.products(arch):
+            own = [one for one in samples if one.product == product.name]
+            if models := fit(operator, arch, own, facts, product.multiprocessors):
+                database.put_models(models, (arch, product.name, operator.name))
+                errors = sorted(model.error for model in models)
+                found[operator.name, product.name] = errors[len(errors) // 2]
+    return found
+
+
+def compile_shipped(
+    database: TuningDatabase,
+    operators: Sequence[Operator],
+    arch: str,
+    compile_images: Compile,
+    store: ImageStore,
+    jobs: int | None,
+) -> tuple[int, set[str]]:
+    """Compiles what ships by its model. In functionals that are not measured themselves it may spill, or be serialised:
+    the database is told of those that are not serialised, and what it does not know does not ship.
+
+    Returns how many images were new to it, and the measured ones that cannot ship, since they or what the database
+    knows beside them is serialised: nobody had looked. One that does not compile is left to the build to report.
+    """
+    configs = {name: config for name, (config, _, _) in database.facts().items()}
+    worth: dict[tuple[str, str], list[str]] = {}
+    for model in database.models(arch):
+        if model.saves >= WORTH_SHIPPING and model.image in configs:
+            worth.setdefault((model.kernel, model.functional), []).append(configs[model.image])
+    specs = {}
+    for kernel in kernels_of(operators):
+        for functional in kernel.functionals(arch):
+            for config in worth.get((kernel.name, str(functional.measured)), ()):
+                if spec := spec_of(functional, config):
+                    specs[spec.name] = spec
+    new, refused = 0, set[str]()
+    for spec, image in compile_images(specs.values(), store, jobs):
+        if not isinstance(image, CompiledImage):
+            continue
+        if image.serialised and spec.name in configs:
+            refused.add(ImageSpec.parse(spec.functional.measured, spec.config).name)
+        elif not image.serialised and spec.name not in configs:
+            database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            new += 1
+    return new, refused

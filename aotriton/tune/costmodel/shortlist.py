@@ -1,0 +1,80 @@
+"""What is worth timing on random shapes: from what was measured to the launch sequences of a call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional
+from aotriton.rules.operators import Operator
+from aotriton.rules.rows import Outcome, latest_medians
+from aotriton.tune.problem.candidates import spec_of
+from aotriton.tune.problem.problems import is_served
+
+WITHIN = 1.02  # of a cell's best: candidates that may be the best ones of shapes nearby
+WORTH_TIMING = 1e-4  # saved by an image: a tenth of what it takes to ship
+MOST_IMAGES = 12  # of a kernel in a functional
+
+Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of its kernels
+
+
+def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list[Functional]:
+    """The functionals of the lead that are timed: those that are measured at all, as tensors usually lie."""
+    lead = operator.lead
+    return [
+        one
+        for one in lead.functionals(arch)
+        if (not wished or str(one) in wished) and one.addressing != "general"
+        and all(choice.measured_as in (None, value) for choice, value in zip(lead.choices, one.values, strict=True))
+    ]  # fmt: skip
+
+
+def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mapping[str, float]) -> list[ImageSpec]:
+    """The images that are within WITHIN of the best one in most cells of the functional; each product counts alike.
+
+    ``outcomes`` are of its kernel. Every cell's own best comes before those that are merely near it somewhere. Where
+    images are known to save something on random shapes, ``saves`` has how much: what saves nothing is left out, and of
+    what was never timed there only cells' own best are added.
+    """
+    best, near = Counter[str](), Counter[str]()
+    mine = [one for one in outcomes if one.functional == str(functional)]
+    for product in sorted({one.product for one in mine}):
+        for medians in latest_medians(one for one in mine if one.product == product).values():
+            current = [one for one in medians if (spec := spec_of(functional, one.config)) and spec.name == one.image]
+            if not current:
+                continue
+            best[current[0].config] += 1
+            least = current[0].median_us or 0.0
+            near.update(one.config for one in current if (one.median_us or 0.0) <= WITHIN * least)
+    order = sorted(near, key=lambda config: (not best[config], -best[config], -near[config], config))
+    specs = [ImageSpec.parse(functional, config) for config in order]
+    if any(spec.name in saves for spec in specs):
+        known = [spec for spec in specs if saves.get(spec.name, 0.0) >= WORTH_TIMING]
+        new = [spec for spec in specs if spec.name not in saves and best[spec.config]]
+        specs = sorted(known, key=lambda spec: -saves[spec.name]) + new
+    return specs[:MOST_IMAGES]
+
+
+def sequences(
+    operator: Operator,
+    functional: Functional,
+    sizes: Mapping[str, int],
+    lists: Mapping[tuple[str, str], Sequence[ImageSpec]],
+    multiprocessors: int,
+) -> list[Found]:
+    """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
+    one at least: where kernels follow each other, one of them varies while the others have their first. A backend with
+    a kernel that has none, or refuses the call, is left out.
+    """
+    found = []
+    for backend in operator.backends:
+        own = [kernel.like(functional, sizes) for kernel in backend.kernels]
+        candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
+        if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):
+            continue
+        first = tuple(specs[0] for specs in candidates)
+        found.append((backend.name, first))
+        for place, specs in enumerate(candidates):
+            found += [(backend.name, (*first[:place], spec, *first[place + 1 :])) for spec in specs[1:]]
+    return found

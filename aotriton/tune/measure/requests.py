@@ -1,0 +1,142 @@
+"""What a process that owns a GPU is asked for, what it answers, and what its launcher does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from aotriton.codegen.compile import CompiledImage
+from aotriton.rules.family import kernel as description
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, parse_functional
+from aotriton.rules.rows import SequenceTiming
+from aotriton.tune.measure.clock import Sample
+from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.problems import Problem, Shape
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a session records of its GPU. ``name`` is the product's, ``memory`` in bytes, ``power_limit`` in watts."""
+
+    arch: str
+    name: str
+    driver: str
+    torch: str
+    multiprocessors: int
+    uuid: str | None = None
+    memory: int | None = None
+    power_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How the GPU was when a batch of timings was taken: MHz and °C; None where it does not tell."""
+
+    sm_clock: int | None = None
+    temperature: int | None = None
+
+
+UNTOLD = Conditions()
+
+
+@dataclass(frozen=True)
+class Request:
+    """An image to launch. ``metadata`` is the image store's json, ``path`` the binary."""
+
+    name: str
+    kernel: str
+    config: str
+    path: Path
+    metadata: dict[str, Any]
+    psels: dict[str, int]
+
+
+def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
+    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a candidate; ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
+
+    status: str
+    samples: Sequence[float]
+    check: Check
+    conditions: Conditions = UNTOLD
+
+
+@dataclass(frozen=True)
+class Race:
+    """Microseconds by image name, taken side by side."""
+
+    samples: dict[str, list[float]]
+    conditions: Conditions = UNTOLD
+
+
+@dataclass(frozen=True)
+class LaunchSequence:
+    """A backend with an image for each of its kernels, in launch order."""
+
+    backend: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A shape of a lead functional, and the sequences to be timed on it."""
+
+    functional: Functional
+    shape: Shape
+    sequences: tuple[LaunchSequence, ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
+        kernel = self.functional.kernel.name
+        return _again, (kernel, self.functional.arch, str(self.functional), self.shape, self.sequences)
+
+
+def _again(kernel: str, arch: str, functional: str, shape: Shape, sequences: tuple[LaunchSequence, ...]) -> Draw:
+    return Draw(parse_functional(description(kernel), arch, functional), shape, sequences)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Launch sequences on one shape."""
+
+    timings: Sequence[SequenceTiming]
+    conditions: Conditions = UNTOLD
+
+
+class Launcher(Protocol):
+    """What the child does with its GPU. Exceptions are the candidate's fault, unless ``healthy`` says no afterwards."""
+
+    def device(self) -> Device: ...
+
+    def prepare(self, problem: Problem) -> None:
+        """Makes inputs and reference, in place of the last problem's."""
+
+    def open(self, request: Request) -> Any:
+        """Loads an image."""
+
+    def check(self, opened: Any) -> Check:
+        """Launches once and compares; this is the warm-up too."""
+
+    def intact(self) -> bool:
+        """Whether the inputs are what ``prepare`` made: a candidate may have written over them."""
+
+    def round(self, opened: Sequence[Any]) -> Sequence[Sample]:
+        """Microseconds of one launch of each, in this order; None where the sample does not count."""
+
+    def conditions(self) -> Conditions:
+        """How the GPU is now."""
+
+    def close(self, opened: Any) -> None: ...
+
+    def sequences(self, draw: Draw) -> Timed:
+        """Times launch sequences; afterwards no problem is prepared."""
+
+    def healthy(self) -> bool:
+        """Whether the GPU still does what it is told."""
