@@ -69,8 +69,8 @@ def test_a_build_that_lacks_winners_names_a_command_of_its_own_tree(prefix: Path
 def test_without_a_gpu_what_serves_the_arch_is_offered() -> None:
     """The static model where it describes the arch, and nowhere else."""
     for options, offered in ((GFX942, True), (("--family", "gemm", "--arch", "sm_90"), False), ((), False)):
-        hidden = "import sys; sys.argv[0] = 'tune.py'; from aotriton.tune import tune; tune.visible_gpus = lambda: []; "
-        hidden += "tune._gpus_here = lambda run: []; sys.exit(tune.main(prog='tune.py'))"
+        hidden = "import sys; sys.argv[0] = 'tune.py'; from aotriton.tune.cli import gpus, main; "
+        hidden += "gpus.visible_gpus = lambda: []; sys.exit(main.main(prog='tune.py'))"
         done = run(sys.executable, "-c", hidden, *options, "--database", os.devnull + ".none", cwd=ROOT, path=ROOT)
         assert done.returncode == 2, done.stderr
         assert "no GPU here" in done.stderr

@@ -14,8 +14,8 @@ import pytest
 from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS
-from aotriton.tune import tune as program
 from aotriton.tune import tune_flash
+from aotriton.tune.cli import invocation
 from aotriton.tune.measure.launcher import visible_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +78,7 @@ def test_without_a_gpu_it_says_so_at_once(tmp_path: Path) -> None:
 
 def test_another_triton_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Images of another compiler are never measured: the row would lie."""
-    monkeypatch.setattr(program, "TRITON_VERSION", "1.2.3")
+    monkeypatch.setattr(invocation, "TRITON_VERSION", "1.2.3")
     assert tune_flash.main(["--compile-only"]) == 2
     assert "1.2.3" in capsys.readouterr().err
 

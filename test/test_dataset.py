@@ -21,8 +21,8 @@ from aotriton.rules.database import (
     TuningDatabaseError,
     Winner,
 )
+from aotriton.tune.cli.main import main
 from aotriton.tune.dataset.tables import export, take_in
-from aotriton.tune.tune import main
 
 PLACE = ("sm_90", "scale_rows", "T=bf16", "rows=64")
 TABLES = (

@@ -25,7 +25,8 @@ from aotriton.codegen import pool
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
-from aotriton.tune import tune as program
+from aotriton.tune.cli import run as running
+from aotriton.tune.cli.main import main
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.winners.campaign import campaigns, decidable
@@ -329,11 +330,11 @@ def test_the_program_ends_with_status_1(
 ) -> None:
     """A GPU that dies after two candidates: the message, and no measured winner."""
     orders.update(counters=str(tmp_path), lost=[2, 10**9])
-    monkeypatch.setattr(program, "COMPILER", "standin_compiler:StandinCompiler")
-    monkeypatch.setattr(program, "PAUSES", (0, 0))
+    monkeypatch.setattr(running, "COMPILER", "standin_compiler:StandinCompiler")
+    monkeypatch.setattr(running, "PAUSES", (0, 0))
     database = ("--database", str(tmp_path / "tuning.sqlite3"), "--launcher", LAUNCHER)
     what = ("--kernel", "attn_fwd", "--head-dim", "64", "--no-causal", "--seqlen-q", "512", "--waves", "8")
-    assert program.main([*database, *what, "--again"]) == 1
+    assert main([*database, *what, "--again"]) == 1
     assert "tune: GPU 0 is lost" in capsys.readouterr().err
     outcomes, winners = known(tmp_path)
     assert sum(outcome.status == "ok" for outcome in outcomes) == 2

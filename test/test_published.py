@@ -19,8 +19,8 @@ from aotriton.rules.family import family
 from aotriton.rules.flash.backward import ATTN_BWD_DQ
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Functional
+from aotriton.tune.cli.main import main
 from aotriton.tune.dataset.published import Imported, put, read
-from aotriton.tune.tune import main
 
 FLASH = family("flash")
 ROW: dict[str, object] = {
@@ -250,4 +250,4 @@ def test_the_command_tells_what_became_of_each_row(
     assert capsys.readouterr().out.endswith("2 winners, of which 2 were written\n")
     with pytest.raises(SystemExit):
         main(["--over-predicted"])
-    assert "--over-predicted is for --import" in capsys.readouterr().err
+    assert "unrecognized arguments: --over-predicted" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from aotriton.rules.database import Measurement, Outcome, TuningDatabase, Winner
 from aotriton.rules.gemm.operator import GEMM, OPERATOR
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription
+from aotriton.tune.cli.main import main
 from aotriton.tune.dataset.report import changed, curves, report
-from aotriton.tune.tune import main
 
 PRODUCT = "NVIDIA H200"
 FUNCTIONAL = GEMM.functional("sm_90", T="bf16", TRANS_A=False, TRANS_B=True, ADDRESSING="descriptor")

@@ -10,8 +10,9 @@ from test_session import LAUNCHER, orders, own_store, run, small
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import TuningDatabase
-from aotriton.tune import tune as program
+from aotriton.tune.cli import run as running
 from aotriton.tune.cli.budget import Budget, budget
+from aotriton.tune.cli.main import main
 from aotriton.tune.coordinator.knowledge import search_space
 from aotriton.tune.dataset.finalists import LIST, read_finalists
 from aotriton.tune.problem.candidates import space
@@ -78,8 +79,8 @@ def test_finalists_are_raced_elsewhere(
     """``--top`` writes the best with their images; another machine, without a compiler, measures those alone, and
     decides.
     """
-    monkeypatch.setattr(program, "COMPILER", "standin_compiler:StandinCompiler")
-    monkeypatch.setattr(program, "PAUSES", (0, 0))
+    monkeypatch.setattr(running, "COMPILER", "standin_compiler:StandinCompiler")
+    monkeypatch.setattr(running, "PAUSES", (0, 0))
     what = [
         "--kernel",
         "attn_fwd",
@@ -95,12 +96,12 @@ def test_finalists_are_raced_elsewhere(
     ]
     what += ["--launcher", LAUNCHER]
     here = tmp_path / "here.sqlite3"
-    assert program.main([*what, "--database", str(here), "--top", "3"]) == 0
+    assert main([*what, "--database", str(here), "--top", "3"]) == 0
     written = tmp_path / "here.finalists.zip"
     monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(program, "COMPILER", "no_such_module:Compiler")
+    monkeypatch.setattr(running, "COMPILER", "no_such_module:Compiler")
     there = tmp_path / "there.sqlite3"
-    assert program.main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER]) == 0
+    assert main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER]) == 0
     with TuningDatabase(here, readonly=True) as first, TuningDatabase(there, readonly=True) as second:
         best = sorted(
             (o.median_us or 0.0, o.image) for o in first.outcomes() if o.status == "ok" and o.phase == "sweep"

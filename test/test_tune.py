@@ -15,8 +15,9 @@ from toy_database import FOLDER
 
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
+from aotriton.tune.cli.invocation import Invocation
+from aotriton.tune.cli.options import common
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.tune import Run, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -103,7 +104,7 @@ def test_options_follow_from_the_descriptions(name: str) -> None:
     has each size that a wish may fix.
     """
     of = family(name)
-    actions = {action.dest: action for action in parser(of)._actions}
+    actions = {action.dest: action for action in common(of)._actions}
     for kernel in of.kernels:
         assert kernel.name in actions["kernel"].choices  # type: ignore[operator]
         for choice in kernel.choices:
@@ -332,6 +333,5 @@ def test_two_databases_become_one(project: Project) -> None:
 def test_a_kernel_stands_for_its_operator_on_random_shapes(kernels: list[str], operators: list[str]) -> None:
     """Whole operators are timed there: those that have one of the kernels that were asked for."""
     flash = family("flash")
-    made = parser(flash)
-    run = Run(flash, made, made.parse_args(["--sample", "1", *(["--kernel", *kernels] if kernels else [])]))
-    assert [one.name for one in run.operators] == operators
+    options = common(flash).parse_args(["--kernel", *kernels] if kernels else [])
+    assert [one.name for one in Invocation(flash, common(flash), options, 0.0).operators] == operators

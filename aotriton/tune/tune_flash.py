@@ -16,12 +16,12 @@ if __name__ == "__main__":
 
     must_have("tune", "sqlite_utils", "sqlite-utils")
 
-from aotriton.tune import tune
+from aotriton.tune.cli import main as cli
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit status, as ``tune.main``."""
-    return tune.main(arguments, "flash", "tune_flash.py")
+    """The program; returns its exit status."""
+    return cli.main(arguments, "flash", "tune_flash.py")
 
 
 if __name__ == "__main__":

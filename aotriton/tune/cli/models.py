@@ -1,0 +1,84 @@
+"""Cost models: random shapes timed on this machine's GPUs, models fitted to timings, or to a static model."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aotriton.codegen.compile import ImageStore, compile_images
+from aotriton.rules.arch import ARCHS, STATIC
+from aotriton.rules.database import TuningDatabase
+from aotriton.tune.cli.gpus import gpus_of
+from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.sample import Sampling, sample
+from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
+from aotriton.tune.workers.cores import launch_cores
+from aotriton.tune.workers.gpu_worker import GpuWorker
+
+
+def sample_shapes(call: Invocation) -> int:
+    options = call.options
+    if options.scheduler:
+        call.parser.error("--sample times on this machine's GPUs: run it there, without --scheduler")
+    make_folder(options.database)
+    require_triton()
+    gpus = gpus_of(call)
+    with TuningDatabase(options.database) as database:  # its faults are told before anything is started
+        checksums = database.checksums()  # all timings of an image are of one binary
+    deadline = call.began + (options.time_budget or float("inf"))
+    workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
+    try:
+        device = workers[0].device()
+        leads = [one.lead for one in call.operators]
+        asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if call.wish.has(one)}
+        sampling = Sampling(
+            options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
+            options.sample, options.seed, deadline, call.spelled,
+        )  # fmt: skip
+        timed = sample(sampling, call.operators, device, workers, Progress(deadline), asked)
+        print(f"{timed} shapes were timed")
+        with TuningDatabase(options.database) as database:
+            _fit_and_compile(call, database, device.arch)
+    finally:
+        for worker in workers:
+            worker.close()
+    return 0
+
+
+def fit(call: Invocation) -> int:
+    make_folder(call.options.database)
+    require_triton()
+    arch = call.arch_without_gpu(ARCHS[0].arch)
+    with TuningDatabase(call.options.database) as database:
+        _fit_and_compile(call, database, arch)
+    return 0
+
+
+def predict_all(call: Invocation) -> int:
+    from aotriton.tune.costmodel.predict import predict
+
+    make_folder(call.options.database)
+    require_triton()
+    arch = call.arch_without_gpu(STATIC[0])
+    with TuningDatabase(call.options.database) as database:
+        operators, store = call.family.operators, ImageStore()
+        predict(database, call.kernels, call.functionals(arch), store, call.options.jobs, operators)
+        compiler = partial(compile_images, checksums=database.checksums())
+        compile_shipped(database, operators, arch, compiler, store, call.options.jobs)
+    return 0
+
+
+def _fit_and_compile(call: Invocation, database: TuningDatabase, arch: str) -> None:
+    operators = call.family.operators
+    compiler = partial(compile_images, checksums=database.checksums())
+    compiled, unfit, refused = 0, set[str](), {""}
+    while refused:
+        errors = fit_models(database, operators, arch, unfit)
+        new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), call.options.jobs)
+        compiled += new
+        unfit |= refused
+    for (operator, product), error in errors.items():
+        print(f"{operator} on {product}: predicted times are off by {error:.1%} (median)")
+    print(f"{compiled} images that ship for other types or layouts were compiled")
+    for name in sorted(unfit):
+        print(f"{name} has no model: its products wait for each other, so it cannot ship")

@@ -1,0 +1,121 @@
+"""A tuning run: problems measured on GPUs, here or on a cluster, and what came of it as lines for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from aotriton.codegen.compile import ImageStore
+from aotriton.rules.arch import arch_spec
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.programs import in_source_tree, tuner
+from aotriton.tune.cli.budget import Budget, budget
+from aotriton.tune.cli.gpus import gpus_of
+from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
+from aotriton.tune.coordinator.cluster import Cluster, new_setting
+from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
+from aotriton.tune.dataset.finalists import read_finalists, write_finalists
+from aotriton.tune.dataset.summary import Before, summary
+from aotriton.tune.measure.requests import Device
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.search import BUDGETS, DEFAULT
+from aotriton.tune.search.mind import Minds
+from aotriton.tune.winners.settle import settle
+from aotriton.tune.workers.incident import PAUSES
+from aotriton.tune.workers.jobs import store_token
+
+COMPILER = "aotriton.codegen.compile:WarmCompiler"
+
+
+def run(call: Invocation) -> int:
+    options = call.options
+    limit = _budget(call)
+    make_folder(options.database)
+    if not options.scheduler:
+        require_triton()  # else it is the workers' matter
+    gpus = [] if options.scheduler else gpus_of(call)
+    with TuningDatabase(options.database):
+        pass  # its faults are told before anything is started
+    progress, store = Progress(call.began + (options.time_budget or float("inf"))), ImageStore()
+    families = () if call.family.in_tree else (call.family.place,)
+    setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, families)
+    # The processes of strategies start while the cluster does.
+    with (
+        closing(minds_of(_strategy(call))) as minds,
+        closing(Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)) as cluster,
+    ):
+        if cluster.dashboard:
+            progress.note(f"Dask shows its work at {cluster.dashboard}")
+        device = cluster.first_gpu()
+        _check_arch(options.arch, device)
+        many = f"{len(gpus)} x " if gpus else ""
+        progress.note(f"{many}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
+        only = read_finalists(options.finalists, store) if options.finalists else {}
+        problems = list(only) or call.problems(device.arch, device.multiprocessors)
+        plan = Plan(
+            options.database, store, device, options.again, _deadline(call, limit), limit.gpu_seconds or float("inf"),
+            call.spelled, _strategy(call), options.seed, limit.trials, only, began=call.began,
+        )  # fmt: skip
+        _tune(call, plan, problems, cluster, progress, minds)
+    return 0
+
+
+def _tune(
+    call: Invocation, plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds
+) -> None:
+    """Tunes, and prints what came of it, also where that was cut off."""
+    options, product = call.options, plan.product
+    with TuningDatabase(options.database) as database:
+        before = Before.of(database, plan.device.arch, product)
+    left = None
+    try:
+        left = tune(plan, problems, cluster, progress, minds)
+    finally:
+        with TuningDatabase(options.database) as database:
+            if left is not None and not plan.only:
+                functionals = [one.functional for one in problems]
+                settle(database, functionals, plan.store, options.jobs, cluster.compile_images)
+            print("\n".join(summary(database, before, left, _following(call))))
+            if options.top:
+                path = options.database.with_suffix(".finalists.zip")
+                count = write_finalists(path, database, problems, product, plan.store, options.top)
+                print(f"finalists: {count} with their images in {path}; --finalists races them on another machine")
+
+
+def _strategy(call: Invocation) -> str:
+    """How candidates are chosen: all of them, unless something is said of a search or of finalists."""
+    options = call.options
+    if options.finalists:
+        return FINALISTS
+    return str(options.strategy or (DEFAULT if options.budget or options.effort else EXHAUSTIVE))
+
+
+def _budget(call: Invocation) -> Budget:
+    """What is given, else the effort's; exits with an error where it is none."""
+    options = call.options
+    if not options.budget:
+        return Budget(trials=BUDGETS[options.effort or "full"].get(_strategy(call)))
+    try:
+        return budget(options.budget, options.price)
+    except ValueError as error:
+        call.parser.error(str(error))
+
+
+def _deadline(call: Invocation, limit: Budget) -> float:
+    """When no further problem is begun, on time.monotonic's clock."""
+    return call.began + min(call.options.time_budget or float("inf"), limit.seconds or float("inf"))
+
+
+def _check_arch(arch: str | None, device: Device) -> None:
+    """CannotBegin where another arch was asked for than the GPU's."""
+    if arch and arch != device.arch:
+        elsewhere = "--compile-only or --predict" if arch_spec(arch).vendor == "hip" else "--compile-only"
+        raise CannotBegin(f"--arch {arch}, but the GPU is {device.arch}: here {elsewhere} works for {arch}")
+
+
+def _following(call: Invocation) -> str:
+    """What to do once all cells are measured."""
+    if any(kernel.work is not None for kernel in call.kernels):
+        return f"{tuner()} --family {call.family.place} --sample 150 times random shapes, by which a build chooses"
+    return "build the library: cmake --workflow --preset default" if in_source_tree() else "the next build has it"

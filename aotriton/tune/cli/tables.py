@@ -1,0 +1,71 @@
+"""The database for others and from others: tables exported and imported, AOTriton's winners, and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aotriton.codegen.compile import ImageStore
+from aotriton.rules.arch import ARCHS
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.family import families
+from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.dataset.tables import export, take_in
+from aotriton.tune.problem.error import TuningError
+
+
+def write_report(call: Invocation) -> int:
+    """Of all families that share the database."""
+    from aotriton.tune.dataset.report import report
+
+    options = call.options
+    sharing = [one for one in families() if one.in_tree] if call.family.in_tree else [call.family]
+    operators = [operator for one in sharing for operator in one.operators]
+    try:
+        report(options.database, operators, options.report, options.since)
+    except OSError as error:
+        raise TuningError(f"{options.report}: {error.strerror or error}") from error
+    print(f"{options.report} is written: open it in a browser")
+    return 0
+
+
+def export_tables(call: Invocation) -> int:
+    out = call.options.export
+    try:
+        written = export(call.options.database, out)
+    except OSError as error:
+        raise TuningError(f"{out}: {error.strerror or error}") from error
+    print(f"{out}: {', '.join(f'{rows} rows of {table}' for table, rows in written.items())}")
+    return 0
+
+
+def import_tables(call: Invocation) -> int:
+    """Of what ``export`` wrote, or winners where the path is a database that AOTriton publishes."""
+    make_folder(call.options.database)
+    if _is_sqlite(call.options.take_in):
+        return _import_published(call)
+    with TuningDatabase(call.options.database) as database:
+        taken = take_in(call.options.take_in, database)
+    print(f"{taken} timings were new; --decide chooses winners anew with them, --fit fits cost models anew")
+    return 0
+
+
+def _is_sqlite(path: Path) -> bool:
+    return path.is_file() and path.open("rb").read(16) == b"SQLite format 3\0"
+
+
+def _import_published(call: Invocation) -> int:
+    """Of the functionals that were asked for, on all archs."""
+    from aotriton.tune.dataset import published
+
+    require_triton()
+    options = call.options
+    archs = [options.arch] if options.arch else [row.arch for row in ARCHS]
+    found = published.read(options.take_in, call.family, [one for arch in archs for one in call.functionals(arch)])
+    over = ("predicted",) if options.over_predicted else ()
+    with TuningDatabase(options.database) as database:
+        written = published.put(database, found, ImageStore(), options.jobs, over)
+    for what, counts in (("rows", found.left), ("winners", found.dropped)):
+        for reason, count in counts.most_common():
+            print(f"left {count} {what}: {reason}")
+    print(f"{found.rows} rows can be said in our words: {len(found.winners)} winners, of which {written} were written")
+    return 0
