@@ -152,7 +152,7 @@ def test_the_table_sees_violations() -> None:
 
 # The rooms of tune/ by floor. A module imports from its own room and from floors below; rooms of one floor do not know
 # each other.
-FLOORS = (
+TUNE_FLOORS = (
     {"tune", "tune_flash", "serve"},  # the commands
     {"cli"},
     {"coordinator"},
@@ -165,7 +165,7 @@ FLOORS = (
 
 def climbing(room: str, imported: Iterable[str]) -> list[str]:
     """The modules of ``imported`` that a module of a room of tune/ may not import: those of its floor and above."""
-    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    floor = {name: number for number, names in enumerate(TUNE_FLOORS) for name in names}
     rooms = {name: name.split(".")[2] for name in imported if name.startswith("aotriton.tune.")}
     return [name for name, other in rooms.items() if other != room and floor[other] <= floor[room]]
 
@@ -179,10 +179,10 @@ def test_rooms_import_from_floors_below(path: Path) -> None:
 
 
 def test_every_room_has_a_floor_and_says_what_it_is() -> None:
-    """Each module and folder of tune/ has one place in FLOORS, and each folder a docstring of its own."""
+    """Each module and folder of tune/ has one place in TUNE_FLOORS, and each folder a docstring of its own."""
     names = [path for path in (PACKAGE / "tune").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
     rooms = [path for path in names if path.stem != "__init__"]
-    assert sorted(path.stem for path in rooms) == sorted(name for floor in FLOORS for name in floor)
+    assert sorted(path.stem for path in rooms) == sorted(name for floor in TUNE_FLOORS for name in floor)
     for folder in (path for path in rooms if path.is_dir()):
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
