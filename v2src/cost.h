@@ -1,4 +1,4 @@
-// What a call costs on an image: the terms of rules/work.py, and the sum of them with the image's own coefficients.
+// What a call costs on an image: the sum of the terms of rules/work.py with the image's own coefficients.
 #pragma once
 
 #include <cstddef>

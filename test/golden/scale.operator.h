@@ -12,6 +12,7 @@ namespace scale_call {
 enum : size_t {x, w, bias, y};
 enum : size_t {batch, heads, rows, width, taps, splits};
 enum : size_t {factor, times};
+inline constexpr int64_t kMost_width = 64;
 }  // namespace scale_call
 
 }  // namespace aotriton::v2::inline abi1::toy
