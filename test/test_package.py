@@ -66,7 +66,7 @@ def test_the_sdist_has_each_file_once(tmp_path: Path) -> None:
         assert (tree / name).is_symlink()
         assert (tree / name).resolve() == tree / "aotriton" / name
         assert (tree / name / "__init__.py").is_file()
-    for name in ("LICENSE", "README.md", "CMakeLists.txt", "rules/tuning_database.sqlite3", "v2src/run.cc"):
+    for name in ("LICENSE", "README.md", "CMakeLists.txt", "rules/tuning_database.sqlite3", "v2src/launch/run.cc"):
         assert (tree / name).is_file(), name
     assert not (tree / "build").exists()
 

@@ -9,7 +9,7 @@ from aotriton.rules.formula import Real, Symbol, variable
 from aotriton.rules.work import FORMS, TERMS, OfCall, OfTile, formulas
 
 BINARY = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<"}
-CALLS = {"minimum": "std::min", "maximum": "std::max"}  # up() and down() are those of v2src/rounding.h
+CALLS = {"minimum": "std::min", "maximum": "std::max"}  # up() and down() are those of v2src/program/rounding.h
 
 
 @dataclass(frozen=True)

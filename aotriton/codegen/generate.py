@@ -203,7 +203,7 @@ def _packs(
 
 
 def certificate_rows(certificates: Sequence[Certificate], products: Sequence[Product]) -> list[dict[str, float]]:
-    """The certificates on these products as numbers, as ``Certificate`` of v2src/image.h has them."""
+    """The certificates on these products as numbers, as ``Certificate`` of v2src/program/image.h has them."""
     numbers = {product.name: number for number, product in enumerate(products)}
     return [
         {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "cost.h"
-#include "rounding.h"
+#include "program/cost.h"
+#include "program/rounding.h"
 
 namespace aotriton::v2::inline abi1 {
 

@@ -1,8 +1,8 @@
 // attn_fwd: from its parameters to operands, and what it asks of them.
 #include "attn_fwd.operator.h"
-#include "c_operator.h"
 #include "flash/checks.h"
 #include "flash/features.h"
+#include "launch/c_operator.h"
 
 namespace aotriton::v2::inline abi1::flash {
 

@@ -3,7 +3,7 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace aotriton::v2::inline abi1::flash {
 

@@ -1,7 +1,7 @@
 // The checks that forward and backward share: what attention asks beyond tensors that fit together.
 #pragma once
 
-#include "call.h"
+#include "call/call.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
