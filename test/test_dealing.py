@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
-from aotriton.tritonsrc.flash import attn_bwd_hopper_pair as kernel
-from aotriton.tritonsrc.flash import hopper_forward
+from aotriton.tritonsrc.flash.kernels import attn_bwd_hopper_pair as kernel
+from aotriton.tritonsrc.flash.lib import hopper_forward
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, key heads, keys

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_SHARES
-from aotriton.tritonsrc.flash import attn_bwd_hopper_shares as kernel
+from aotriton.tritonsrc.flash.kernels import attn_bwd_hopper_shares as kernel
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, query heads, key heads, queries, keys
