@@ -16,7 +16,7 @@ A consumer has 64 rows of dQ and 64 columns, or all where there are fewer. dSᵀ
 and each computes half of it: rows where BLOCK_M is 128, columns where BLOCK_DMODEL is. Where neither is, there is but
 one piece: each consumer computes it from its own keys, they do not meet, and the adder adds both.
 
-A piece of dQ has the order of accumulators in shared memory and in DQSum, which dq_order describes: a thread stores 16
+A piece of dQ has the order of accumulators in shared memory and in DQSum, which dq_layout describes: a thread stores 16
 bytes at a time, a warp's lie together, without bank conflicts, and the adder adds a piece with one message.
 
 dS has two slots, so that one meeting is enough: who comes to the next has read the last. Products begin from zero: what

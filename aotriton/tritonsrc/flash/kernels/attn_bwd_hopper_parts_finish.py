@@ -3,23 +3,10 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.dq_order import load_dq
-from aotriton.tritonsrc.flash.lib.tile import load_tile, store_tile
-
-
-@triton.jit
-def convert(
-    sums, result, scale, batch, head, row, stride_b, stride_h, stride_s, num_heads, seqlen, head_dim,
-    BLOCK_M: tl.constexpr, BLOCK_DMODEL: tl.constexpr,
-):  # fmt: skip
-    """BLOCK_M rows of a head of contiguous [batch, num_heads, seqlen, head_dim] `sums` to `result`, from `row` on."""
-    origin = sums + (batch * num_heads + head).to(tl.int64) * seqlen * head_dim
-    stride = head_dim.to(tl.int64)
-    summed = load_tile(origin, 0, 0, row, 0, 0, stride, seqlen, head_dim, BLOCK_M, BLOCK_DMODEL, "general")
-    store_tile(
-        result, summed * scale, batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim,
-        BLOCK_M, BLOCK_DMODEL, "general",
-    )  # fmt: skip
+from aotriton.tritonsrc.flash.lib.dq_layout import load_dq
+from aotriton.tritonsrc.flash.lib.scheduler import tile_at, tile_of_two
+from aotriton.tritonsrc.flash.lib.sums import convert_sums
+from aotriton.tritonsrc.flash.lib.tile import Heads, store_tile
 
 
 @triton.jit
@@ -53,27 +40,18 @@ def attn_bwd_hopper_parts_finish(
 
     DQSum has tiles of `dq_width` columns.
     """
+    all_dq = Heads(DQ, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim)
+    all_dk = Heads(DK, stride_dk_b, stride_dk_h, stride_dk_s, max_seqlen_k, head_dim)
+    all_dv = Heads(DV, stride_dv_b, stride_dv_h, stride_dv_s, max_seqlen_k, head_dim)
     tiles_q, tiles_k = tl.cdiv(max_seqlen_q, BLOCK_M), tl.cdiv(max_seqlen_k, BLOCK_M)
-    each = tiles_q * num_heads_q + tiles_k * num_heads_k
-    batch = tl.program_id(0) // each
-    tile = tl.program_id(0) - batch * each
-    if tile < tiles_q * num_heads_q:
-        head = tile // tiles_q
-        row = (tile - head * tiles_q) * BLOCK_M
+    batch, work = tile_of_two(tiles_q, num_heads_q, tiles_k, num_heads_k)
+    if work < tiles_q * num_heads_q:
+        tile, head = tile_at(work, tiles_q)
+        row = tile * BLOCK_M
         dq = load_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
-        store_tile(
-            DQ, dq * sm_scale, batch, head, row, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim,
-            BLOCK_M, BLOCK_DMODEL, "general",
-        )  # fmt: skip
+        store_tile(all_dq, dq * sm_scale, batch, head, row, BLOCK_M, BLOCK_DMODEL, "general")
     else:
-        tile -= tiles_q * num_heads_q
-        head = tile // tiles_k
-        row = (tile - head * tiles_k) * BLOCK_M
-        convert(
-            DKSum, DK, sm_scale, batch, head, row, stride_dk_b, stride_dk_h, stride_dk_s, num_heads_k, max_seqlen_k,
-            head_dim, BLOCK_M, BLOCK_DMODEL,
-        )  # fmt: skip
-        convert(
-            DVSum, DV, 1.0, batch, head, row, stride_dv_b, stride_dv_h, stride_dv_s, num_heads_k, max_seqlen_k,
-            head_dim, BLOCK_M, BLOCK_DMODEL,
-        )  # fmt: skip
+        tile, head = tile_at(work - tiles_q * num_heads_q, tiles_k)
+        row = tile * BLOCK_M
+        convert_sums(DKSum, all_dk, sm_scale, batch, head, row, num_heads_k, BLOCK_M, BLOCK_DMODEL)
+        convert_sums(DVSum, all_dv, 1.0, batch, head, row, num_heads_k, BLOCK_M, BLOCK_DMODEL)

@@ -6,8 +6,9 @@ The portions of a tile are added in their order, so that DK and DV are the same 
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.dq_order import load_dq
-from aotriton.tritonsrc.flash.lib.tile import store_tile
+from aotriton.tritonsrc.flash.lib.dq_layout import load_dq
+from aotriton.tritonsrc.flash.lib.scheduler import tile_at
+from aotriton.tritonsrc.flash.lib.tile import Heads, store_tile
 
 ROWS = tl.constexpr(16)  # of a tile of 128 keys, for each program
 
@@ -76,18 +77,18 @@ def attn_bwd_hopper_shares_finish(
 
     DQSum has tiles of `dq_width` columns, Split and SplitOf have `splits` places.
     """
+    all_dq = Heads(DQ, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim)
+    all_dk = Heads(DK, stride_dk_b, stride_dk_h, stride_dk_s, max_seqlen_k, head_dim)
+    all_dv = Heads(DV, stride_dv_b, stride_dv_h, stride_dv_s, max_seqlen_k, head_dim)
     program = tl.program_id(0)
     if program >= splits * 8:
         program -= splits * 8
-        head = program // tl.cdiv(max_seqlen_q, BLOCK_M)
-        row = (program - head * tl.cdiv(max_seqlen_q, BLOCK_M)) * BLOCK_M
+        tile, head = tile_at(program, tl.cdiv(max_seqlen_q, BLOCK_M))
+        row = tile * BLOCK_M
         batch = head // num_heads_q
         head -= batch * num_heads_q
         dq = load_dq(DQSum, batch, head, row, num_heads_q, max_seqlen_q, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
-        store_tile(
-            DQ, dq * sm_scale, batch, head, row, stride_dq_b, stride_dq_h, stride_dq_s, max_seqlen_q, head_dim,
-            BLOCK_M, BLOCK_DMODEL, "general",
-        )  # fmt: skip
+        store_tile(all_dq, dq * sm_scale, batch, head, row, BLOCK_M, BLOCK_DMODEL, "general")
     else:
         tiles_of = SplitOf.to(tl.pointer_type(tl.int32), bitcast=True)
         place = program // (128 // ROWS)
@@ -101,11 +102,7 @@ def attn_bwd_hopper_shares_finish(
             key = (tile - head * tiles) * 128 + row
             batch = head // num_heads_k
             head -= batch * num_heads_k
-            store_tile(
-                DV, _sum(Split, place, more, 0, row, BLOCK_DMODEL), batch, head, key, stride_dv_b, stride_dv_h,
-                stride_dv_s, max_seqlen_k, head_dim, ROWS, BLOCK_DMODEL, "general",
-            )  # fmt: skip
-            store_tile(
-                DK, _sum(Split, place, more, 2, row, BLOCK_DMODEL), batch, head, key, stride_dk_b, stride_dk_h,
-                stride_dk_s, max_seqlen_k, head_dim, ROWS, BLOCK_DMODEL, "general",
-            )  # fmt: skip
+            dv = _sum(Split, place, more, 0, row, BLOCK_DMODEL)
+            store_tile(all_dv, dv, batch, head, key, ROWS, BLOCK_DMODEL, "general")
+            dk = _sum(Split, place, more, 2, row, BLOCK_DMODEL)
+            store_tile(all_dk, dk, batch, head, key, ROWS, BLOCK_DMODEL, "general")

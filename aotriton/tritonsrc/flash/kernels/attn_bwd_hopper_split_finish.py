@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_parts_finish import convert
-from aotriton.tritonsrc.flash.lib.tile import place
+from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
+from aotriton.tritonsrc.flash.lib.sums import convert_sums
+from aotriton.tritonsrc.flash.lib.tile import Heads
 
 
 @triton.jit
@@ -27,13 +28,9 @@ def attn_bwd_hopper_split_finish(
     BLOCK_DMODEL: tl.constexpr,
 ):
     """Grid (cdiv(max_seqlen_k, BLOCK_M) * num_heads_k * batch)."""
-    tile, head, batch = place(tl.cdiv(max_seqlen_k, BLOCK_M), num_heads_k)
+    all_dk = Heads(DK, stride_dk_b, stride_dk_h, stride_dk_s, max_seqlen_k, head_dim)
+    all_dv = Heads(DV, stride_dv_b, stride_dv_h, stride_dv_s, max_seqlen_k, head_dim)
+    tile, head, batch = tile_of_program(tl.cdiv(max_seqlen_k, BLOCK_M), num_heads_k)
     row = tile * BLOCK_M
-    convert(
-        DKSum, DK, sm_scale, batch, head, row, stride_dk_b, stride_dk_h, stride_dk_s, num_heads_k, max_seqlen_k,
-        head_dim, BLOCK_M, BLOCK_DMODEL,
-    )  # fmt: skip
-    convert(
-        DVSum, DV, 1.0, batch, head, row, stride_dv_b, stride_dv_h, stride_dv_s, num_heads_k, max_seqlen_k,
-        head_dim, BLOCK_M, BLOCK_DMODEL,
-    )  # fmt: skip
+    convert_sums(DKSum, all_dk, sm_scale, batch, head, row, num_heads_k, BLOCK_M, BLOCK_DMODEL)
+    convert_sums(DVSum, all_dv, 1.0, batch, head, row, num_heads_k, BLOCK_M, BLOCK_DMODEL)

@@ -5,8 +5,10 @@ sums.
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_parts_prepare import clear
 from aotriton.tritonsrc.flash.lib.delta import store_delta
+from aotriton.tritonsrc.flash.lib.scheduler import tile_at, tile_of_two
+from aotriton.tritonsrc.flash.lib.sums import clear_sums
+from aotriton.tritonsrc.flash.lib.tile import Heads
 
 
 @triton.jit
@@ -35,21 +37,16 @@ def attn_bwd_hopper_split_prepare(
     Delta is contiguous [batch, num_heads_q, max_seqlen_q], the sums contiguous fp32 [batch, num_heads_k, max_seqlen_k,
     head_dim].
     """
+    out = Heads(Out, stride_out_b, stride_out_h, stride_out_s, max_seqlen_q, head_dim)
+    do = Heads(DO, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim)
     tiles_q, tiles_k = tl.cdiv(max_seqlen_q, BLOCK_M), tl.cdiv(max_seqlen_k, BLOCK_M)
-    each = tiles_q * num_heads_q + tiles_k * num_heads_k
-    batch = tl.program_id(0) // each
-    tile = tl.program_id(0) - batch * each
-    if tile < tiles_q * num_heads_q:
-        head = tile // tiles_q
-        row = (tile - head * tiles_q) * BLOCK_M
-        store_delta(
-            Out, DO, Delta, batch, head, row, stride_out_b, stride_out_h, stride_out_s,
-            stride_do_b, stride_do_h, stride_do_s, num_heads_q, max_seqlen_q, head_dim,
-            BLOCK_M, BLOCK_DMODEL, "general",
-        )  # fmt: skip
+    batch, work = tile_of_two(tiles_q, num_heads_q, tiles_k, num_heads_k)
+    if work < tiles_q * num_heads_q:
+        tile, head = tile_at(work, tiles_q)
+        row = tile * BLOCK_M
+        store_delta(out, do, Delta, batch, head, row, num_heads_q, BLOCK_M, BLOCK_DMODEL, "general")
     else:
-        tile -= tiles_q * num_heads_q
-        head = tile // tiles_k
-        row = (tile - head * tiles_k) * BLOCK_M
-        clear(DKSum, batch, head, row, num_heads_k, max_seqlen_k, head_dim, BLOCK_M, BLOCK_DMODEL)
-        clear(DVSum, batch, head, row, num_heads_k, max_seqlen_k, head_dim, BLOCK_M, BLOCK_DMODEL)
+        tile, head = tile_at(work - tiles_q * num_heads_q, tiles_k)
+        row = tile * BLOCK_M
+        clear_sums(DKSum, batch, head, row, num_heads_k, max_seqlen_k, head_dim, BLOCK_M, BLOCK_DMODEL)
+        clear_sums(DVSum, batch, head, row, num_heads_k, max_seqlen_k, head_dim, BLOCK_M, BLOCK_DMODEL)

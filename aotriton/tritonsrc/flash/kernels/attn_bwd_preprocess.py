@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.delta import store_delta
-from aotriton.tritonsrc.flash.lib.tile import place
+from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
+from aotriton.tritonsrc.flash.lib.tile import Heads
 
 
 @triton.jit
@@ -31,10 +32,8 @@ def attn_bwd_preprocess(
     """
     # Each element is read once, straight to registers: a descriptor would gain nothing.
     POINTERS: tl.constexpr = "general" if ADDRESSING == "descriptor" else ADDRESSING
-    tile, head, batch = place(tl.cdiv(max_seqlen_q, BLOCK_M), num_heads_q)
+    out = Heads(Out, stride_out_b, stride_out_h, stride_out_s, max_seqlen_q, head_dim)
+    do = Heads(DO, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim)
+    tile, head, batch = tile_of_program(tl.cdiv(max_seqlen_q, BLOCK_M), num_heads_q)
     row = tile * BLOCK_M
-    store_delta(
-        Out, DO, Delta, batch, head, row, stride_out_b, stride_out_h, stride_out_s,
-        stride_do_b, stride_do_h, stride_do_s, num_heads_q, max_seqlen_q, head_dim,
-        BLOCK_M, BLOCK_DMODEL, POINTERS,
-    )  # fmt: skip
+    store_delta(out, do, Delta, batch, head, row, num_heads_q, BLOCK_M, BLOCK_DMODEL, POINTERS)

@@ -1,9 +1,9 @@
-"""Attention forward for Hopper, of head dims up to a power of two: hopper_forward, with columns in one part."""
+"""Attention forward for Hopper, of head dims up to a power of two: `forward`, with columns in one part."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from aotriton.tritonsrc.flash.lib.hopper_forward import forward
+from aotriton.tritonsrc.flash.lib.forward import forward
 
 
 @gluon.jit

@@ -1,4 +1,4 @@
-"""Attention forward for Hopper, of head dims between powers of two: hopper_forward, with columns in two parts.
+"""Attention forward for Hopper, of head dims between powers of two: `forward`, with columns in two parts.
 
 A tile's sides are powers of two, and a head dim of 96 in one tile of 128 columns is a quarter of zeros. Here each tile
 of Q, K, V and Out is a first one, of the largest power of two below the head dim, and one of the rest: 64 + 32 columns,
@@ -10,7 +10,7 @@ of Q, K, V and Out is a first one, of the largest power of two below the head di
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from aotriton.tritonsrc.flash.lib.hopper_forward import forward
+from aotriton.tritonsrc.flash.lib.forward import forward
 
 
 @gluon.jit

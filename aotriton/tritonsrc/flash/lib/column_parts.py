@@ -3,75 +3,38 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.tile import load_tile, store_tile
+from aotriton.tritonsrc.flash.lib.tile import Heads, load_tile, store_tile
 
 
 @triton.jit
-def load_parts(
-    tensor,
-    batch,
-    head,
-    row,
-    stride_b,
-    stride_h,
-    stride_s,
-    seqlen,
-    head_dim,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDRESSING: tl.constexpr,
-):
+def columns_from(x, FIRST: tl.constexpr):
+    """The columns of all heads from column FIRST on."""
+    return Heads(x.tensor + FIRST, x.stride_b, x.stride_h, x.stride_s, x.seqlen, x.head_dim - FIRST)
+
+
+@triton.jit
+def load_parts(x, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDRESSING: tl.constexpr):
     """As load_tile, in parts."""
     if COLUMNS % 3:
-        whole = load_tile(
-            tensor, batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim, ROWS, COLUMNS, ADDRESSING
-        )  # fmt: skip
-        return (whole,)
+        return (load_tile(x, batch, head, row, ROWS, COLUMNS, ADDRESSING),)
     else:
         REST: tl.constexpr = COLUMNS // 3
         FIRST: tl.constexpr = COLUMNS - REST
-        first = load_tile(
-            tensor, batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim, ROWS, FIRST, ADDRESSING
-        )  # fmt: skip
-        rest = load_tile(
-            tensor + FIRST, batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim - FIRST,
-            ROWS, REST, ADDRESSING,
-        )  # fmt: skip
+        first = load_tile(x, batch, head, row, ROWS, FIRST, ADDRESSING)
+        rest = load_tile(columns_from(x, FIRST), batch, head, row, ROWS, REST, ADDRESSING)
         return first, rest
 
 
 @triton.jit
-def store_parts(
-    tensor,
-    parts,
-    batch,
-    head,
-    row,
-    stride_b,
-    stride_h,
-    stride_s,
-    seqlen,
-    head_dim,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDRESSING: tl.constexpr,
-):
+def store_parts(x, parts, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDRESSING: tl.constexpr):
     """As store_tile, of parts."""
     if COLUMNS % 3:
-        store_tile(
-            tensor, parts[0], batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim,
-            ROWS, COLUMNS, ADDRESSING,
-        )  # fmt: skip
+        store_tile(x, parts[0], batch, head, row, ROWS, COLUMNS, ADDRESSING)
     else:
         REST: tl.constexpr = COLUMNS // 3
         FIRST: tl.constexpr = COLUMNS - REST
-        store_tile(
-            tensor, parts[0], batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim, ROWS, FIRST, ADDRESSING
-        )  # fmt: skip
-        store_tile(
-            tensor + FIRST, parts[1], batch, head, row, stride_b, stride_h, stride_s, seqlen, head_dim - FIRST,
-            ROWS, REST, ADDRESSING,
-        )  # fmt: skip
+        store_tile(x, parts[0], batch, head, row, ROWS, FIRST, ADDRESSING)
+        store_tile(columns_from(x, FIRST), parts[1], batch, head, row, ROWS, REST, ADDRESSING)
 
 
 @triton.jit

@@ -3,68 +3,48 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib.bundle import bundle
+
+
+@bundle
+class Heads:
+    """A [batch, heads, seqlen, head_dim] tensor: a pointer with strides, or a TMA descriptor, which has its own."""
+
+    tensor: tl.tensor
+    stride_b: tl.tensor
+    stride_h: tl.tensor
+    stride_s: tl.tensor
+    seqlen: tl.tensor
+    head_dim: tl.tensor
+
 
 @triton.jit
-def place(tiles, heads):
-    """Tile, head and batch of this program, of a grid with ``tiles`` for each of ``heads`` in each batch, along x."""
-    program = tl.program_id(0)
-    head = program // tiles
-    batch = head // heads
-    return program - head * tiles, head - batch * heads, batch
-
-
-@triton.jit
-def load_tile(
-    tensor,
-    batch,
-    head,
-    row,
-    stride_b,
-    stride_h,
-    stride_s,
-    seqlen,
-    head_dim,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDRESSING: tl.constexpr,
-):
+def load_tile(x, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDRESSING: tl.constexpr):
     """[ROWS, COLUMNS] elements from row ``row`` on; those outside [seqlen, head_dim] are zero."""
     if ADDRESSING == "descriptor":
-        return tensor.load([batch, head, row, 0]).reshape(ROWS, COLUMNS)
+        return x.tensor.load([batch, head, row, 0]).reshape(ROWS, COLUMNS)
     else:
         # The tile's origin is a scalar and the offsets inside it do not change from tile to tile of a loop.
         rows = tl.arange(0, ROWS)
         columns = tl.arange(0, COLUMNS)
-        origin = tensor + batch * stride_b + head * stride_h + row * stride_s
-        mask = (rows[:, None] < seqlen - row) & (columns[None, :] < head_dim)
-        return tl.load(origin + rows[:, None] * stride_s + columns[None, :], mask=mask, other=0.0)
+        origin = x.tensor + batch * x.stride_b + head * x.stride_h + row * x.stride_s
+        mask = (rows[:, None] < x.seqlen - row) & (columns[None, :] < x.head_dim)
+        return tl.load(origin + rows[:, None] * x.stride_s + columns[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def store_tile(
-    tensor,
-    values,
-    batch,
-    head,
-    row,
-    stride_b,
-    stride_h,
-    stride_s,
-    seqlen,
-    head_dim,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDRESSING: tl.constexpr,
-):
+def store_tile(x, values, batch, head, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDRESSING: tl.constexpr):
     """Writes [ROWS, COLUMNS] ``values`` in the tensor's type from row ``row`` on; those outside are dropped."""
     if ADDRESSING == "descriptor":
-        tensor.store([batch, head, row, 0], values.to(tensor.dtype).reshape(1, 1, ROWS, COLUMNS))
+        x.tensor.store([batch, head, row, 0], values.to(x.tensor.dtype).reshape(1, 1, ROWS, COLUMNS))
     else:
         rows = tl.arange(0, ROWS)
         columns = tl.arange(0, COLUMNS)
-        origin = tensor + batch * stride_b + head * stride_h + row * stride_s
-        mask = (rows[:, None] < seqlen - row) & (columns[None, :] < head_dim)
-        tl.store(origin + rows[:, None] * stride_s + columns[None, :], values.to(tensor.dtype.element_ty), mask=mask)
+        origin = x.tensor + batch * x.stride_b + head * x.stride_h + row * x.stride_s
+        mask = (rows[:, None] < x.seqlen - row) & (columns[None, :] < x.head_dim)
+        tl.store(
+            origin + rows[:, None] * x.stride_s + columns[None, :], values.to(x.tensor.dtype.element_ty), mask=mask
+        )
 
 
 @triton.jit

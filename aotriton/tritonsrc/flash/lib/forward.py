@@ -50,7 +50,7 @@ its own step 0 the values before them.
 
 Tensor memory accesses (TMA) read zeros beyond the end of a tensor and write nothing there.
 
-Tuned: CONSUMERS, BLOCK_N (64 or more), STAGES, more than the steps that a consumer lets pass, GROUP_ROUNDS (`tile_at`),
+Tuned: CONSUMERS, BLOCK_N (64 or more), STAGES, more than the steps that a consumer lets pass, GROUP_ROUNDS (`work_at`),
 Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES (Out is staged whole, or one half of its columns after the other, which leaves room
 for another stage), TURNS and RING.
 """
@@ -59,6 +59,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
+from aotriton.tritonsrc.flash.lib.bundle import bundle
+from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
     finished,
@@ -69,170 +71,92 @@ from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     weighted,
     zeros,
 )
-from aotriton.tritonsrc.flash.lib.hopper_hidden import hidden, special
-from aotriton.tritonsrc.flash.lib.hopper_softmax import exponentials, first_base, raised, rescaled, top
+from aotriton.tritonsrc.flash.lib.mask import visible
+from aotriton.tritonsrc.flash.lib.opaque import opaque
+from aotriton.tritonsrc.flash.lib.pipeline import (
+    acquire,
+    await_step,
+    barriers,
+    hand_turn,
+    init_all,
+    phase_of,
+    release,
+    skip,
+    slot_of,
+    take_turn,
+)
+from aotriton.tritonsrc.flash.lib.softmax import exponentials, first_base, raised, rescaled, top
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
 
 
-@gluon.jit
-def mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
-    """Hide the scores of keys that a query row must not see. `row`, `key`: what s[0, 0] belongs to."""
-    columns = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-    if CAUSAL:  # this hides keys beyond the end, too: no row that is stored reaches them
-        rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-        s = gl.where(columns <= rows >> log2_packed, s, float("-inf"))
-    else:
-        s = gl.where(columns < max_seqlen_k, s, float("-inf"))
-    return s
+@bundle
+class Call:
+    """What the warps of a program share: the parts of tensors and of slots, barriers, numbers and constants."""
+
+    out_tensors: gl.tuple
+    L: gl.tensor
+    q_tensors: gl.tuple
+    k_tensors: gl.tuple
+    v_tensors: gl.tuple
+    q_slots: gl.tuple
+    k_slots: gl.tuple
+    v_slots: gl.tuple
+    out_slots: gl.tuple
+    q_full: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+    store_lse: gl.tensor
+    sm_scale: gl.tensor
+    num_heads_q: gl.tensor
+    num_heads_k: gl.tensor
+    max_seqlen_q: gl.tensor
+    max_seqlen_k: gl.tensor
+    batch: gl.tensor
+    log2_packed: gl.tensor
+    CONSUMERS: gl.constexpr
+    STAGES: gl.constexpr
+    CAUSAL: gl.constexpr
+    GROUP_ROUNDS: gl.constexpr
+    Q_SLOTS: gl.constexpr
+    Q_IN_REGISTERS: gl.constexpr
+    OUT_PIECES: gl.constexpr
+    TURNS: gl.constexpr
+    RING: gl.constexpr
 
 
 @gluon.jit
-def heads_of_group(group, groups, size, heads):
-    """`size`, but the last group has all heads that are left."""
-    return gl.where(group == groups - 1, heads - group * size, size)
+def masked(s, row, key, max_seqlen_k, log2_packed, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
+    """Scores, minus infinity where a query row must not see the key. `row`, `key`: what s[0, 0] belongs to."""
+    keys = gl.expand_dims(key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
+    rows = gl.expand_dims(row + gl.arange(0, s.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+    return gl.where(visible(keys, rows >> log2_packed, max_seqlen_k, CAUSAL), s, float("-inf"))
 
 
 @gluon.jit
-def dealt(group, round, place, programs):
-    """Which of a group's tiles the program at this place has in a round: see `tile_at`."""
-    place = gl.where((group + round) & 1 == 1, programs - 1 - place, place)
-    return round * programs + place
-
-
-@gluon.jit
-def order(heads, rows, BLOCK_M: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr):
-    """What does not change from tile to tile of how they are dealt out: programs, blocks of rows of a head, heads, of a
-    group as well, and groups.
-    """
-    programs = special("%nctaid.x")
-    blocks = gl.cdiv(rows, BLOCK_M)
-    size = heads
-    if CAUSAL:
-        gl.static_assert(GROUP_ROUNDS > 0, "causal tiles are dealt out by groups")
-        size = gl.minimum(gl.cdiv(GROUP_ROUNDS * programs, blocks), heads)
-    return programs, blocks, heads, size, heads // size
-
-
-@gluon.jit
-def quotient(a, b):
-    """a // b, of which neither is negative: that takes fewer registers."""
-    return (a.to(gl.uint32) // b.to(gl.uint32)).to(gl.int32)
-
-
-@gluon.jit
-def tile_at(
-    programs, blocks, heads, size, groups, group, round, place, max_seqlen_k, log2_packed,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr,
-):  # fmt: skip
-    """This program's tile of a round of a group of heads, or its first one of the next group where that round has none
-    for it: group, round, the program's place, first row, head (of all packed heads of the batch) and number of key
-    tiles, which is 0 beyond the last tile. The first five arguments are those that `order` gives.
-
-    Tiles are dealt out in rounds, one to each place, and every second round goes through the places backwards. Full,
-    all heads are one group, one after the other, and all tiles are alike. Causal, a group has the least heads that fill
-    GROUP_ROUNDS rounds, whose keys and values should fit in the L2 cache, and the last group those that are left, too;
-    its tiles are sorted, the longest first. So places have about the same to do in a group; what differs evens out over
-    the groups: every second one is dealt out backwards, and behind it programs move on by three eighths of the places.
-    """
-    tile = dealt(group, round, place, programs)
-    if CAUSAL:
-        past = gl.where(tile >= heads_of_group(group, groups, size, heads) * blocks, 1, 0)
-        group += past
-        round *= 1 - past
-        place += past * (1 - (group & 1)) * (programs * 3 // 8)
-        place = gl.where(place >= programs, place - programs, place)
-        tile = dealt(group, round, place, programs)
-        of_group = heads_of_group(group, groups, size, heads)
-        block = quotient(tile, of_group)
-        head = group * size + tile - block * of_group
-        block = blocks - 1 - block
-        keys = gl.minimum((block + 1) * BLOCK_M >> log2_packed, max_seqlen_k)
-        beyond = group == groups
-    else:
-        head = quotient(tile, blocks)
-        block = tile - head * blocks
-        keys = max_seqlen_k
-        beyond = head >= heads
-    return group, round, place, block * BLOCK_M, head, gl.where(beyond, 0, gl.cdiv(keys, BLOCK_N))
-
-
-@gluon.constexpr_function
-def is_power_of_two(number):
-    return number & (number - 1) == 0
-
-
-@gluon.constexpr_function
-def log2_of(power):
-    return power.bit_length() - 1
-
-
-@gluon.jit
-def slot_of(step, STAGES: gl.constexpr):
-    """`step` is not negative, which the compiler does not know."""
-    if is_power_of_two(STAGES):
-        return step & (STAGES - 1)
-    else:
-        return step % STAGES
-
-
-@gluon.jit
-def phase_of(step, STAGES: gl.constexpr):
-    """Of `full`, when the step has been loaded, and of `empty`, when all consumers have given it back."""
-    if is_power_of_two(STAGES):
-        return step >> log2_of(STAGES) & 1
-    else:
-        return step // STAGES & 1
-
-
-@gluon.jit
-def await_step(full, step, STAGES: gl.constexpr, pred=True):
-    """Wait until a step has been loaded."""
-    mbarrier.wait(full.index(slot_of(step, STAGES)), phase_of(step, STAGES), pred=pred)
-
-
-@gluon.jit
-def give_back(empty, step, STAGES: gl.constexpr):
-    """This consumer needs no more of what the step brought."""
-    mbarrier.arrive(empty.index(slot_of(step, STAGES)))
-
-
-@gluon.jit
-def let_pass(full, empty, step, STAGES: gl.constexpr):
-    """Give back what a step brought, without a look at it. But wait for it: or there may be two arrivals in a phase."""
-    await_step(full, step, STAGES)
-    give_back(empty, step, STAGES)
-
-
-@gluon.jit
-def free_slot(empty, step, STAGES: gl.constexpr):
-    """The slot of a step that is to be loaded, once all consumers have given it back."""
-    slot = slot_of(step, STAGES)
-    mbarrier.wait(empty.index(slot), phase_of(step, STAGES) ^ 1)
-    return slot
-
-
-@gluon.jit
-def producer(
-    q_tensors, k_tensors, v_tensors, q_slots, k_slots, v_slots, q_full, full, empty,
-    num_heads_q, heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-    CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
-    Q_SLOTS: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, RING: gl.constexpr,
-):  # fmt: skip
+def producer(call):
+    """The producer warp: loads Q, K and V of all tiles."""
+    q_tensors, k_tensors, v_tensors = call.q_tensors, call.k_tensors, call.v_tensors
+    q_slots, k_slots, v_slots = call.q_slots, call.k_slots, call.v_slots
+    q_full, full, empty, log2_packed = call.q_full, call.full, call.empty, call.log2_packed
+    CONSUMERS: gl.constexpr = call.CONSUMERS
+    STAGES: gl.constexpr = call.STAGES
+    CAUSAL: gl.constexpr = call.CAUSAL
+    Q_SLOTS: gl.constexpr = call.Q_SLOTS
+    RING: gl.constexpr = call.RING
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = k_tensors[0].block_shape[2]
     FIRST: gl.constexpr = q_tensors[0].block_shape[4]
     Q_BYTES: gl.constexpr = bytes_of(q_tensors)
     KV_BYTES: gl.constexpr = bytes_of(k_tensors)
     MOST_PASSED: gl.constexpr = (BLOCK_M - 1) // BLOCK_N if CAUSAL else 0
-    heads = hidden(num_heads_q) >> log2_packed
-    rows = hidden(max_seqlen_q) << log2_packed  # of a packed head
-    max_seqlen_k = hidden(max_seqlen_k)
-    programs, blocks, all_heads, size, groups = order(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)
-    group, round, place, row, head, tiles = tile_at(
-        programs, blocks, all_heads, size, groups, 0, 0, gl.program_id(0), max_seqlen_k, log2_packed,
-        BLOCK_M, BLOCK_N, CAUSAL,
+    heads = opaque(call.num_heads_q) >> log2_packed
+    rows = opaque(call.max_seqlen_q) << log2_packed  # of a packed head
+    max_seqlen_k = opaque(call.max_seqlen_k)
+    schedule = schedule_of(heads * call.batch, rows, BLOCK_M, CAUSAL, call.GROUP_ROUNDS)
+    group, round, rank, row, head, tiles = work_at(
+        schedule, 0, 0, gl.program_id(0), max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
     )  # fmt: skip
     step = 0
     count = 0  # of tiles
@@ -243,11 +167,11 @@ def producer(
     while tiles > 0:
         b = head // heads
         head -= b * heads
-        head_k = head // (heads // heads_k)
+        head_k = head // (heads // call.num_heads_k)
         last = (tiles - 1) * BLOCK_N
 
         # The last values of the tile before, but in a ring, where they have a slot of their own, and the first keys
-        slot = free_slot(empty, step, STAGES)
+        slot = acquire(empty, step, STAGES)
         if RING:
             mbarrier.expect(full.index(slot), KV_BYTES)
         else:
@@ -265,34 +189,34 @@ def producer(
         not_yet = (count >= Q_SLOTS) & (step < freed + STAGES)
         mbarrier.wait(empty.index(slot_of(freed, STAGES)), phase_of(freed, STAGES), pred=not_yet)
         met = tiles - 1
-        if Q_IN_REGISTERS:
+        if call.Q_IN_REGISTERS:
             met = gl.minimum(met, MOST_PASSED)
         if RING:
             met = gl.maximum(2 * met - 1, 0)
         used = step + met
         for c in gl.static_range(CONSUMERS):
-            place_of_q = count % Q_SLOTS * CONSUMERS + c
-            mbarrier.expect(q_full.index(place_of_q), Q_BYTES)
+            q_slot = count % Q_SLOTS * CONSUMERS + c
+            mbarrier.expect(q_full.index(q_slot), Q_BYTES)
             position = (row + c * 64) >> log2_packed
             for part in gl.static_range(len(q_tensors)):
                 tma.async_copy_global_to_shared(
-                    q_tensors[part], [b, head, position, 0, part * FIRST], q_full.index(place_of_q),
-                    q_slots[part].index(place_of_q),
+                    q_tensors[part], [b, head, position, 0, part * FIRST], q_full.index(q_slot),
+                    q_slots[part].index(q_slot),
                 )  # fmt: skip
         step += 1
 
         for key in range(last, 0, -BLOCK_N):  # values from `key` on, and the keys before them
-            slot = free_slot(empty, step, STAGES)
+            slot = acquire(empty, step, STAGES)
             mbarrier.expect(full.index(slot), KV_BYTES if RING else 2 * KV_BYTES)
             load(k_tensors, b, head_k, key - BLOCK_N, full.index(slot), places(k_slots, slot))
             if RING:
                 step += 1
-                slot = free_slot(empty, step, STAGES)
+                slot = acquire(empty, step, STAGES)
                 mbarrier.expect(full.index(slot), KV_BYTES)
             load(v_tensors, b, head_k, key, full.index(slot), places(v_slots, slot))
             step += 1
         if RING:
-            slot = free_slot(empty, step, STAGES)
+            slot = acquire(empty, step, STAGES)
             mbarrier.expect(full.index(slot), KV_BYTES)
             load(v_tensors, b, head_k, 0, full.index(slot), places(v_slots, slot))
             step += 1
@@ -301,12 +225,11 @@ def producer(
             head_before = head_k
 
         count += 1
-        group, round, place, row, head, tiles = tile_at(
-            programs, blocks, all_heads, size, groups, group, round + 1, place, max_seqlen_k, log2_packed,
-            BLOCK_M, BLOCK_N, CAUSAL,
+        group, round, rank, row, head, tiles = work_at(
+        schedule, group, round + 1, rank, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
         )  # fmt: skip
     if not RING:
-        slot = free_slot(empty, step, STAGES)
+        slot = acquire(empty, step, STAGES)
         mbarrier.expect(full.index(slot), KV_BYTES)
         load(v_tensors, batch_before, head_before, 0, full.index(slot), places(v_slots, slot))
 
@@ -320,32 +243,6 @@ def store_rows(L, value, row, head, rows, log2_packed, LAYOUT: gl.constexpr):
     gl.store(L + first + packed * (rows >> log2_packed) + (row >> log2_packed), value, mask=row < rows)
 
 
-@gluon.constexpr_function
-def turn_of(what, c):
-    """What "sync" or "arrive" is at the named barrier of consumer `c`'s turn: for it and for the one before, who hands
-    it over. Triton counts its own barriers from 0.
-    """
-    return f"bar.{what} {9 + c}, 256; mov.b32 $0, $1;"
-
-
-@gluon.jit
-def take_turn(x, C: gl.constexpr, TURNS: gl.constexpr):
-    """Wait until it is the turn of consumer C. Returns x."""
-    if TURNS:
-        line: gl.constexpr = turn_of("sync", C)
-        x = gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
-    return x
-
-
-@gluon.jit
-def hand_turn(x, C: gl.constexpr, CONSUMERS: gl.constexpr, TURNS: gl.constexpr):
-    """It is the turn of the consumer behind C. Returns x."""
-    if TURNS:
-        line: gl.constexpr = turn_of("arrive", (C + 1) % CONSUMERS)
-        x = gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
-    return x
-
-
 @gluon.jit
 def own_rows(q_slots, place):
     """The rows of Q in a place, by parts."""
@@ -353,25 +250,25 @@ def own_rows(q_slots, place):
 
 
 @gluon.jit
-def begin(
-    q, k_slots, q_full, full, empty, step, place_of_q, q_phase, row, tiles, log2_packed,
-    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TURNS: gl.constexpr,
-    RING: gl.constexpr,
-):  # fmt: skip
+def begin(call, q, step, q_slot, q_phase, row, tiles, C: gl.constexpr):
     """Begin S of step 0 of a tile, which is there if it has key tiles: S, the step, how many key tiles this consumer
     sees, and how many it let pass. `step` is that of the tile's first keys; what was in it is not given back.
     """
-    BLOCK_N: gl.constexpr = k_slots[0].shape[3]
+    q_full, full, empty = call.q_full, call.full, call.empty
+    CONSUMERS: gl.constexpr = call.CONSUMERS
+    STAGES: gl.constexpr = call.STAGES
+    TURNS: gl.constexpr = call.TURNS
+    BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     there = tiles > 0
     passed = 0
-    if CAUSAL and CONSUMERS * 64 > BLOCK_N:  # steps that only later consumers need
-        visible = gl.minimum(((row + 63) >> log2_packed) // BLOCK_N + 1, tiles)
+    if call.CAUSAL and CONSUMERS * 64 > BLOCK_N:  # steps that only later consumers need
+        visible = gl.minimum(((row + 63) >> call.log2_packed) // BLOCK_N + 1, tiles)
         passed = tiles - visible
         tiles = visible
-        if RING:  # but the last values, which lie behind the keys of this consumer's step 0
+        if call.RING:  # but the last values, which lie behind the keys of this consumer's step 0
             for number in range(0, 2 * passed - 1):
-                let_pass(full, empty, step, STAGES)
+                skip(full, empty, step, STAGES)
                 if TURNS:  # noqa: SIM102 (known when compiled, as the next is not)
                     if number & 1 == 0:
                         step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
@@ -379,15 +276,15 @@ def begin(
         else:
             for number in range(0, passed):
                 if number > 0:
-                    let_pass(full, empty, step, STAGES)
+                    skip(full, empty, step, STAGES)
                 step = hand_turn(take_turn(step, C, TURNS), C, CONSUMERS, TURNS)
                 step += 1
-    mbarrier.wait(q_full.index(place_of_q), q_phase, pred=there)
+    mbarrier.wait(q_full.index(q_slot), q_phase, pred=there)
     await_step(full, step, STAGES, pred=there)
     if TURNS:  # noqa: SIM102
         if there:
             step = take_turn(step, C, TURNS)
-    s = scores(q, k_slots, slot_of(step, STAGES), gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT))
+    s = scores(q, call.k_slots, slot_of(step, STAGES), gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT))
     if TURNS:  # noqa: SIM102
         if there:
             step = hand_turn(step, C, CONSUMERS, TURNS)
@@ -397,11 +294,11 @@ def begin(
 @gluon.jit
 def end_of_first(full, empty, step, passed, STAGES: gl.constexpr, MAY_PASS: gl.constexpr, RING: gl.constexpr):
     """Behind S of step 0: gives its keys back, lets pass what comes with them, and returns the next step."""
-    give_back(empty, step, STAGES)
+    release(empty, step, STAGES)
     step += 1
     if RING and MAY_PASS:  # noqa: SIM102
         if passed > 0:
-            let_pass(full, empty, step, STAGES)
+            skip(full, empty, step, STAGES)
             step += 1
     return step
 
@@ -428,14 +325,18 @@ def in_pieces(x, PIECES: gl.constexpr):
 
 
 @gluon.jit
-def consumer(
-    out_tensors, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-    store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-    C: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, GROUP_ROUNDS: gl.constexpr,
-    Q_SLOTS: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, OUT_PIECES: gl.constexpr, TURNS: gl.constexpr,
-    RING: gl.constexpr,
-):  # fmt: skip
+def consumer(call, C: gl.constexpr):
     """Consumer C of a program: the 64 rows of each tile from row 64 * C."""
+    q_slots, k_slots, v_slots, out_slots = call.q_slots, call.k_slots, call.v_slots, call.out_slots
+    q_full, full, empty, log2_packed = call.q_full, call.full, call.empty, call.log2_packed
+    CONSUMERS: gl.constexpr = call.CONSUMERS
+    STAGES: gl.constexpr = call.STAGES
+    CAUSAL: gl.constexpr = call.CAUSAL
+    Q_SLOTS: gl.constexpr = call.Q_SLOTS
+    Q_IN_REGISTERS: gl.constexpr = call.Q_IN_REGISTERS
+    OUT_PIECES: gl.constexpr = call.OUT_PIECES
+    TURNS: gl.constexpr = call.TURNS
+    RING: gl.constexpr = call.RING
     BLOCK_M: gl.constexpr = CONSUMERS * 64
     BLOCK_N: gl.constexpr = k_slots[0].shape[3]
     FIRST: gl.constexpr = k_slots[0].shape[4]
@@ -448,16 +349,15 @@ def consumer(
     MAY_PASS: gl.constexpr = CAUSAL and BLOCK_M > BLOCK_N
     dtype: gl.constexpr = q_slots[0].dtype
 
-    heads = hidden(num_heads_q) >> log2_packed
-    rows = hidden(max_seqlen_q) << log2_packed  # of a packed head
-    max_seqlen_k = hidden(max_seqlen_k)
+    heads = opaque(call.num_heads_q) >> log2_packed
+    rows = opaque(call.max_seqlen_q) << log2_packed  # of a packed head
+    max_seqlen_k = opaque(call.max_seqlen_k)
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
-    scale = gl.maximum(hidden(sm_scale) * LOG2_E, 1e-30)
+    scale = gl.maximum(opaque(call.sm_scale) * LOG2_E, 1e-30)
     no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
-    programs, blocks, all_heads, size, groups = order(heads * batch, rows, BLOCK_M, CAUSAL, GROUP_ROUNDS)
-    group, round, place, row, head, tiles = tile_at(
-        programs, blocks, all_heads, size, groups, 0, 0, gl.program_id(0), max_seqlen_k, log2_packed,
-        BLOCK_M, BLOCK_N, CAUSAL,
+    schedule = schedule_of(heads * call.batch, rows, BLOCK_M, CAUSAL, call.GROUP_ROUNDS)
+    group, round, rank, row, head, tiles = work_at(
+        schedule, 0, 0, gl.program_id(0), max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
     )  # fmt: skip
     row += C * 64
     step = 0
@@ -472,18 +372,14 @@ def consumer(
     if Q_IN_REGISTERS:
         q = [q_part.load(Q_LAYOUT) for q_part in first_q]
         first_q = q
-    s, step, tiles, passed = begin(
-        first_q, k_slots, q_full, full, empty, step, C, 0, row, tiles, log2_packed,
-        C, CONSUMERS, STAGES, CAUSAL, TURNS, RING,
-    )  # fmt: skip
+    s, step, tiles, passed = begin(call, first_q, step, C, 0, row, tiles, C)
     s = warpgroup_mma_wait(0, deps=[s])
     if MAY_PASS and not RING:  # noqa: SIM102
         if passed > 0:
-            give_back(empty, 0, STAGES)
+            release(empty, 0, STAGES)
     step = end_of_first(full, empty, step, passed, STAGES, MAY_PASS, RING)
-    group, round, place, next_row, next_head, next_tiles = tile_at(
-        programs, blocks, all_heads, size, groups, group, round + 1, place, max_seqlen_k, log2_packed,
-        BLOCK_M, BLOCK_N, CAUSAL,
+    group, round, rank, next_row, next_head, next_tiles = work_at(
+        schedule, group, round + 1, rank, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
     )  # fmt: skip
 
     while tiles > 0:
@@ -491,9 +387,9 @@ def consumer(
             q = own_rows(q_slots, count % Q_SLOTS * CONSUMERS + C)
         key = (tiles - 1) * BLOCK_N
         if not CAUSAL:  # hide that it is the same for every tile, or the mask is kept in registers all the time
-            key = hidden(key)
+            key = opaque(key)
         if CAUSAL or key + BLOCK_N > max_seqlen_k:
-            s = mask(s, row, key, max_seqlen_k, log2_packed, CAUSAL, S_LAYOUT)
+            s = masked(s, row, key, max_seqlen_k, log2_packed, CAUSAL, S_LAYOUT)
         base = first_base(s, scale)
         p, row_sum = exponentials(s, base, scale)
         p = gl.convert_layout(p.to(dtype), P_LAYOUT)
@@ -514,7 +410,7 @@ def consumer(
             row = hand_turn(row, C, CONSUMERS, TURNS)
             s = warpgroup_mma_wait(len(out), deps=[s])
             if RING:
-                give_back(empty, step, STAGES)
+                release(empty, step, STAGES)
             base_before = base
             base = raised(base, top(s, scale))
             correction = gl.exp2(base_before - base)
@@ -522,19 +418,19 @@ def consumer(
             row_sum = row_sum * correction + sums
             p_next = gl.convert_layout(p_next.to(dtype), P_LAYOUT)
             out = finished(out_next)
-            give_back(empty, behind, STAGES)
+            release(empty, behind, STAGES)
             out = [rescaled(out_part, correction) for out_part in out]
             p = p_next
         step = last
 
         # The last values, and step 0 of the next tile
         count += 1
-        place_of_q = count % Q_SLOTS * CONSUMERS + C
+        q_slot = count % Q_SLOTS * CONSUMERS + C
         q_phase = count // Q_SLOTS & 1
         next_row += C * 64
-        next_q = own_rows(q_slots, place_of_q)
+        next_q = own_rows(q_slots, q_slot)
         if Q_IN_REGISTERS:  # before products are under way: what is loaded meanwhile makes them wait for each other
-            mbarrier.wait(q_full.index(place_of_q), q_phase, pred=next_tiles > 0)
+            mbarrier.wait(q_full.index(q_slot), q_phase, pred=next_tiles > 0)
             next_q = [q_part.load(Q_LAYOUT) for q_part in next_q]
         behind = step
         await_step(full, behind, STAGES)
@@ -542,25 +438,21 @@ def consumer(
         if RING:
             step += 1
         if AHEAD:
-            s, step, next_tiles, passed = begin(
-                next_q, k_slots, q_full, full, empty, step, place_of_q, q_phase, next_row, next_tiles, log2_packed,
-                C, CONSUMERS, STAGES, CAUSAL, TURNS, RING,
-            )  # fmt: skip
+            s, step, next_tiles, passed = begin(call, next_q, step, q_slot, q_phase, next_row, next_tiles, C)
         # Where the tile after the next is takes a few divisions: they hide here.
-        group, round, place, later_row, later_head, later_tiles = tile_at(
-            programs, blocks, all_heads, size, groups, group, round + 1, place, max_seqlen_k, log2_packed,
-            BLOCK_M, BLOCK_N, CAUSAL,
+        group, round, rank, later_row, later_head, later_tiles = work_at(
+        schedule, group, round + 1, rank, max_seqlen_k, log2_packed, BLOCK_M, BLOCK_N, CAUSAL
         )  # fmt: skip
         b = head // heads
         out = finished(out, len(next_q) if AHEAD else 0)
         if RING:
-            give_back(empty, behind, STAGES)
+            release(empty, behind, STAGES)
 
         # What was taken by lanes is put together.
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), gl.SliceLayout(1, S_LAYOUT))
         base = gl.convert_layout(gl.max(base, 1), gl.SliceLayout(1, S_LAYOUT))
-        if store_lse != 0:
-            store_rows(L, (base + gl.log2(row_sum)) * LN_2, row, head, rows, log2_packed, S_LAYOUT)
+        if call.store_lse != 0:
+            store_rows(call.L, (base + gl.log2(row_sum)) * LN_2, row, head, rows, log2_packed, S_LAYOUT)
         factor = 1.0 / row_sum
         head -= b * heads
         pieces = [in_pieces(scaled(out_part, factor).to(dtype), OUT_PIECES) for out_part in out]
@@ -573,17 +465,14 @@ def consumer(
             for part in gl.static_range(len(out)):
                 column = part * FIRST + piece * out_slots[part].shape[5]
                 origin = [b, head, row >> log2_packed, 0, column]
-                tma.async_copy_shared_to_global(out_tensors[part], origin, out_slots[part].index(C))
+                tma.async_copy_shared_to_global(call.out_tensors[part], origin, out_slots[part].index(C))
 
         if not AHEAD:
-            s, step, next_tiles, passed = begin(
-                next_q, k_slots, q_full, full, empty, step, place_of_q, q_phase, next_row, next_tiles, log2_packed,
-                C, CONSUMERS, STAGES, CAUSAL, TURNS, RING,
-            )  # fmt: skip
+            s, step, next_tiles, passed = begin(call, next_q, step, q_slot, q_phase, next_row, next_tiles, C)
         s = warpgroup_mma_wait(0, deps=[s])
         if MAY_PASS and not RING:  # noqa: SIM102
             if passed > 0:
-                give_back(empty, behind, STAGES)
+                release(empty, behind, STAGES)
         step = end_of_first(full, empty, step, passed, STAGES, MAY_PASS, RING)
         row, head, tiles = next_row, next_head, next_tiles
         next_row, next_head, next_tiles = later_row, later_head, later_tiles
@@ -608,49 +497,27 @@ def forward(
     k_slots = slots(K, STAGES)
     v_slots = k_slots if RING else slots(V, STAGES)
     out_slots = slots(Out, CONSUMERS)
-    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS * CONSUMERS, 1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for place in gl.static_range(Q_SLOTS * CONSUMERS):
-        mbarrier.init(q_full.index(place), count=1)
+    q_full = barriers(Q_SLOTS * CONSUMERS)
+    full = barriers(STAGES)
+    empty = barriers(STAGES)
+    init_all(q_full, 1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=CONSUMERS)
-
-    # Each list is written out: the compiler takes constants for constants only in a tuple that stands in the call.
+    call = Call(
+        Out, L, Q, K, V, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
+        store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
+        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING,
+    )  # fmt: skip
     if CONSUMERS == 1:
-        gl.warp_specialize([
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, RING)),
-        ], [1], [PRODUCER_REGISTERS])  # fmt: skip
+        gl.warp_specialize([(consumer, (call, 0)), (producer, (call,))], [1], [PRODUCER_REGISTERS])
     elif CONSUMERS == 2:
-        gl.warp_specialize([
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, RING)),
-        ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+        gl.warp_specialize(
+            [(consumer, (call, 0)), (consumer, (call, 1)), (producer, (call,))],
+            [4, 1], [REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
     else:
-        gl.warp_specialize([
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        0, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        1, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (consumer, (Out, L, q_slots, k_slots, v_slots, out_slots, q_full, full, empty,
-                        store_lse, sm_scale, num_heads_q, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        2, CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, OUT_PIECES, TURNS, RING)),
-            (producer, (Q, K, V, q_slots, k_slots, v_slots, q_full, full, empty,
-                        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, batch, log2_packed,
-                        CONSUMERS, STAGES, CAUSAL, GROUP_ROUNDS, Q_SLOTS, Q_IN_REGISTERS, RING)),
-        ], [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+        gl.warp_specialize(
+            [(consumer, (call, 0)), (consumer, (call, 1)), (consumer, (call, 2)), (producer, (call,))],
+            [4, 4, 1], [REGISTERS, REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
