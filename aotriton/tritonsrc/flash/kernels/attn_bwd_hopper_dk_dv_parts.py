@@ -12,7 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_dk_dv import (
+from aotriton.tritonsrc.flash.lib.backward import LOG2_E
+from aotriton.tritonsrc.flash.lib.backward_split import (
     all_barriers,
     all_slots,
     load_keys,
@@ -20,7 +21,9 @@ from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_dk_dv import (
     walk_of_keys,
     walk_of_values,
 )
-from aotriton.tritonsrc.flash.lib.hopper_backward import LOG2_E, async_add_shared_to_global, meet, task
+from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
+from aotriton.tritonsrc.flash.lib.scheduler import part_of_walk
+from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
 
 
 @gluon.jit
@@ -73,7 +76,7 @@ def value_consumer(
             k_slots, q_slots, do_slots, lse_slots, p_slots, k_full, q_full, q_empty, do_full, do_empty, p_full, p_empty,
             sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k, CAUSAL,
         )  # fmt: skip
-        meet(steps)
+        join_consumers(steps)
         add(dv_tensors, do_slots, dv, dv_rest, batch, head_k, key)
 
 
@@ -87,7 +90,7 @@ def key_consumer(
             v_slots, q_slots, do_slots, delta_slots, p_slots, v_full, q_full, q_empty, do_full, do_empty, p_full,
             p_empty, steps,
         )  # fmt: skip
-        meet(steps)
+        join_consumers(steps)
         add(dk_tensors, q_slots, dk, dk_rest, batch, head_k, key)
 
 
@@ -130,7 +133,7 @@ def attn_bwd_hopper_dk_dv_parts(
     )
     k_full, v_full, q_full, q_empty, do_full, do_empty, p_full, p_empty = all_barriers(STAGES)
 
-    batch, head_k, key, first, head, row, steps = task(
+    batch, head_k, key, first, head, row, steps = part_of_walk(
         num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, parts, together, KEYS, BLOCK_M, CAUSAL
     )
     gl.warp_specialize([

@@ -29,10 +29,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.lib.hopper_backward import LOG2_E, barrier, barriers, place
+from aotriton.tritonsrc.flash.lib.backward import LOG2_E
+from aotriton.tritonsrc.flash.lib.backward_dq import CONSUMERS, all_barriers, hide, row_numbers, work_of_program
 
 STAGES = gl.constexpr(3)
-CONSUMERS = gl.constexpr(2)
 
 
 @gluon.jit
@@ -53,26 +53,6 @@ def producer(Q, K, V, DO, q_slots, do_slots, slots, q_full, full, empty, row, he
         tma.async_copy_global_to_shared(
             V, [batch, head_k, key, 0], full.index(slot), slots.index(slot), pred=step % 2 == 1
         )
-
-
-@gluon.jit
-def row_numbers(L, Delta, row, head, batch, num_heads_q, max_seqlen_q, LAYOUT: gl.constexpr):
-    """lse, to base 2, and delta of 64 query rows from `row` on."""
-    rows = row + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
-    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q
-    lse = gl.load(L + head_row + rows, mask=rows < max_seqlen_q, other=0.0) * LOG2_E
-    delta = gl.load(Delta + head_row + rows, mask=rows < max_seqlen_q, other=0.0)
-    return lse, delta
-
-
-@gluon.jit
-def mask(p, row, key, max_seqlen_k, CAUSAL: gl.constexpr, LAYOUT: gl.constexpr):
-    """Zero for keys that a query row must not see. `row`, `key`: what p[0, 0] belongs to."""
-    keys = gl.expand_dims(key + gl.arange(0, p.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-    visible = keys < max_seqlen_k
-    if CAUSAL:
-        visible &= keys <= gl.expand_dims(row + gl.arange(0, p.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
-    return gl.where(visible, p, 0.0)
 
 
 @gluon.jit
@@ -113,7 +93,7 @@ def consumer(
         if CAUSAL:
             masked |= key + BLOCK_N - 1 > row
         if masked:
-            p = mask(p, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+            p = hide(p, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         mbarrier.arrive(empty.index(v_step % STAGES))
         ds = gl.convert_layout((p * (dp - gl.expand_dims(delta, 1))).to(dtype), DS_LAYOUT)
@@ -125,37 +105,6 @@ def consumer(
     fence_async_shared()
     tma.async_copy_shared_to_global(DQ, [batch, head, row, 0], q_slots.index(C))
     tma.store_wait(0)
-
-
-@gluon.jit
-def all_barriers(STAGES: gl.constexpr):
-    """q_full, full and empty."""
-    q_full = barrier()
-    full = barriers(STAGES)
-    empty = barriers(STAGES)
-    mbarrier.init(q_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=CONSUMERS)
-    return q_full, full, empty
-
-
-@gluon.jit
-def task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
-    """What this program computes: its first query row, the head, that of its keys, the batch, and how many tiles of
-    keys.
-    """
-    ROWS: gl.constexpr = 64 * CONSUMERS
-    blocks = gl.cdiv(max_seqlen_q, ROWS)
-    tile, head, batch = place(blocks, num_heads_q)
-    if CAUSAL:  # longest programs first
-        tile = blocks - 1 - tile
-    row = tile * ROWS
-    head_k = head // (num_heads_q // num_heads_k)
-    keys = max_seqlen_k
-    if CAUSAL:
-        keys = gl.minimum(row + ROWS, max_seqlen_k)
-    return row, head, head_k, batch, gl.cdiv(keys, BLOCK_N)
 
 
 @gluon.jit
@@ -187,7 +136,9 @@ def attn_bwd_hopper_dq(
     do_slots = gl.allocate_shared_memory(DO.dtype, [CONSUMERS, 1, 1, 64, BLOCK_DMODEL], DO.layout)
     slots = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DMODEL], K.layout)
     q_full, full, empty = all_barriers(STAGES)
-    row, head, head_k, batch, tiles = task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL)
+    row, head, head_k, batch, tiles = work_of_program(
+        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL
+    )
     gl.warp_specialize([
         (consumer, (DQ, L, Delta, q_slots, do_slots, slots, q_full, full, empty, sm_scale, row, head, batch, tiles,
                     num_heads_q, max_seqlen_q, max_seqlen_k, 0, CAUSAL)),

@@ -14,8 +14,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_dq import CONSUMERS, all_barriers, mask, row_numbers, task
-from aotriton.tritonsrc.flash.lib.hopper_backward import LOG2_E
+from aotriton.tritonsrc.flash.lib.backward import LOG2_E
+from aotriton.tritonsrc.flash.lib.backward_dq import CONSUMERS, all_barriers, hide, row_numbers, work_of_program
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
     finished,
@@ -90,7 +90,7 @@ def consumer(
         if CAUSAL:
             masked |= key + BLOCK_N - 1 > row
         if masked:
-            p = mask(p, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
+            p = hide(p, row, key, max_seqlen_k, CAUSAL, S_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         mbarrier.arrive(empty.index(v_slot))
         ds = gl.convert_layout((p * (dp - gl.expand_dims(delta, 1))).to(dtype), DS_LAYOUT)
@@ -138,7 +138,9 @@ def attn_bwd_hopper_dq_slim(
     do_slots = slots((DO, DORest), CONSUMERS)
     kv_slots = slots((K, KRest), STAGES)
     q_full, full, empty = all_barriers(STAGES)
-    row, head, head_k, batch, tiles = task(num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL)
+    row, head, head_k, batch, tiles = work_of_program(
+        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, BLOCK_N, CAUSAL
+    )
     gl.warp_specialize([
         (consumer, ((DQ, DQRest), L, Delta, q_slots, do_slots, kv_slots, q_full, full, empty, sm_scale, row, head,
                     batch, tiles, num_heads_q, max_seqlen_q, max_seqlen_k, 0, CAUSAL)),

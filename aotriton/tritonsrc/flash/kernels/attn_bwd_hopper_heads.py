@@ -25,23 +25,26 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_pair import (
-    KEYS,
+from aotriton.tritonsrc.flash.lib.backward import (
     all_barriers,
     count_arrivals,
     is_final,
     load_keys,
+    load_step,
     slots,
-    special,
     walk,
 )
-from aotriton.tritonsrc.flash.lib.hopper_backward import async_add_shared_to_global, barrier, hidden, load_step, meet
+from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
+from aotriton.tritonsrc.flash.lib.mask import first_query
+from aotriton.tritonsrc.flash.lib.opaque import opaque, special_register
+from aotriton.tritonsrc.flash.lib.pipeline import await_stores, barrier, join_consumers
+from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global
 
 
 @gluon.jit
 def is_left(ticket, num_heads_k, batches):
     """Whether there is a key head for this ticket."""
-    return ticket >> 1 < hidden(num_heads_k) * batches
+    return ticket >> 1 < opaque(num_heads_k) * batches
 
 
 @gluon.jit
@@ -49,11 +52,9 @@ def steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M: gl.constexpr,
     """How many query heads share a key head, the first row of queries that see a tile of its keys, and how many steps
     there are in all.
     """
-    first = 0
-    if CAUSAL:
-        first = key
-    group = num_heads_q // hidden(num_heads_k)
-    return group, first, group * gl.cdiv(hidden(max_seqlen_q) - first, BLOCK_M)
+    first = first_query(key, CAUSAL)
+    group = num_heads_q // opaque(num_heads_k)
+    return group, first, group * gl.cdiv(opaque(max_seqlen_q) - first, BLOCK_M)
 
 
 @gluon.jit
@@ -67,7 +68,7 @@ def next_tile(ticket, key, max_seqlen_k):
     key += 2 * KEYS
     if key >= max_seqlen_k:
         key = 0
-        ticket += 2 * special("%nctaid.x")
+        ticket += 2 * special_register("%nctaid.x")
     return ticket, key
 
 
@@ -79,7 +80,7 @@ def producer(
     BLOCK_M: gl.constexpr = Q.block_shape[2]
     begun = 0
     key = 0
-    ticket = 2 * special("%ctaid.x")
+    ticket = 2 * special_register("%ctaid.x")
     while is_left(ticket, num_heads_k, batches):
         unit = ticket >> 1
         batch = unit // num_heads_k
@@ -99,13 +100,6 @@ def producer(
             row = gl.where(last, first, row)
         begun += steps
         ticket, key = next_tile(ticket, key, max_seqlen_k)
-
-
-@gluon.jit
-def settle(x):
-    """Waits until all that this warp began to store or to add has arrived in memory. Returns x."""
-    line: gl.constexpr = "cp.async.bulk.wait_group 0; bar.warp.sync 0xffffffff; mov.b32 $0, $1;"
-    return gl.inline_asm_elementwise(line, "=r,r,~{memory}", [x], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -155,7 +149,7 @@ def adder(
     """Stores DQ, DK and DV, and before it is final the sum of dQ."""
     number = 0
     key = 0
-    ticket = 2 * special("%ctaid.x")
+    ticket = 2 * special_register("%ctaid.x")
     while is_left(ticket, num_heads_k, batches):
         unit = ticket >> 1
         batch = unit // num_heads_k
@@ -184,7 +178,7 @@ def adder(
         number += 1
         tma.store_wait(0)
         mbarrier.arrive(dv_empty)
-        ticket, key = next_tile(ticket, settle(key), max_seqlen_k)
+        ticket, key = next_tile(ticket, await_stores(key), max_seqlen_k)
         row = 0
         if CAUSAL:
             row = key
@@ -204,7 +198,7 @@ def consumer(
     dtype: gl.constexpr = k_slot.dtype
     begun = 0
     key = 0
-    ticket = 2 * special("%ctaid.x")
+    ticket = 2 * special_register("%ctaid.x")
     while is_left(ticket, num_heads_k, batches):
         _, first, steps = steps_of(num_heads_q, num_heads_k, max_seqlen_q, key, BLOCK_M, CAUSAL)
         mbarrier.wait(dv_empty, (ticket & 1) ^ 1)
@@ -214,7 +208,7 @@ def consumer(
             ticket, ticket, True,
         )  # fmt: skip
         mbarrier.arrive(kv_empty)
-        begun = meet(begun + steps)  # the other consumer has read all dS
+        begun = join_consumers(begun + steps)  # the other consumer has read all dS
         place = ds_slots.index(C)._reinterpret(dtype, DK.block_shape, DK.layout)
         place.reshape([KEYS, BLOCK_DMODEL]).store(dv.to(dtype))
         mbarrier.wait(dq_empty.index(C), ((begun + ticket) & 1) ^ 1)

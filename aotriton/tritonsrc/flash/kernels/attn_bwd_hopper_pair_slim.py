@@ -26,24 +26,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_pair import (
-    KEYS,
-    all_barriers,
-    count_arrivals,
-    fragments,
-    probabilities,
-    slots_of_ds,
-)
-from aotriton.tritonsrc.flash.lib.hopper_backward import (
+from aotriton.tritonsrc.flash.lib.backward import (
     LOG2_E,
     STAGES,
-    async_add_shared_to_global,
-    barrier,
+    all_barriers,
+    count_arrivals,
     load_rows,
-    meet,
-    place_together,
+    probabilities,
     row_slots,
+    slots_of_ds,
 )
+from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
     finished,
@@ -54,6 +47,10 @@ from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     slots,
     weighted,
 )
+from aotriton.tritonsrc.flash.lib.mask import first_query
+from aotriton.tritonsrc.flash.lib.pipeline import barrier, join_consumers
+from aotriton.tritonsrc.flash.lib.scheduler import tile_of_heads_together
+from aotriton.tritonsrc.flash.lib.stores import async_add_shared_to_global, fragments
 
 
 @gluon.jit
@@ -168,7 +165,7 @@ def consumer(
         ds_slot.slice(KEYS * C, KEYS, 0).store(ds)
         dv, dv_rest = weighted(p_operand, do_slots, slot, (dv, dv_rest))
         fence_async_shared()
-        step = meet(step)
+        step = join_consumers(step)
         dq = warpgroup_mma(ds_slot.permute((1, 0)), all_k[C], no_dq, use_acc=False, is_async=True)
         dk, dk_rest = weighted(gl.convert_layout(ds, P_LAYOUT), q_slots, slot, (dk, dk_rest))
 
@@ -182,7 +179,7 @@ def consumer(
         row += BLOCK_M
         row = gl.where(row >= max_seqlen_q, first, row)
 
-    meet(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
+    join_consumers(max_seqlen_q)  # the other consumer has read all keys: DV and DK go where V and K were
     v_place[0].store(dv.to(dtype))
     v_place[1].store(dv_rest.to(dtype))
     k_place[0].store((dk * sm_scale).to(dtype))
@@ -245,13 +242,11 @@ def attn_bwd_hopper_pair_slim(
     mbarrier.init(done, count=2)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, _ = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
+    tile, head, _ = tile_of_heads_together(gl.cdiv(max_seqlen_k, 2 * KEYS), 1, together)
     batch = head // num_heads_k
     head_k = head - batch * num_heads_k
     key = tile * 2 * KEYS
-    first = 0
-    if CAUSAL:
-        first = key  # query rows before it see none of the keys
+    first = first_query(key, CAUSAL)
     # The tuples stand in the call: the compiler takes constants for constants only there.
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slots, v_slots, ds_slots, dq_slots, kv_full, q_full,

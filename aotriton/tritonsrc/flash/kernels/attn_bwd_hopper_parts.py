@@ -19,15 +19,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_pair import (
-    KEYS,
-    add_pieces,
-    all_barriers,
-    count_arrivals,
-    slots,
-    walk,
-)
-from aotriton.tritonsrc.flash.lib.hopper_backward import hidden, place_together, producer, share
+from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, producer, slots, walk
+from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
+from aotriton.tritonsrc.flash.lib.opaque import opaque
+from aotriton.tritonsrc.flash.lib.scheduler import part_of_walk
+from aotriton.tritonsrc.flash.lib.stores import add_pieces
 
 
 @gluon.jit
@@ -95,7 +91,7 @@ def consumer(
     )  # fmt: skip
     PIECES: gl.constexpr = dv.shape[1] // 64
     # A loop of two, so that there is one copy of the code: where a second one is, registers do not suffice.
-    for number in range(steps, hidden(steps + 2 * PIECES), PIECES):
+    for number in range(steps, opaque(steps + 2 * PIECES), PIECES):
         hand_all_over(dv, dq_slots, dq_full, dq_empty, number, C)
         dv = dk
 
@@ -137,19 +133,10 @@ def attn_bwd_hopper_parts(
     mbarrier.init(kv_full, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
-    tile, head, part = place_together(gl.cdiv(max_seqlen_k, 2 * KEYS), parts, together)
-    batch = head // num_heads_k
-    head_k = head - batch * num_heads_k
-    key = tile * 2 * KEYS
-    first = 0
-    if CAUSAL:
-        first = key // BLOCK_M * BLOCK_M  # query rows before it see none of the keys
-    group = num_heads_q // num_heads_k
-    of_head = gl.cdiv(max_seqlen_q - first, BLOCK_M)
-    begin, steps = share(group * of_head, parts, part)
-    member = begin // of_head
-    head = head_k * group + member
-    row = first + (begin - member * of_head) * BLOCK_M
+    # query rows before `first` see none of the keys
+    batch, head_k, key, first, head, row, steps = part_of_walk(
+        num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, parts, together, 2 * KEYS, BLOCK_M, CAUSAL, BLOCK_M
+    )
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, sm_scale, key, first, row, steps, max_seqlen_q, max_seqlen_k,

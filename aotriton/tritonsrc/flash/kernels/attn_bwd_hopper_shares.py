@@ -19,20 +19,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from aotriton.tritonsrc.flash.kernels.attn_bwd_hopper_pair import (
-    KEYS,
-    add_pieces,
-    all_barriers,
-    count_arrivals,
-    hand_over,
-    load_keys,
-    next_rows,
-    slots,
-    special,
-    store_pieces,
-    walk,
-)
-from aotriton.tritonsrc.flash.lib.hopper_backward import barrier, hidden, load_step
+from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, load_step, slots, walk
+from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS, next_rows
+from aotriton.tritonsrc.flash.lib.opaque import opaque, special_register
+from aotriton.tritonsrc.flash.lib.pipeline import barrier
+from aotriton.tritonsrc.flash.lib.stores import add_pieces, hand_over, store_pieces
 
 
 @gluon.jit
@@ -67,17 +58,17 @@ def portion_at(
     that are left are shared, one couple behind the other. Full, tiles of a head begin with different rows, so that not
     all of them add to the same part of DQSum at once.
     """
-    programs = special("%nctaid.x")
-    program = special("%ctaid.x")
-    tiles = gl.cdiv(hidden(max_seqlen_k), 2 * KEYS)
-    heads = hidden(num_heads_k) * batches
-    of_head = gl.cdiv(hidden(max_seqlen_q), BLOCK_M)  # steps of a walk with one query head
+    programs = special_register("%nctaid.x")
+    program = special_register("%ctaid.x")
+    tiles = gl.cdiv(opaque(max_seqlen_k), 2 * KEYS)
+    heads = opaque(num_heads_k) * batches
+    of_head = gl.cdiv(opaque(max_seqlen_q), BLOCK_M)  # steps of a walk with one query head
     couples = heads * tiles
-    each = hidden(sharing) * of_head
+    each = opaque(sharing) * of_head
     every = couples * each
     rounds = couples // programs
     if CAUSAL:
-        each = hidden(sharing) * (2 * of_head - (tiles - 1) * (2 * KEYS // BLOCK_M))
+        each = opaque(sharing) * (2 * of_head - (tiles - 1) * (2 * KEYS // BLOCK_M))
         every = couples * each // 2
         rounds = couples // (2 * programs)
 
@@ -97,13 +88,13 @@ def portion_at(
     if CAUSAL:
         head *= 2
         of_head -= tile * (2 * KEYS // BLOCK_M)
-        if offset >= hidden(sharing) * of_head:
-            offset -= hidden(sharing) * of_head
+        if offset >= opaque(sharing) * of_head:
+            offset -= opaque(sharing) * of_head
             of_head += (2 * tile + 1 - tiles) * (2 * KEYS // BLOCK_M)
             tile = tiles - 1 - tile
             head = gl.minimum(head + 1, heads - 1)
     key = tile * 2 * KEYS
-    of_tile = hidden(sharing) * of_head
+    of_tile = opaque(sharing) * of_head
     steps = gl.minimum(of_tile - offset, most)
     member = offset // of_head
     row = (offset - member * of_head) * BLOCK_M
@@ -127,7 +118,7 @@ def producer(
     do_full, empty, num_heads_q, sharing, num_heads_k, max_seqlen_q, max_seqlen_k, batches, CAUSAL: gl.constexpr,
 ):  # fmt: skip
     BLOCK_M: gl.constexpr = Q.block_shape[2]
-    ticket = hidden(0)
+    ticket = opaque(0)
     key, unit, first, begin, member, row, steps, _, _ = portion_at(
         ticket, sharing, num_heads_k, max_seqlen_q, max_seqlen_k, batches, BLOCK_M, CAUSAL
     )  # fmt: skip
@@ -157,9 +148,9 @@ def adder(
     # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
     ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
     tiles_of = SplitOf.to(gl.pointer_type(gl.int32), bitcast=True)
-    gl.store(tiles_of + 2 * special("%ctaid.x"), -1)
-    gl.store(tiles_of + 2 * special("%ctaid.x") + 1, -1)
-    number = hidden(0)
+    gl.store(tiles_of + 2 * special_register("%ctaid.x"), -1)
+    gl.store(tiles_of + 2 * special_register("%ctaid.x") + 1, -1)
+    number = opaque(0)
     key, unit, first, begin, member, row, steps, slot, opens = portion_at(
         2 * number, sharing, num_heads_k, max_seqlen_q, max_seqlen_k, batches, BLOCK_M, CAUSAL
     )  # fmt: skip
@@ -195,7 +186,7 @@ def consumer(
     """The 64 keys of each tile from key 64 * C."""
     BLOCK_M: gl.constexpr = q_slots.shape[3]
     dtype: gl.constexpr = k_slot.dtype
-    ticket = hidden(0)
+    ticket = opaque(0)
     key, _, first, _, _, row, steps, slot, _ = portion_at(
         ticket, sharing, num_heads_k, max_seqlen_q, max_seqlen_k, batches, BLOCK_M, CAUSAL
     )  # fmt: skip
@@ -209,7 +200,7 @@ def consumer(
         ticket = (ticket + 2 * steps) ^ 1
         begun = ticket >> 1
         # One copy of the code, in a loop: where a second one is, registers do not suffice.
-        for number in range(begun, hidden(begun + gl.where(slot < 0, 2, 4))):
+        for number in range(begun, opaque(begun + gl.where(slot < 0, 2, 4))):
             bits = dv.to(gl.int32, bitcast=True)
             if slot < 0:  # noqa: SIM108 (a branch takes no time from whole tiles)
                 piece = dv.to(dtype)
