@@ -3,7 +3,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from aotriton.tritonsrc.gemm.kernels.gemm_hopper import multiply
+from aotriton.tritonsrc.gemm.lib.hopper import multiply
 
 
 @gluon.jit
