@@ -31,7 +31,7 @@ def gemm_reduce(
 ):
     """Grid: one program for each ROWS x COLUMNS of each split tile, tile_m * tile_n // (ROWS * COLUMNS) * split tiles.
 
-    Partial: fp32 [split tiles, splits, tile_m, tile_n], from gemm_hopper_split, which tells of whole_tiles and splits, and of
+    Partial: fp32 [split tiles, splits, tile_m, tile_n], from gemm_hopper_split, which tells of whole_tiles, splits and
     `Bias`; tile_m and tile_n, rows and columns of its tiles, are multiples of ROWS and COLUMNS. D: [batch, M, N] with
     contiguous rows.
     """
