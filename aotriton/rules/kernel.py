@@ -295,7 +295,7 @@ class Restriction:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the
+    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/kernels/ and the
     function in it, if there is no ``source``, the name of another kernel whose device code it has.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
