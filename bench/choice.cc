@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "select.h"
+#include "dispatch/select.h"
 
 namespace {
 

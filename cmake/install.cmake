@@ -33,9 +33,10 @@ if(AOTRITON_TORCH)
   install(TARGETS aotriton_torch DESTINATION "${package}" COMPONENT binding)
 endif()
 install(FILES "${PROJECT_SOURCE_DIR}/requirements.txt" DESTINATION "${share}" COMPONENT library)
-file(GLOB runtime_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/*.h")
-install(FILES ${runtime_headers} DESTINATION "${share}/v2src" COMPONENT library)
-install(FILES "${PROJECT_SOURCE_DIR}/v2src/driver/driver.h" DESTINATION "${share}/v2src/driver" COMPONENT library)
+foreach(room IN LISTS AOTRITON_ROOMS)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/v2src/${room}" DESTINATION "${share}/v2src" COMPONENT library
+          FILES_MATCHING PATTERN "*.h")
+endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/family.cmake" DESTINATION "${config_dir}" RENAME aotriton-family.cmake COMPONENT library)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/python.cmake" DESTINATION "${config_dir}" RENAME aotriton-python.cmake COMPONENT library)
 

@@ -6,10 +6,12 @@
 
 find_package(Threads REQUIRED)
 
-file(GLOB runtime_sources CONFIGURE_DEPENDS
-     "${PROJECT_SOURCE_DIR}/v2src/*.cc"
-     "${PROJECT_SOURCE_DIR}/v2src/driver/cuda.cc" "${PROJECT_SOURCE_DIR}/v2src/driver/hip.cc"
-     "${PROJECT_SOURCE_DIR}/v2src/driver/driver.cc")
+set(AOTRITON_ROOMS base program driver call dispatch launch api) # of the runtime, in v2src/; families have their own
+set(runtime_sources "")
+foreach(room IN LISTS AOTRITON_ROOMS)
+  file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${room}/*.cc")
+  list(APPEND runtime_sources ${own})
+endforeach()
 set(family_sources "")
 foreach(family IN LISTS AOTRITON_FAMILY_NAMES)
   file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${family}/*.cc")
@@ -71,7 +73,7 @@ if(SKBUILD)
   set(CMAKE_INSTALL_RPATH "$ORIGIN" "$ORIGIN/..") # the binding is beside libaotriton_runtime.so, the program in bin/
 endif()
 
-file(GLOB explain_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/explain_main/*.cc")
+file(GLOB explain_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/explain/*.cc")
 add_executable(aotriton-explain ${explain_sources})
 target_include_directories(aotriton-explain PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_compile_options(aotriton-explain PRIVATE ${AOTRITON_WARNINGS} $<$<CONFIG:Release>:-Os>)  # quicker to compile

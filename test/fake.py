@@ -312,7 +312,7 @@ EXPRESSIONS_H = """\
 
 #include <cstdint>
 
-#include "expression.h"
+#include "program/expression.h"
 
 namespace aotriton::v2 {{
 
@@ -381,7 +381,7 @@ WORKS_H = """\
 // Made by test/fake.py: random works of a call, tiles and GPUs, and the terms that Python makes of them.
 #pragma once
 
-#include "cost.h"
+#include "program/cost.h"
 
 namespace aotriton::v2 {{
 

@@ -88,15 +88,17 @@ class Tree:
             shutil.copytree(
                 ROOT / name, folder / "aotriton" / name, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3")
             )
-        (folder / "aotriton" / "tritonsrc" / "flash").mkdir(parents=True)
-        for package in (".", "tritonsrc", "tritonsrc/flash"):
+        (folder / "aotriton" / "tritonsrc" / "flash" / "kernels").mkdir(parents=True)
+        for package in (".", "tritonsrc", "tritonsrc/flash", "tritonsrc/flash/kernels"):
             (folder / "aotriton" / package / "__init__.py").touch()
         (folder / "tmp").mkdir()
         self.out.mkdir()
         self.kernel(kernel)
 
     def kernel(self, body: str) -> None:
-        (self.folder / "aotriton" / "tritonsrc" / "flash" / "attn_bwd_preprocess.py").write_text(HEADER + body)
+        (self.folder / "aotriton" / "tritonsrc" / "flash" / "kernels" / "attn_bwd_preprocess.py").write_text(
+            HEADER + body
+        )
 
     def popen(self, *code: str, **options: Any) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "TMPDIR": str(self.folder / "tmp")}

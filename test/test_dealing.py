@@ -13,8 +13,7 @@ pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
-from aotriton.tritonsrc.flash import attn_bwd_hopper_pair as kernel
-from aotriton.tritonsrc.flash import hopper_forward
+from aotriton.tritonsrc.flash.lib import backward_scheduler, forward_scheduler, mask
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, key heads, keys
@@ -44,15 +43,16 @@ def _taken(
 ) -> list[tuple[int, int]]:
     special = {"%ctaid.x": program, "%nctaid.x": programs}
     gl = SimpleNamespace(where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), constexpr=int)
-    space: dict[str, Any] = {"gl": gl, "special": special.get, "hidden": lambda x: x, "KEYS": kernel.KEYS.value}
-    for name in ("heads_of_group", "dealt", "tile_at"):
-        space[name] = FunctionType(getattr(kernel, name).fn.__code__, space, name)
+    space: dict[str, Any] = {"gl": gl, "special_register": special.get, "opaque": lambda x: x}
+    space["KEYS"] = backward_scheduler.KEYS.value
+    for name in ("heads_of_group", "work_index", "work_at"):
+        space[name] = FunctionType(getattr(backward_scheduler, name).fn.__code__, space, name)
     found = []
-    ticket, key, head = space["tile_at"](0, heads_k, keys, batch, together, causal)
+    ticket, key, head = space["work_at"](0, heads_k, keys, batch, together, causal)
     while key >= 0:
         assert ticket & 1 == len(found) & 1  # the phase of what happens once a tile
         found.append((head, key))
-        ticket, key, head = space["tile_at"]((ticket + 2) ^ 1, heads_k, keys, batch, together, causal)
+        ticket, key, head = space["work_at"]((ticket + 2) ^ 1, heads_k, keys, batch, together, causal)
     return found
 
 
@@ -107,15 +107,24 @@ def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> lis
         static_assert=lambda *_: None,
         constexpr=int,
     )
-    space: dict[str, Any] = {"gl": gl, "special": {"%nctaid.x": programs}.get, "quotient": lambda a, b: a // b}
-    for name in ("heads_of_group", "dealt", "order", "tile_at"):
-        space[name] = FunctionType(getattr(hopper_forward, name).fn.__code__, space, name)
-    of_call = space["order"](heads, queries, rows, causal, group_rounds)
+    space: dict[str, Any] = {
+        "gl": gl,
+        "tl": gl,
+        "special_register": {"%nctaid.x": programs}.get,
+        "quotient": lambda a, b: a // b,
+        "Schedule": lambda *values: SimpleNamespace(
+            **dict(zip(("programs", "blocks", "heads", "size", "groups"), values, strict=True))
+        ),
+        "key_interval": FunctionType(mask.key_interval.fn.__code__, {"tl": gl}),
+    }
+    for name in ("heads_of_group", "work_index", "schedule_of", "work_at"):
+        space[name] = FunctionType(getattr(forward_scheduler, name).fn.__code__, space, name)
+    schedule = space["schedule_of"](heads, queries, rows, causal, group_rounds)
     found = []
     for program in range(programs):
         mine, state = [], (0, 0, program)
         while True:
-            *state, row, head, tiles = space["tile_at"](*of_call, *state, queries, 0, rows, KEYS, causal)
+            *state, row, head, tiles = space["work_at"](schedule, *state, queries, 0, rows, KEYS, causal)
             if not tiles:
                 break
             mine.append((head, row, tiles))

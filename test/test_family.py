@@ -81,7 +81,7 @@ def test_a_family_of_the_tree(name: str) -> None:
     for one in found.kernels:
         assert one.family == operator_of(one).family == name
         path = ROOT.joinpath(*source_module(one).split(".")[1:]).with_suffix(".py")
-        assert path.parent == ROOT / "tritonsrc" / name
+        assert path.parent == ROOT / "tritonsrc" / name / "kernels"
         assert path.is_file()
 
 

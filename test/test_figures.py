@@ -110,9 +110,9 @@ def test_images_are_of_what_chooses(tmp_path: Path) -> None:
 
 def test_a_runtime_is_its_code(tmp_path: Path) -> None:
     """A comment or white space changes nothing; a number does. PyTorch's operators count where they are asked for."""
-    for folder in ("v2src/torch", "v2src/python", "aotriton/torch"):
+    for folder in ("v2src/launch", "v2src/torch", "v2src/python", "aotriton/torch"):
         (tmp_path / folder).mkdir(parents=True)
-    source, operators = tmp_path / "v2src" / "run.cc", tmp_path / "v2src" / "torch" / "library.cc"
+    source, operators = tmp_path / "v2src" / "launch" / "run.cc", tmp_path / "v2src" / "torch" / "library.cc"
     source.write_text("int one() { return 1; }\n")
     before = state.runtime(root=tmp_path)
     source.write_text("// What is one?\nint one() {\n  return 1; /* it is */\n}\n")

@@ -151,7 +151,7 @@ def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: P
     out.mkdir()
     packed(tuple(tables), out, tmp_path, compress=False)
     names = list(tables[0].images)
-    lines = ['#include "image.h"', "namespace aotriton::v2::inline abi1::toy {"]
+    lines = ['#include "program/image.h"', "namespace aotriton::v2::inline abi1::toy {"]
     lines += [f"extern Image {name};" for name in names]
     lines += ["}", "using namespace aotriton::v2;", "int main() {"]
     for place, name in enumerate(names):

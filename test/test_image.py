@@ -28,7 +28,7 @@ def load(x):
     return x  # as is
 '''
 SOURCE = '''"""Rowsum."""
-from aotriton.tritonsrc.flash.tile import load
+from aotriton.tritonsrc.flash.lib.tile import load
 
 
 def attn_bwd_preprocess(Out):
@@ -40,9 +40,11 @@ def attn_bwd_preprocess(Out):
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The family's device code, made up."""
-    (tmp_path / "tile.py").write_text(TILE)
-    (tmp_path / "attn_bwd_preprocess.py").write_text(SOURCE)
-    (tmp_path / "stranger.py").write_text("x = 1\n")
+    for room in ("kernels", "lib"):
+        (tmp_path / room).mkdir()
+    (tmp_path / "lib/tile.py").write_text(TILE)
+    (tmp_path / "kernels/attn_bwd_preprocess.py").write_text(SOURCE)
+    (tmp_path / "lib/stranger.py").write_text("x = 1\n")
     monkeypatch.setattr(image, "_folder", {PACKAGE: tmp_path}.__getitem__)
     yield tmp_path
     source_digest.cache_clear()
@@ -60,12 +62,12 @@ def name(arch: str = "sm_90", **changed: int | str) -> str:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("attn_bwd_preprocess.py", '"""Rowsum."""', '"""Sums\nrows."""'),
-        ("attn_bwd_preprocess.py", '    """Documented."""\n', ""),
-        ("attn_bwd_preprocess.py", "load(Out)", "load(\n        Out,\n    )  # a comment"),
-        ("tile.py", "  # as is", ""),
-        ("tile.py", '    """Loads."""\n', '    """Loads a tile."""\n'),
-        ("stranger.py", "x = 1", "x = 2"),
+        ("kernels/attn_bwd_preprocess.py", '"""Rowsum."""', '"""Sums\nrows."""'),
+        ("kernels/attn_bwd_preprocess.py", '    """Documented."""\n', ""),
+        ("kernels/attn_bwd_preprocess.py", "load(Out)", "load(\n        Out,\n    )  # a comment"),
+        ("lib/tile.py", "  # as is", ""),
+        ("lib/tile.py", '    """Loads."""\n', '    """Loads a tile."""\n'),
+        ("lib/stranger.py", "x = 1", "x = 2"),
     ],
 )
 def test_prose_does_not_count(sources: Path, file: str, old: str, new: str) -> None:
@@ -79,10 +81,10 @@ def test_prose_does_not_count(sources: Path, file: str, old: str, new: str) -> N
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("attn_bwd_preprocess.py", "load(Out)", "load(Out) + 0"),
-        ("attn_bwd_preprocess.py", "(Out):", "(Out: int):"),
-        ("tile.py", "return x", "return -x"),
-        ("tile.py", "SIZE = 4", "SIZE = 5"),
+        ("kernels/attn_bwd_preprocess.py", "load(Out)", "load(Out) + 0"),
+        ("kernels/attn_bwd_preprocess.py", "(Out):", "(Out: int):"),
+        ("lib/tile.py", "return x", "return -x"),
+        ("lib/tile.py", "SIZE = 4", "SIZE = 5"),
     ],
 )
 def test_code_counts(sources: Path, file: str, old: str, new: str) -> None:
@@ -95,10 +97,10 @@ def test_code_counts(sources: Path, file: str, old: str, new: str) -> None:
 
 def test_indirect_imports_count(sources: Path) -> None:
     """The source of a module imported by an imported module counts, in either way of importing it."""
-    (sources / "tile.py").write_text(f"from {PACKAGE} import deep\n" + TILE)
-    (sources / "deep.py").write_text("DEPTH = 1\n")
+    (sources / "lib/tile.py").write_text(f"from {PACKAGE}.lib import deep\n" + TILE)
+    (sources / "lib/deep.py").write_text("DEPTH = 1\n")
     before = name()
-    (sources / "deep.py").write_text("DEPTH = 2\n")
+    (sources / "lib/deep.py").write_text("DEPTH = 2\n")
     assert name() != before
 
 
@@ -127,15 +129,16 @@ def test_the_packages_own_name_does_not_count(tmp_path: Path, monkeypatch: pytes
     """The same code in a package of another name has the same digest: a family can be moved without measuring again."""
     digests = []
     for package in (PACKAGE, "elsewhere.tritonsrc"):
-        (tmp_path / "tile.py").write_text(TILE)
+        (tmp_path / "lib").mkdir(exist_ok=True)
+        (tmp_path / "lib/tile.py").write_text(TILE)
         (tmp_path / "kernel.py").write_text(SOURCE.replace(PACKAGE, package))
         monkeypatch.setattr(image, "_folder", {package: tmp_path}.__getitem__)
         source_digest.cache_clear()
-        digests.append(source_digest(f"{package}.kernel"))
+        digests.append(source_digest(package, f"{package}.kernel"))
     assert digests[0] == digests[1]
-    (tmp_path / "tile.py").write_text(TILE.replace("4", "5"))
+    (tmp_path / "lib/tile.py").write_text(TILE.replace("4", "5"))
     source_digest.cache_clear()
-    assert source_digest("elsewhere.tritonsrc.kernel") != digests[0]
+    assert source_digest("elsewhere.tritonsrc", "elsewhere.tritonsrc.kernel") != digests[0]
 
 
 def test_names_are_symbols(sources: Path) -> None:
@@ -186,5 +189,9 @@ def kernel(x, /, y: int = None, *rest, SIZE: "constexpr" = 4, **more) -> None:
 
 def test_names_do_not_depend_on_python(sources: Path) -> None:
     """The digest of code with all that some version of Python has a way of its own with; this one's is written here."""
+    (sources / "tile.py").write_text(TILE)
     (sources / "kernel.py").write_text(SPELLED)
-    assert source_digest(f"{PACKAGE}.kernel") == "bd5c9de31c0abf6834c1ef0f3eff0c3965e67f4ec8b66a35136d08b310415378"
+    assert (
+        source_digest(PACKAGE, f"{PACKAGE}.kernel")
+        == "bd5c9de31c0abf6834c1ef0f3eff0c3965e67f4ec8b66a35136d08b310415378"
+    )

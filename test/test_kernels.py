@@ -156,7 +156,7 @@ def dq_places(seqlen: int, width: int) -> np.ndarray:
 def test_shared_memory_has_a_piece_of_dq_in_the_order_of_its_sum(columns: int) -> None:
     """The layout that the Hopper kernels stage dq in says where each bit of an offset goes, in rows and columns."""
     pytest.importorskip("triton")
-    from aotriton.tritonsrc.flash.attn_bwd_hopper_pair import fragments
+    from aotriton.tritonsrc.flash.lib.stores import fragments
 
     places = np.zeros((64, columns), int)
     for offset in range(places.size):

@@ -134,10 +134,10 @@ def test_the_table_sees_violations() -> None:
     """
     tree = ast.parse("import a.b\nfrom c import d\ndef f():\n    from e.f import g\nif TYPE_CHECKING:\n    import h\n")
     assert sorted(imports(tree)) == [("a.b", False), ("c.d", False), ("e.f.g", True), ("h", True)]
-    assert allowed("tritonsrc", "flash", "aotriton.tritonsrc.flash.tile")
+    assert allowed("tritonsrc", "flash", "aotriton.tritonsrc.flash.lib.tile")
     assert allowed("tune", "flash", "aotriton.rules.flash.common")
     for folder, family, module in (
-        ("tritonsrc", "gemm", "aotriton.tritonsrc.flash.tile"),
+        ("tritonsrc", "gemm", "aotriton.tritonsrc.flash.lib.tile"),
         ("tritonsrc", "flash", "os"),
         ("tune", "", "aotriton.rules.flash.common"),
         ("codegen", "", "aotriton.rules.flash"),
@@ -239,7 +239,7 @@ def test_nothing_shared_names_a_family() -> None:
     names = {str(path.relative_to(ROOT)) for path in files}
     assert {f"v2src/include/aotriton/{name}.h" for name in ("types", "explain", "runtime", "operator")} <= names
     assert {
-        "v2src/run.cc",
+        "v2src/launch/run.cc",
         "v2src/python/tensor.cc",
         "v2src/driver/cuda.cc",
         "aotriton/codegen/template/lut.cc.j2",
@@ -323,3 +323,50 @@ def test_the_search_sees_violations() -> None:
         assert WORDS.search(text), text
     for text in ("ahead of time", "header", "the head of the list", "overhead", "terms", "normal"):
         assert not WORDS.search(text), text
+
+
+# The rooms of the runtime, by floor: a file includes files of its own room and of rooms on lower floors.
+FLOORS = (
+    {"base", "program"},  # errors and locks; what operators, kernels and tables are, as data
+    {"driver", "call"},  # the vendors' drivers; one call: its tensors, checks, hints and place
+    {"dispatch"},  # which backend and which images serve a call, and why
+    {"launch"},  # devices, loading, arguments, the memo, and what can be done with a call
+    {"api", "explain", "python", "torch", *FAMILIES},  # the faces: C, the program, Python, PyTorch; operators
+)
+GENERATED = re.compile(r"archs\.h|cost_formulas\.h|\w+\.operator\.h")
+
+
+def climbs(room: str, included: str) -> str:
+    """What is wrong with a file of ``room`` that includes ``included``; empty where nothing is."""
+    floors = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+    other = included.partition("/")[0]
+    if GENERATED.fullmatch(included) or other == room:
+        return ""
+    if other not in floors:
+        return f"{included} is in no room"
+    return "" if floors[other] < floors[room] else f"{included} is not on a lower floor than {room}"
+
+
+RUNTIME = [path for path in sorted((ROOT / "v2src").rglob("*.*")) if path.suffix in (".h", ".cc")]
+RUNTIME = [path for path in RUNTIME if path.relative_to(ROOT).parts[1] != "include"]
+
+
+@pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_include_climbs(path: Path) -> None:
+    """A file of the runtime includes its own room and rooms below it, by room and name."""
+    room = path.relative_to(ROOT / "v2src").parts[0]
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if found := re.match(r'#include "([^"]+)"', line):
+            wrong = climbs(room, found[1])
+            assert not wrong, f"{path}:{number}: {wrong}"
+
+
+def test_the_floors_see_a_climb() -> None:
+    """An include that climbs, one beside its own room and one of no room are told apart from those that go down."""
+    assert not climbs("launch", "dispatch/select.h")
+    assert not climbs("flash", "flash/checks.h")
+    assert not climbs("program", "cost_formulas.h")
+    assert climbs("call", "dispatch/select.h") == "dispatch/select.h is not on a lower floor than call"
+    assert climbs("call", "driver/driver.h") == "driver/driver.h is not on a lower floor than call"
+    assert climbs("api", "error.h") == "error.h is in no room"
+    assert {path.relative_to(ROOT / "v2src").parts[0] for path in RUNTIME} == set().union(*FLOORS)

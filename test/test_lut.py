@@ -91,7 +91,7 @@ def test_entries_are_distinct_and_used(toy: KernelDescription) -> None:
 
 def test_cxx_lookup_agrees(tmp_path: Path) -> None:
     """Lut::cell of lut.h finds Python's cell for values at, beside and far beyond every edge of every kernel's keys."""
-    lines = ['#include "lut.h"', "using namespace aotriton::v2;", "int main() {", "  int bad = 0;"]
+    lines = ['#include "program/lut.h"', "using namespace aotriton::v2;", "int main() {", "  int bad = 0;"]
     for kernel in KERNELS:
         lines.append("  {")
         for place, key in enumerate(kernel.tuning_keys):

@@ -185,29 +185,29 @@ def test_codes_and_types_are_in_the_order_of_cxx() -> None:
     """What generated code calls by name or by number: codes, ways to pass, layouts, element types, and the binding's
     words for them.
     """
-    assert tuple(enumeration("v2src/expression.h", "Code")) == program.CODES
+    assert tuple(enumeration("v2src/program/expression.h", "Code")) == program.CODES
     assert len(program.CODES) == len(LEAVES) + len(OPERATIONS) + 1
     assert enumeration("v2src/include/aotriton/types.h", "DType") == ["none", "float16", "bfloat16", "float32"]
     assert DTYPES == ("none", "fp16", "bf16", "fp32")
     assert ADDRESSING == ("general", "offset32", "descriptor")
-    assert enumeration("v2src/program.h", "Pass") == ["tensor", "stride", "i32", "i64", "fp32"]
-    assert enumeration("v2src/program.h", "Layout") == ["rows", "contiguous", "strided"]
+    assert enumeration("v2src/program/program.h", "Pass") == ["tensor", "stride", "i32", "i64", "fp32"]
+    assert enumeration("v2src/program/program.h", "Layout") == ["rows", "contiguous", "strided"]
     binding = (ROOT / "v2src" / "python" / "owned_program.cc").read_text()
     assert set(re.findall(r'{"(\w+)", Code::(\w+)}', binding)) == {(code, code) for code in program.CODES}
 
 
 def test_limits_are_those_of_cxx() -> None:
     """What does not fit in the runner's arrays is refused by the generator."""
-    assert constant("v2src/evaluate.h", "kStackDepth") == program.DEPTH
-    assert constant("v2src/program.h", "kMaxOperands") == program.MAX_OPERANDS
-    assert constant("v2src/program.h", "kMaxSizes") == program.MAX_SIZES
-    assert constant("v2src/program.h", "kMaxScalars") == program.MAX_SCALARS
-    assert constant("v2src/program.h", "kMaxRank") == program.MAX_RANK
-    assert constant("v2src/survey.cc", "kMostPacked") == MOST_PACKED
-    assert constant("v2src/backend.h", "kMaxBackends") == program.MAX_BACKENDS
+    assert constant("v2src/call/evaluate.h", "kStackDepth") == program.DEPTH
+    assert constant("v2src/program/program.h", "kMaxOperands") == program.MAX_OPERANDS
+    assert constant("v2src/program/program.h", "kMaxSizes") == program.MAX_SIZES
+    assert constant("v2src/program/program.h", "kMaxScalars") == program.MAX_SCALARS
+    assert constant("v2src/program/program.h", "kMaxRank") == program.MAX_RANK
+    assert constant("v2src/dispatch/survey.cc", "kMostPacked") == MOST_PACKED
+    assert constant("v2src/program/backend.h", "kMaxBackends") == program.MAX_BACKENDS
     assert constant("v2src/include/aotriton/explain.h", "kMaxKernels") == program.MAX_KERNELS
-    assert constant("v2src/lut.h", "kMaxPsels") == program.MAX_PSELS
-    assert constant("v2src/lut.h", "kMaxKeys") == program.MAX_KEYS
+    assert constant("v2src/program/lut.h", "kMaxPsels") == program.MAX_PSELS
+    assert constant("v2src/program/lut.h", "kMaxKeys") == program.MAX_KEYS
 
 
 @EVERY_OPERATOR

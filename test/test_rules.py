@@ -78,9 +78,9 @@ def request(kernel: KernelDescription, arch: str, addressing: str) -> dict[str, 
 
 @EVERY_KERNEL
 def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
-    """tritonsrc/<family>/<function>.py has a function of this name with the described arguments, constexprs marked."""
+    """tritonsrc/<family>/kernels/<function>.py has a function of this name with these arguments, constexprs marked."""
     path = ROOT.joinpath(*source_module(kernel).split(".")[1:]).with_suffix(".py")
-    assert path == ROOT / "tritonsrc" / kernel.family / f"{kernel.function}.py"
+    assert path == ROOT / "tritonsrc" / kernel.family / "kernels" / f"{kernel.function}.py"
     tree = ast.parse(path.read_text())
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel.function)
     assert [argument.arg for argument in function.args.args] == [argument.name for argument in kernel.arguments]

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_SHARES
-from aotriton.tritonsrc.flash import attn_bwd_hopper_shares as kernel
+from aotriton.tritonsrc.flash.kernels import attn_bwd_hopper_shares as kernel
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, query heads, key heads, queries, keys
@@ -59,7 +59,12 @@ def _portions_of(program: int, programs: int, given: tuple[int, int, int, int, i
     gl = SimpleNamespace(
         where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), minimum=min, maximum=max, constexpr=int
     )
-    space: dict[str, Any] = {"gl": gl, "special": special.get, "hidden": lambda x: x, "KEYS": kernel.KEYS.value}
+    space: dict[str, Any] = {
+        "gl": gl,
+        "special_register": special.get,
+        "opaque": lambda x: x,
+        "KEYS": kernel.KEYS.value,
+    }
     for name in ("begin_of", "portion_at"):
         space[name] = FunctionType(getattr(kernel, name).fn.__code__, space, name)
     queries, rows = given[2], given[5]

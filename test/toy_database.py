@@ -29,7 +29,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDescription]:
     """The first kernel of the family, which is known while the test runs. Image names follow from the rules alone."""
     monkeypatch.setenv(family.VARIABLE, "")
     family.add(FOLDER)
-    monkeypatch.setattr(image, "source_digest", lambda module: module)
+    monkeypatch.setattr(image, "source_digest", lambda package, module: module)
     monkeypatch.setattr(image, "TRITON_VERSION", "0.0.0")
     return KERNEL
 

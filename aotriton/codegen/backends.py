@@ -22,7 +22,7 @@ def key_of(row: Winner) -> CellKey:
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
 class BackendCell:
-    """The backend of one cell of an operator, by its place. ``medians_us``: of each backend, 0 where not comparable."""
+    """The index of the backend of one cell. ``medians_us``: the time of each backend, 0 if not comparable."""
 
     bin: tuple[int, ...]
     backend: int
@@ -114,7 +114,7 @@ def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescri
 
 @cache
 def _words(text: str) -> Mapping[str, str]:
-    """The names with values of a functional, a bin or a source."""
+    """The names and values in the text of a functional, a bin or a source."""
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
@@ -126,7 +126,7 @@ def _choices(kernel: KernelDescription, functional: str) -> str:
 
 
 class _Time(NamedTuple):
-    """What kernels take together, and where each of them was measured."""
+    """The total time of several kernels, and where each of them was measured."""
 
     median_us: float
     functionals: tuple[str, ...]
@@ -140,7 +140,7 @@ def _time(
     bins: Mapping[str, str],
     rows: Mapping[CellKey, Winner],
 ) -> _Time | None:
-    """What the measured winners of all kernels take in a cell of an arch and product; None where one has none."""
+    """The total time of all kernels' measured winners in a cell of an arch and product; None if a kernel has none."""
     total: float = 0.0
     places: list[tuple[str, str, str]] = []
     for kernel, functional in kernels or ():
@@ -155,12 +155,12 @@ def _time(
 
 
 def _comparable(times: Sequence[_Time | None]) -> tuple[float, ...]:
-    """The microseconds of those that may stand beside the first one's, 0 for others."""
+    """The microseconds of each backend; 0 for those that are not comparable with the first."""
     return tuple(time.median_us if time and _agree(time, times[0]) else 0.0 for time in times)
 
 
 def _agree(time: _Time, first: _Time | None) -> bool:
-    """Whether both were measured in one cell: no two kernels name different values of a choice or key, or products."""
+    """Whether both were measured in one cell: all kernels agree on choices, keys and product."""
     return (
         first is not None
         and len({*time.products, *first.products}) == 1
@@ -171,7 +171,7 @@ def _agree(time: _Time, first: _Time | None) -> bool:
 
 @cache  # there are few bins, and what is compared is of few functionals
 def _consistent(texts: tuple[str, ...]) -> bool:
-    """Whether no two of the texts name different values of something."""
+    """Whether the texts agree on every name that they have in common."""
     values: dict[str, str] = {}
     return all(values.setdefault(name, value) == value for text in texts for name, value in _words(text).items())
 

@@ -1,4 +1,4 @@
-"""Python functions as a provider: nothing is compiled, and the tuner calls and times what stands in the source."""
+"""The provider of Python functions: nothing is compiled, and the tuner calls and times the function itself."""
 
 from __future__ import annotations
 

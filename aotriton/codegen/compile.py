@@ -41,9 +41,9 @@ __all__ = [
 
 
 def serve() -> None:
-    """A worker's life: answers the requests on stdin, until it closes, on what was stdout.
+    """The main loop of a worker: answers requests from stdin on the original stdout, until stdin closes.
 
-    What libraries print goes to stderr, so that it can not mix with the answers.
+    Output of libraries goes to stderr, so that it cannot mix with the answers.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
@@ -116,7 +116,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
 
 
 def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any]]:
-    """The same of a kernel that is not Triton's."""
+    """The binary and metadata of a kernel that is not Triton's."""
     compiler: Compiler = importlib.import_module(provider.module)
     if compiler.version() != provider.version:
         raise RuntimeError(
@@ -128,7 +128,7 @@ def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any
 
 
 def _told(spec: ImageSpec) -> dict[str, Any]:
-    """What the metadata of every image begins with."""
+    """The first fields of every image's metadata."""
     functional = spec.functional
     return {
         "kernel": functional.kernel.name,
@@ -139,7 +139,7 @@ def _told(spec: ImageSpec) -> dict[str, Any]:
 
 
 def resources(vendor: str, binary: bytes) -> dict[str, int]:
-    """What one thread needs, read from the image itself: registers, spills, and bytes of stack."""
+    """The registers, spills and bytes of stack of one thread, read from the image itself."""
     return _cubin_resources(binary) if vendor == "cuda" else _hsaco_resources(binary)
 
 
@@ -180,7 +180,7 @@ def _hsaco_resources(hsaco: bytes) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compiles what the image list asks for and packs it; 1 where an image failed, spills or is serialised."""
+    """Compiles and packs the images of the image list; returns 1 if an image failed, spills or is serialised."""
     from aotriton.codegen import pack  # needs jinja2, which a tuning machine may lack
 
     parser = argparse.ArgumentParser(prog="aotriton.codegen.compile", description=__doc__)

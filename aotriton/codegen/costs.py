@@ -17,7 +17,9 @@ from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runner evaluates: v2src/cost.h. ``source`` names whose model it is, where it is not the image's own."""
+    """What the runtime evaluates: v2src/program/cost.h. ``source`` names whose model it is, where that is another
+    image's.
+    """
 
     row_tile: int
     column_tile: int

@@ -10,7 +10,7 @@ PLAIN = re.compile(r"[ !#->@-\[\]-~]*")  # printable ASCII without quotation mar
 
 
 def comment(text: str) -> str:
-    """``text`` for the rest of a line behind //: nothing in it ends the comment, or takes the next line into it."""
+    """``text`` as the rest of a // comment: nothing in it ends the comment or continues it on the next line."""
     if text.isascii() and text.isprintable() and "\\" not in text and "?" not in text:
         return text
     plain = "".join(c if c.isascii() and c.isprintable() else " " for c in text)
@@ -19,7 +19,7 @@ def comment(text: str) -> str:
 
 @lru_cache(1 << 16)
 def string(text: str) -> str:
-    """``text`` as a string literal; what is not printable ASCII is escaped in octal, of three digits at most."""
+    """``text`` as a string literal; anything but printable ASCII becomes octal escapes of up to three digits."""
     if PLAIN.fullmatch(text):
         return f'"{text}"'
     plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("?"): "\\?"}
@@ -29,7 +29,7 @@ def string(text: str) -> str:
 
 @lru_cache(1 << 16, typed=True)  # of the microseconds in tables most are 0
 def literal(value: int | float | bool | None) -> str:
-    """A number or truth value; None, an unknown time, is 0. ValueError for what is no number."""
+    """A number or truth value as C++ spells it; None, an unknown time, is 0. ValueError for anything else."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

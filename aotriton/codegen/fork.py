@@ -1,4 +1,4 @@
-"""Jobs side by side: each but the first in a forked child process, which has all that its parent had."""
+"""Parallel jobs: each job but the first runs in a forked child process, which has all the data of its parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 
 def side_by_side(jobs: Sequence[Callable[[], Made]]) -> list[Made | Exception]:
-    """What each job made or raised, in their order. What the others make is pickled on its way here."""
+    """The result or exception of each job, in order. Results of child processes are pickled."""
     context = multiprocessing.get_context("fork")
     children = []
     for job in jobs[1:]:

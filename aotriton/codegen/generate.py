@@ -17,6 +17,7 @@ from aotriton.codegen import operator_source, stamp, stub
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
 from aotriton.codegen.fork import side_by_side
+from aotriton.codegen.formulas import form_sources
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.render import Output, made_files, render
@@ -29,6 +30,7 @@ from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.rules.rows import Certificate
+from aotriton.rules.work import TERMS
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def write_parts(
     output.write("families.cc", render("families.cc", families=listed, added=added))
     listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in ARCHS}
     if not added:  # else they are those of the library
+        output.write("cost_formulas.h", render("cost_formulas.h", terms=TERMS, forms=form_sources()))
         output.write("products.cc", render("products.cc", archs=ARCHS, products=listed_products))
         signatures = [stub.values(operator) for members in families.values() for operator in members]
         output.write("aotriton.pyi", render("aotriton.pyi", operators=signatures))
@@ -200,7 +203,7 @@ def _packs(
 
 
 def certificate_rows(certificates: Sequence[Certificate], products: Sequence[Product]) -> list[dict[str, float]]:
-    """The certificates on these products as numbers, as ``Certificate`` of v2src/image.h has them."""
+    """The certificates on these products as numbers, as ``Certificate`` of v2src/program/image.h has them."""
     numbers = {product.name: number for number, product in enumerate(products)}
     return [
         {

@@ -58,15 +58,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided for a product. ``index`` holds rows of (entries, comment), one for all bins of the last key."""
+    """The decisions for a product. ``index`` holds rows of (entries, comment), one row for all bins of the last key."""
 
     index: tuple[tuple[tuple[int, ...], str], ...]
     evidence: tuple[Evidence, ...]
-    costs: tuple[Cost | None, ...] = ()  # of each entry; none where no predicted time decides
+    costs: tuple[Cost | None, ...] = ()  # one for each entry; empty if no predicted time decides
 
     @property
     def evidence_rows(self) -> str:
-        """The lines of the table: not in the template, because there are hundreds of thousands."""
+        """The lines of the table. They are not in the template, because there are hundreds of thousands of them."""
         return "\n".join(f"    // {comment(one.bin)}\n    {one}," for one in self.evidence)
 
     @property
@@ -88,7 +88,7 @@ class Lut:
 
 
 def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models | None = None) -> Lut:
-    """The table of ``plan``; ValueError where it has more images than the index can name.
+    """The table of ``plan``; ValueError if it has more images than the index can number.
 
     ``models`` give the costs of entries on each of the ``products``.
     """
@@ -115,7 +115,7 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
 def _decisions(
     kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
 ) -> Decisions:
-    """Those of one product; its images and runners-up are added to those of the others."""
+    """The decisions of one product; its images and runners-up are added to those of the other products."""
     texts, shared, width = _bins(kernel), _rows(kernel), len(kernel.tuning_keys[-1].representatives)
     places = {image: place for place, image in enumerate(entries)}
     index: list[int] = []
@@ -133,7 +133,7 @@ def _decisions(
     return Decisions(rows, tuple(evidence))
 
 
-@cache  # of many cells the same is told, all but the bin
+@cache  # many cells have the same text, except for the bin
 def _texts(provenance: str, *texts: str) -> str:
     return ", ".join((f"Provenance::{provenance}", *map(string, texts)))
 
@@ -145,13 +145,13 @@ def _times(*times: float) -> str:
 
 @cache
 def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """Every bin as it is spelled."""
+    """The text of every bin."""
     return {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
 
 
 @cache
 def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """What the bins of each row of an index have in common, which is all but the last key, as it is spelled."""
+    """For each row of an index, the text that its bins have in common: all keys but the last."""
     keys = kernel.tuning_keys[:-1]
     return {row: bin_text(keys, row) for row in product(*(key.representatives for key in keys))}
 

@@ -1,4 +1,4 @@
-"""What the database lacks: from cells without a winner to a message with the commands that would fill them."""
+"""Gaps of the database: from cells without a winner to a message with the commands that would fill them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Missing:
 
     @property
     def complete(self) -> bool:
-        """Whether no cell has one."""
+        """Whether all cells of the functional lack a winner."""
         return len(self.cells) == self.functional.kernel.cell_count
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Missing:
 def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: Collection[str]) -> str:
     """One message: every problem, every functional with gaps, then the commands that would fill them.
 
-    HIP archs without any measurement are offered the static model, which needs no GPU.
+    For HIP archs without any measurement, the commands use the static model, which needs no GPU.
     """
     lines = [*problems, *map(str, missing)]
     if missing:
@@ -56,12 +56,12 @@ def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: 
 
 
 def _is_product(gaps: Sequence[Missing]) -> bool:
-    """Whether the functionals are all combinations of their choices' values, so that one command can name them."""
+    """Whether the functionals are all combinations of their choices' values; then one command can name them."""
     return len(gaps) == prod(len(set(values)) for values in zip(*(gap.functional.values for gap in gaps), strict=True))
 
 
 def _command(gaps: Sequence[Missing], predict: bool) -> str:
-    """Tunes these cells, or a few more where options multiply to more."""
+    """The command that tunes these cells. It tunes a few more if the combinations of its options are more."""
     functional = gaps[0].functional
     kernel = functional.kernel
     words = [f"{tuner()} --family {family(kernel.family).place} --arch {functional.arch} --kernel {kernel.name}"]

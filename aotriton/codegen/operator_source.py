@@ -7,6 +7,7 @@ from typing import Any
 
 from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program, steps_of
 from aotriton.rules.arch import ARCHS
+from aotriton.rules.kernel import Number
 from aotriton.rules.operators import Operator
 
 
@@ -36,6 +37,8 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "names": expressions,
         "steps": steps,
         "tensors": (*program.operands, *program.workspace),
+        "most": _most(operator),
+        "multiples": _multiples(operator),
         "kernels": [
             {
                 "program": kernel,
@@ -48,6 +51,24 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         ],
         "kernel_tables": [name for names in of_kernels.values() for name in names if name],
         "backend_tables": existing(operator.name, "backends", backend_tables),
+    }
+
+
+def _most(operator: Operator) -> dict[str, int]:
+    """The greatest value of each size that the lead's kernels round up to what there are images for."""
+    return {
+        choice.source.name: max(map(int, choice.values))
+        for choice in operator.lead.choices
+        if choice.round_up and choice.source.code == "size"
+    }
+
+
+def _multiples(operator: Operator) -> dict[str, int]:
+    """What each size is a multiple of that all kernels of the lead's backend count on."""
+    return {
+        argument.value.name: argument.multiple_of
+        for argument in operator.lead.arguments
+        if isinstance(argument, Number) and argument.value.code == "size" and argument.multiple_of > 1
     }
 
 

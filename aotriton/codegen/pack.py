@@ -23,7 +23,7 @@ def write(
     compress: bool,
     certificates: Mapping[str, Sequence[Mapping[str, float]]] | None = None,
 ) -> None:
-    """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` in ``out``, where their content changed.
+    """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` into ``out`` if their content changed.
 
     ``certificates``, by image, are rows of numbers as the image list has them.
     """
@@ -47,13 +47,13 @@ def write(
 
 
 def _certificate(image: str, row: Mapping[str, float]) -> dict[str, float]:
-    """The row; ValueError where it has what C++ cannot have."""
+    """The row as C++ has it; ValueError if a value does not fit."""
     whole = {name: count(f"{image}: {name}", row[name]) for name in ("product", "problems", "checks", "day")}
     return whole | {name: relative(f"{image}: {name}", row[name]) for name in ("error", "allowed")}
 
 
 def _check(image: CompiledImage) -> None:
-    """ValueError where the metadata is not what C++ can have: the store is a folder that others write, too."""
+    """Raises ValueError if the metadata does not fit C++: other processes write to the store, too."""
     identifier("name", image.metadata["name"])
     for name in ("functional", "config", "entry"):
         text(f"{image.name}: {name}", image.metadata[name])

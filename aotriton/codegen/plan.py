@@ -39,7 +39,7 @@ UNREACHED = "the image of another bin: here another backend is faster"
 # Timings and cells are many, and not frozen for the same reason as winners are not (rules/rows.py).
 @dataclass(slots=True)
 class Timing:
-    """How long one config took in one cell, and the image that was timed, and on which day."""
+    """The time of one config in one cell, with the image that was timed and the day."""
 
     image: str
     median_us: float
@@ -51,7 +51,7 @@ Ranked = Mapping[str, Timing]  # the configs that were timed in a cell, the fast
 
 @dataclass(slots=True)
 class Cell:
-    """What serves one bin of a functional, and why."""
+    """The image that serves one bin of a functional, and why."""
 
     bin: tuple[int, ...]
     spec: ImageSpec
@@ -125,13 +125,14 @@ def plan(
     spills: Mapping[str, int] | None = None,
     models: Models | None = None,
 ) -> Plan:
-    """``products`` are those of each arch of the build, ``winners`` those of all of them. ``timings`` maps a cell to
-    its timed configs. ``spills`` says of images that were compiled what they spill: only one that is known to spill
-    nothing takes the place of a winner that was borrowed; None: every one may. Where ``models`` say which images are
-    worth shipping, a functional has those and, unless coverage is full, no others.
+    """The plan of a build for the ``products`` of each arch, from the ``winners`` of all of them.
 
-    PlanError where a cell of an operator's first backend has no winner, or where a needed winner has psels or copts
-    that its kernel does not have.
+    ``timings`` maps a cell to its timed configs. ``spills`` maps compiled images to the bytes that they spill: only an
+    image that is known to spill nothing may replace a borrowed winner; with None every image may. If ``models`` know
+    which images are worth shipping, a functional has these and, unless coverage is full, no others.
+
+    PlanError if a cell of an operator's first backend has no winner, or if a needed winner has psels or copts that its
+    kernel does not have.
     """
     rows = {key_of(row): row for row in winners}
     models = models or Models()
@@ -196,7 +197,7 @@ def plan(
 
 
 def _reached(kernel: KernelDescription, of_product: Iterable[OperatorPlan]) -> dict[int, set[tuple[int, ...]]]:
-    """The cells of the kernel, by godel number, where a backend other than an operator's first one runs it."""
+    """The cells of the kernel, by godel number, in which a backend other than an operator's first one runs it."""
     found: dict[int, set[tuple[int, ...]]] = {}
     for one in of_product:
         for number, cells in one.reached(kernel).items():
@@ -205,7 +206,7 @@ def _reached(kernel: KernelDescription, of_product: Iterable[OperatorPlan]) -> d
 
 
 def without_measured(made: Plan, rebuilt: Collection[str]) -> Plan:
-    """The plan where none of these images counts as measured: what ships is another binary than what was."""
+    """The plan with these images no longer counted as measured, because the shipped binary is not the measured one."""
     if not rebuilt:
         return made
 
@@ -240,7 +241,7 @@ def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functio
 def _filled(
     kernel: KernelDescription, products: Sequence[Sequence[Cell]], worth: Sequence[ImageSpec]
 ) -> tuple[tuple[Cell, ...], ...]:
-    """A cell for every bin: those that another backend serves get an image that is there anyway."""
+    """A cell for every bin; cells that another backend serves get an image that ships anyway."""
     there = [cell.spec for cells in products for cell in cells] + list(worth)
     made = []
     for cells in products:
@@ -255,7 +256,7 @@ def _filled(
 
 
 class _Specs:
-    """The images of a functional, each worked out once, when it is asked for."""
+    """The image specs of a functional, each computed once, when it is first needed."""
 
     def __init__(self, functional: Functional, spills: Mapping[str, int] | None) -> None:
         self._functional, self._spills = functional, spills
@@ -263,7 +264,7 @@ class _Specs:
         self._by_config: dict[str, ImageSpec | None] = {}
 
     def of(self, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """ValueError where the kernel has not these psels and copts."""
+        """The image spec of a config; ValueError if the kernel does not have these psels and copts."""
         parts = tuple(psels.items()), tuple(copts.items())
         if parts not in self._by_parts:
             self._by_parts[parts] = ImageSpec.of(self._functional, psels, copts)
@@ -316,7 +317,7 @@ def _cells(
 
 
 def _cell(present: _Present, near: Mapping[str, tuple[float, Timing]], config: str, specs: _Specs) -> Cell:
-    """The cell with this config, and what is known of that."""
+    """The cell with this config and its measurements."""
     cell, row, own = present
     spec, timed_image, median, runners_up = own, row.image, row.median_us, row.runners_up
     low, high, measured = row.low_us, row.high_us, row.measured
@@ -352,7 +353,7 @@ def _near(
     worth: Sequence[ImageSpec] = (),
     tolerance: float = TOLERANCE,
 ) -> dict[str, tuple[float, Timing]]:
-    """Configs that may serve the cell, the winner's first, with their time over the best one's, and with their timing.
+    """Configs that may serve the cell, the winner's first, with their time over the best one's, and their timing.
 
     ``times`` may stand beside the winner's: they are of this cell, or of the cell that it was borrowed from. Those of a
     measured cell must be as up to date with the kernel's source as its winner is. Of images that are ``worth`` shipping
@@ -399,9 +400,10 @@ def _near_exact(
 
 
 def _cover(acceptable: Sequence[Mapping[str, float]], there: Sequence[str] = ()) -> list[str]:
-    """A config for each cell from a small set: greedily what serves most cells, then loses least, then sorts first.
+    """A config for each cell, from a small set that is chosen greedily: by cells served, then time lost, then name.
 
-    A cell takes its winner where the set has it, else the fastest of the set. What is ``there`` anyway is in it.
+    A cell takes its winner if the set has it, else the fastest of the set. The set includes ``there``, the configs that
+    ship anyway.
     """
     chosen = list(there)
     open_cells = [cell for cell in acceptable if not any(config in cell for config in there)]

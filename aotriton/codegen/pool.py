@@ -24,13 +24,13 @@ from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules import family
 from aotriton.rules.image import ImageSpec
 
-TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, so only a hang meets it
+TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, so that only a hang reaches it
 
-# ptxas orders by address somewhere: of some kernels it makes one of two binaries, as the heap happens to lie. Where a
-# certain one is wanted, because it was measured, it comes within so many tries.
+# ptxas orders something by address: for some kernels it makes one of two binaries, depending on the heap's layout. If
+# one of them is required because it was measured, this many tries are enough to get it.
 TRIES = 100
 
-# What Triton, LLVM and ptxas listen to: an image must not depend on who compiles it.
+# Variables that Triton, LLVM and ptxas read: an image must not depend on the user who compiles it.
 COMPILER_VARIABLES = re.compile(
     r"(TRITON|MLIR|LLVM|AMDGCN|NVPTX|PTXAS|GLUON|PROTON)_.*|(ALLOW|DISABLE|ENABLE)_.*(LLVM|PTXAS|TMEM|MMA).*|USE_IR_LOC"
     r"|NVCC_(PRE|AP)PEND_FLAGS|PTXAS"
@@ -54,7 +54,7 @@ def request_of(spec: ImageSpec) -> dict[str, Any]:
 
 
 def spec_of(request: Mapping[str, Any]) -> ImageSpec:
-    """The spec that ``request_of`` wrote down; ValueError where the rules no longer know a name or a value."""
+    """The spec that ``request_of`` wrote; ValueError if the rules no longer have one of its names or values."""
     functional = family.kernel(request["kernel"]).functional(request["arch"], **request["functional"])
     return ImageSpec.of(functional, request["psels"], request["copts"])
 
@@ -69,11 +69,11 @@ def compile_images(
 ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
     """Yields each distinct spec with its image or its failure: stored images at once, the others as they finish.
 
-    ``jobs`` worker processes (default: one a core) import Triton once each. A worker that dies or passes ``time_limit``
-    seconds fails the spec that it was compiling and is replaced. Closing the iterator ends the workers.
+    Each of ``jobs`` worker processes (default: one for each core) imports Triton once. If a worker dies or takes longer
+    than ``time_limit`` seconds, its spec fails and the worker is replaced. Closing the iterator ends the workers.
 
-    An image that has not its SHA-256 of ``checksums``, by name, is compiled again, at most ``tries`` times in all
-    (default: TRIES).
+    ``checksums`` maps image names to SHA-256. An image with another checksum is compiled again, at most ``tries`` times
+    in all (default: TRIES).
     """
     wanted, most = checksums or {}, tries or TRIES
     tried: Counter[str] = Counter()
@@ -117,7 +117,7 @@ def compile_images(
 
 
 class WarmCompiler:
-    """One worker for a caller that has threads of its own; each thread needs one."""
+    """One worker for a caller with its own threads; each thread needs its own worker."""
 
     def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="aotriton-compile-")
@@ -159,7 +159,7 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self, name: str, spec: ImageSpec, time_limit: float) -> None:
-        """Hands ``spec`` to the process, which has ``time_limit`` seconds for it."""
+        """Sends ``spec`` to the process, which has ``time_limit`` seconds for it."""
         if self.process is None:
             self._start()
         self._free()
@@ -188,7 +188,7 @@ class _Worker:
         return image
 
     def _free(self) -> None:
-        """Removes what the compiler left of the image before: hundreds of them do not fit in a small /tmp."""
+        """Removes the compiler's files of the previous image: those of hundreds do not fit in a small /tmp."""
         for path in self.scratch.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -196,7 +196,7 @@ class _Worker:
                 path.unlink(missing_ok=True)
 
     def give_up(self, time_limit: float) -> CompileFailure:
-        """Ends the process, which did not answer in time."""
+        """Ends a process that did not answer in time."""
         said = self._said()
         self.stop()
         return CompileFailure(self.name, f"not compiled within {time_limit:g} s{said}")
@@ -242,7 +242,7 @@ class _Worker:
         self.selector.register(self.stdout, selectors.EVENT_READ, self)
 
     def _said(self) -> str:
-        """The end of what the process printed, which is where compilers say what is wrong."""
+        """The end of the process's output, where compilers print what is wrong."""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()[-20:]
         return ":\n" + "\n".join(lines) if lines else ""

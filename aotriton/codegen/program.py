@@ -1,7 +1,7 @@
 """Programs: from the descriptions of an operator and its kernels to the numbered data that the C++ runner evaluates.
 
-What is a name in rules/ is a number here: an operand's slot, a size, a scalar, a psel. The generator places the same
-data in C++ (``template/operator.cc.j2``) that the tuner hands to the binding for an image that is in no archive.
+Names of rules/ are numbers here: an operand's slot, a size, a scalar, a psel. The generator writes this data as C++
+(``template/operator.cc.j2``); the tuner passes the same data to the binding for an image that is in no archive.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Code = tuple[str, int]  # a name among CODES, and its number
 
 @dataclass(frozen=True)
 class Step:
-    """An operation on the values of steps before it, ``operands`` by number, or what a call has."""
+    """An operation on the values of earlier steps, given by ``operands`` as their numbers, or a value of the call."""
 
     code: str
     operands: tuple[int, ...]
@@ -103,7 +103,7 @@ class KernelProgram:
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
-        """What choosing asks of a call; the rest is for the launch."""
+        """The expressions that choosing needs; the others are for the launch."""
         return (
             *(guard.condition for guard in self.guards),
             *(choice.value for choice in self.choices),
@@ -158,7 +158,7 @@ class OperatorProgram:
     kernels: tuple[KernelProgram, ...]
     fills_when_empty: bool
     checked: bool
-    flops: tuple[Code, ...]  # empty where nobody counts them
+    flops: tuple[Code, ...]  # empty if the description does not count them
     exact_cells: bool
     cut: int  # a size; -1 for none
 
@@ -170,7 +170,7 @@ class OperatorProgram:
 
     @property
     def guards(self) -> tuple[tuple[Code, ...], ...]:
-        """The conditions of the kernels' guards, each once."""
+        """The conditions of all kernels' guards, without duplicates."""
         return tuple(dict.fromkeys(guard.condition for kernel in self.kernels for guard in kernel.guards))
 
     @property
@@ -182,7 +182,7 @@ class OperatorProgram:
 
 
 def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[tuple[Code, ...], int]]:
-    """Steps that have the values of all these expressions, what they share but once, and the last step of each."""
+    """Steps that compute all these expressions, common parts once, and for each expression the step with its value."""
     numbers: dict[Step, int] = {}
     roots: dict[tuple[Code, ...], int] = {}
     for code in codes:
@@ -202,7 +202,7 @@ def operator_program(operator: Operator) -> OperatorProgram:
 
 
 def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, Any]:
-    """What the binding needs to launch an image of ``kernel``: plain data."""
+    """Plain data with which the binding launches an image of ``kernel``."""
     whole = operator_program(operator)
     own = next(one for one in whole.kernels if one.name == kernel.name)
     names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes")

@@ -1,4 +1,4 @@
-"""What ptxas tells of an image beside its numbers."""
+"""ptxas's warnings about an image."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ SERIALISED = re.compile(r"\bC751\d\b")
 
 
 def serialised(said: str) -> list[str]:
-    """The codes of its messages that products of warp groups wait for each other; none where they do not."""
+    """The codes of ptxas's messages that matrix products are serialised; empty if there are none."""
     return sorted(set(SERIALISED.findall(said)))

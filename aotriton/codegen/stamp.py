@@ -1,6 +1,6 @@
-"""The stamp of a generated folder: whether what it was made from, and what was made, are as they were left.
+"""The stamp of a generated folder: whether its inputs and the generated files are unchanged.
 
-Code counts by its content, large files by size and time of change, as build tools do.
+Code is compared by its content, large files by size and modification time, as build tools do.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from aotriton.codegen.store import write_atomically
 
 STAMP = "generated.stamp"
 PACKAGE = Path(__file__).parent.parent
-STOPS = ("rules", "tritonsrc", "codegen")  # the folders whose code has a say
+STOPS = ("rules", "tritonsrc", "codegen")  # the folders whose code affects the result
 
 
 def digest(words: Sequence[object], families: Iterable[Path], databases: Iterable[Path]) -> str:
-    """Of all that a run follows from: its options, the code, that of families outside of the tree, the databases."""
+    """The digest of a run's inputs: options, code, the code of families outside of the tree, and databases."""
     made = hashlib.sha256(repr([sys.version, version("jinja2"), *map(str, words)]).encode())
     code = [path for stop in STOPS for path in _code(PACKAGE / stop)]
     for family in families:
@@ -39,7 +39,7 @@ def _code(folder: Path) -> list[Path]:
 
 
 def _sources(folder: Path) -> list[Path]:
-    """Device code, in whatever language."""
+    """The files of device code, in any language."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
 
 
@@ -51,7 +51,7 @@ def _state(path: Path) -> list[int] | None:
 
 
 def read(out: Path, digest: str) -> str | None:
-    """What the run that made the folder had to say, if this one would make the same of it."""
+    """The messages of the run that made the folder, if this run would make the same; else None."""
     try:
         kept = json.loads((out / STAMP).read_text())
         same = kept["digest"] == digest and all(_state(out / name) == state for name, state in kept["files"].items())
@@ -61,6 +61,6 @@ def read(out: Path, digest: str) -> str | None:
 
 
 def write(out: Path, digest: str, names: Iterable[str], summary: str) -> None:
-    """Stamps the folder, in which ``names`` were made."""
+    """Stamps the folder, into which the files ``names`` were generated."""
     kept = {"digest": digest, "files": {name: _state(out / name) for name in sorted(names)}, "summary": summary}
     write_atomically(out / STAMP, json.dumps(kept, indent=1).encode())

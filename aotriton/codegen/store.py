@@ -18,7 +18,7 @@ from typing import Any
 class CompiledImage:
     """An image in the store. ``metadata`` is its json: entry, threads, shared (bytes), registers, spills and so on.
 
-    ``seconds``: how long it took to make; 0 where it was in the store.
+    ``seconds``: the time that it took to compile; 0 if it was in the store.
     """
 
     name: str
@@ -28,7 +28,7 @@ class CompiledImage:
 
     @property
     def spills(self) -> bool:
-        """Whether the kernel runs out of registers. It keeps no arrays, so that all of a stack is spills."""
+        """Whether the kernel spills registers. It has no arrays, so that its whole stack is spills."""
         return bool(self.metadata["spills"] or self.metadata["stack"])
 
     @property
@@ -45,7 +45,7 @@ class CompiledImage:
 
 @dataclass(frozen=True)
 class CompileFailure:
-    """An image that could not be made, and what the compiler (or what watches over it) said."""
+    """An image that could not be compiled, with the message of the compiler or of the process that supervises it."""
 
     name: str
     message: str
@@ -53,7 +53,7 @@ class CompileFailure:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces ``path`` by a rename, so that no reader and no interruption ever finds half of it."""
+    """Replaces ``path`` by a rename, so that neither a reader nor an interruption ever leaves half a file."""
     handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """``aotriton`` in the folder of what the user's programs keep."""
+    """``aotriton`` in the user's data folder."""
     return _user_folder("XDG_DATA_HOME", ".local/share")
 
 
@@ -89,8 +89,8 @@ def default_store() -> Path:
 class ImageStore:
     """Files ``<name>.cubin`` or ``<name>.hsaco`` beside ``<name>.json``, content-addressed.
 
-    An entry exists once its json does; json and binary appear by rename, so no reader sees half a file. An entry never
-    changes: a binary with another checksum, that somebody wants, stands beside it as ``<name>-<checksum>``.
+    An entry exists once its json does; json and binary appear by rename, so that no reader sees half a file. An entry
+    never changes: a binary with another checksum is stored beside it as ``<name>-<checksum>``.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -110,7 +110,7 @@ class ImageStore:
     ) -> CompiledImage:
         """Stores an image and returns it; where another process stored it first, returns that one.
 
-        With ``sha256``, one that has this checksum is stored beside one that has not, and returned.
+        With ``sha256``, an image with this checksum is stored beside one with another checksum, and returned.
         """
         with self._lock():
             if stored := self.get(name, sha256) or self.get(name):

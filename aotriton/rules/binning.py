@@ -14,9 +14,9 @@ from aotriton.rules.expression import Expression, constant
 class TuningKey:
     """A runtime quantity and the representatives of its bins, in ascending order.
 
-    A quantity falls in the first bin whose representative is not smaller; the last bin is open-ended. ``quantity`` says
-    how it follows from a call; kernels of one operator may differ in it. ``option`` is how commands spell the key: by
-    default as its name.
+    A quantity falls in the first bin whose representative is not smaller; the last bin is open-ended. ``quantity``
+    computes it from a call; kernels of one operator may differ in it. ``option`` is the key's name in commands, by
+    default the same name.
     """
 
     name: str
@@ -36,5 +36,5 @@ class TuningKey:
 
 
 def bin_text(keys: Sequence[TuningKey], cell: Sequence[int]) -> str:
-    """A cell as people and the database read it: ``rows=512 waves=8``."""
+    """The text of a cell in messages and in the database: ``rows=512 waves=8``."""
     return " ".join(f"{key.name}={representative}" for key, representative in zip(keys, cell, strict=True))

@@ -1,4 +1,4 @@
-"""What a cell without a winner of its own borrows: from the winners of a kernel on one arch to all of its cells.
+"""Borrowed winners: from the winners of a kernel on one arch to a winner for all of its cells.
 
 The nearest winner of the product itself serves, among the functionals that differ in nothing but choices that lend; if
 the product has none of them, the nearest one of the product that is most like it. The source names what differs, a
@@ -25,7 +25,7 @@ _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
 def in_a_word(product: str) -> str:
-    """The product's name as sources have it."""
+    """The product's name with underscores for spaces, as sources have it."""
     return product.replace(" ", "_")
 
 
@@ -51,8 +51,8 @@ def filled(
 ) -> list[Winner]:
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
-    ``winners`` are the kernel's on the arch, of all ``products``. A cell is left out where nobody has anything to lend.
-    No image of ``unfit``, by name, is borrowed, where the lender's runners-up have another one: one element type may
+    ``winners`` are the kernel's on the arch, of all ``products``. A cell is left out if it can borrow no winner. An
+    image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another one: one element type may
     spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
@@ -112,7 +112,7 @@ class _Market:
 
 
 class _Borrower:
-    """A functional of a product, and what it makes of what is lent to it. All is worked out once: it has many cells."""
+    """A functional of a product that borrows. It computes everything once, because it has many cells."""
 
     def __init__(self, functional: Functional, product: str, unfit: Collection[str]) -> None:
         self.kind = _kind(functional)
@@ -153,7 +153,7 @@ class _Borrower:
         return self._differing[number]
 
     def _fitting(self, configs: Sequence[str]) -> _Image:
-        """The first config whose image is fit; where none is, the first, for the build to tell."""
+        """The first config whose image is fit; if none is, the first one, which the build then reports."""
         first: _Image | None = None
         for config in configs:
             if config not in self._images:
@@ -174,7 +174,7 @@ class _Borrower:
 
 
 def _pinned(functional: Functional) -> _Kind:
-    """The values of the choices across which nothing is borrowed."""
+    """The values of those choices across which nothing is borrowed."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
 
@@ -200,7 +200,7 @@ def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[
 
 
 def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Winners) -> list[_Lender]:
-    """What the winners have to lend to a group of siblings, but for those that today's description does not know."""
+    """The lenders for a group of siblings, without winners that today's description does not know."""
     found = []
     for functional in group:
         theirs = winners.get(str(functional), {})

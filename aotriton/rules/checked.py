@@ -1,6 +1,6 @@
-"""What a row of the database may hold: from values as SQLite gives them to text, times and settings to rely on.
+"""Checks of database rows: from values as SQLite returns them to valid text, times and settings.
 
-Every function takes a column's name and its value, and raises ValueError that says both where the value will not do.
+Every function takes a column's name and its value. It raises ValueError, with both, if the value is not valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CXX_KEYWORDS = frozenset(
 
 @cache
 def identifier(column: str, value: object) -> str:
-    """A name that Python and C++ can both have."""
+    """A name that is valid in Python and C++."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise ValueError(f"{column} is {value!r}, which is no name: letters, digits and underscores are")
     if iskeyword(value) or value in CXX_KEYWORDS:
@@ -46,14 +46,14 @@ def text(column: str, value: object) -> str:
 
 
 def time_us(column: str, value: object) -> float:
-    """Microseconds; 0 stands for none."""
+    """A time in microseconds; 0 means none."""
     if type(value) not in (int, float) or not 0 <= value < MOST_US:  # type: ignore[operator] # a NaN is not, either
         raise ValueError(f"{column} is {value!r}, which is no time in microseconds")
     return float(value)  # type: ignore[arg-type]
 
 
 def relative(column: str, value: object) -> float:
-    """An error relative to what it is an error of."""
+    """A relative error."""
     if type(value) not in (int, float) or not 0 <= value <= MOST:  # type: ignore[operator] # a NaN is not, either
         raise ValueError(f"{column} is {value!r}, which is no relative error")
     return float(value)  # type: ignore[arg-type]
@@ -73,14 +73,14 @@ def sha256(column: str, value: object) -> str:
 
 
 def count(column: str, value: object) -> int:
-    """A whole number that C++ has room for, and not less than 0."""
+    """A whole number, at least 0, that fits C++'s type."""
     if type(value) is not int or not 0 <= value < INT32.stop:
         raise ValueError(f"{column} is {value!r}, which is no number of anything")
     return value
 
 
 def byte_count(column: str, value: object) -> int:
-    """How large something is; C++ has 64 bits for it."""
+    """A number of bytes, which fits 64 bits."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{column} is {value!r}, which is no number of bytes")
     return value
@@ -118,7 +118,7 @@ def sizes(column: str, value: object) -> Mapping[str, object]:
 
 @cache  # a hundred thousand rows have a few hundred of them
 def settings(column: str, value: object) -> Mapping[str, int]:
-    """Psels or copts: a name and a whole number each."""
+    """Psels or copts: names with whole numbers."""
     found = _json(column, value)
     if not isinstance(found, dict):
         raise ValueError(f"{column} is {value!r}, not names with numbers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-# What each code does to the numbers before it, as a postfix program has them; v2src/expression.cc does the same.
+# What each code does to the numbers before it, as a postfix program has them; v2src/call/evaluate.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,

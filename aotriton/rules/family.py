@@ -1,7 +1,9 @@
 """Families: from a name or a folder to the operators described there, and to the modules that stand beside them.
 
-A family in this tree stands under its name in rules/, tritonsrc/, tune/ and v2src/. One outside is a folder, named as
-the family is, with these four inside; AOTRITON_FAMILIES lists such folders, so that child processes know them too.
+A family in this tree stands under its name in rules/, tritonsrc/, tune/ and v2src/; its device code has two rooms,
+kernels/ with a file for each kernel, and lib/ with what they share. One outside is a folder, named as the family is,
+with these four inside, and its kernels in tritonsrc/ itself; AOTRITON_FAMILIES lists such folders, so that child
+processes know them too.
 """
 
 from __future__ import annotations
@@ -102,14 +104,16 @@ def operator_of(kernel: KernelDescription) -> Operator:
     return next(one for one in family(kernel.family).operators if kernel in one.kernels)
 
 
+@cache  # follows from the name, and is asked for each image
+def source_package(name: str) -> str:
+    """The package with the device code of the family called ``name``."""
+    return family(name).module("tritonsrc")
+
+
 def source_module(kernel: KernelDescription) -> str:
     """The module with the kernel's device code."""
-    return f"{_device_code(kernel.family)}.{kernel.function}"
-
-
-@cache  # follows from the name, and is asked for each image
-def _device_code(name: str) -> str:
-    return family(name).module("tritonsrc")
+    room = f"{source_package(kernel.family)}.kernels" if kernel.family in IN_TREE else source_package(kernel.family)
+    return f"{room}.{kernel.function}"
 
 
 def _listed() -> list[str]:

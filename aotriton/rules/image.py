@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.rules.arch import DTYPE_BYTES, arch_spec
-from aotriton.rules.family import source_module
+from aotriton.rules.family import source_module, source_package
 from aotriton.rules.kernel import (
     Constexpr,
     Functional,
@@ -30,14 +30,14 @@ TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipp
 
 
 @cache
-def source_digest(module: str) -> str:
-    """SHA-256 of the code of a module (aotriton.tritonsrc.<family>.<kernel>) and of what it imports of its package.
+def source_digest(package: str, module: str) -> str:
+    """SHA-256 of the code of a module (aotriton.tritonsrc.<family>.kernels.<kernel>) and of what it imports of its
+    package (aotriton.tritonsrc.<family>).
 
     Comments, docstrings, layout and the package's own name do not count: they do not reach the image.
     """
-    package, _, name = module.rpartition(".")
     digest = hashlib.sha256()
-    for own in sorted(_closure(package, name)):
+    for own in sorted(_closure(package, module.removeprefix(f"{package}."))):
         tree = _syntax(package, own)
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
@@ -64,7 +64,7 @@ def _plain(node: object) -> object:
 
 
 def _closure(package: str, name: str) -> set[str]:
-    """``name`` and the modules of its package that it imports, directly or not."""
+    """``name`` and the modules of the package that it imports, directly or not: "lib.mask", a name inside of it."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -80,14 +80,17 @@ def _closure(package: str, name: str) -> set[str]:
 
 def _siblings(package: str, node: ast.ImportFrom) -> list[str]:
     """The modules of ``package`` that the statement imports or imports from."""
-    if node.module == package:
-        return [alias.name for alias in node.names]
-    inside = node.module and node.module.startswith(f"{package}.")
-    return [str(node.module).removeprefix(f"{package}.")] if inside else []
+    module = f"{node.module}."
+    if not module.startswith(f"{package}."):
+        return []
+    inside = module.removeprefix(f"{package}.")
+    if (_folder(package) / inside.replace(".", "/")).is_dir():
+        return [f"{inside}{alias.name}" for alias in node.names]
+    return [inside.rstrip(".")]
 
 
 def _syntax(package: str, name: str) -> ast.Module:
-    return ast.parse((_folder(package) / f"{name}.py").read_text())
+    return ast.parse(_file(package, name, "py").read_text())
 
 
 @cache
@@ -96,10 +99,16 @@ def _folder(package: str) -> Path:
     return Path(str(importlib.import_module(package).__file__)).parent
 
 
+def _file(package: str, name: str, suffix: str) -> Path:
+    """The file of a module that has this name inside of the package."""
+    return _folder(package) / f"{name.replace('.', '/')}.{suffix}"
+
+
 def source_file(kernel: KernelDescription) -> Path:
     """The file with the kernel's device code."""
-    package, _, name = source_module(kernel).rpartition(".")
-    return _folder(package) / f"{name}.{kernel.provider.suffix if kernel.provider else 'py'}"
+    package = source_package(kernel.family)
+    name = source_module(kernel).removeprefix(f"{package}.")
+    return _file(package, name, kernel.provider.suffix if kernel.provider else "py")
 
 
 @cache
@@ -110,7 +119,7 @@ def _file_digest(path: Path) -> str:
 def _source_digest(kernel: KernelDescription) -> str:
     """Of Python the code counts, of any other language each character."""
     if kernel.provider is None or kernel.provider.suffix == "py":
-        return source_digest(source_module(kernel))
+        return source_digest(source_package(kernel.family), source_module(kernel))
     return _file_digest(source_file(kernel))
 
 

@@ -51,11 +51,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A kernel's argument for an operand: a pointer, or a TMA descriptor where ADDRESSING says so and a block is given.
+    """A kernel's argument for an operand: a pointer, or a TMA descriptor if ADDRESSING says so and a block is given.
 
     ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them. In
     shared memory a Gluon kernel has it ``swizzled``, or its rows one behind the other.
-    ``packed``: so many neighbours along the second dimension count as one, with the rows of all of them side by side:
+    ``packed``: the number of neighbours along the second dimension that count as one, with their rows side by side:
     the descriptor is of [.., .. / packed, rows, packed, columns], and what its ``block`` has along the rows is shared
     out among them.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
@@ -137,7 +137,7 @@ def strides(letters: str, *tensors: str) -> tuple[Stride, ...]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that the caller's request pins: ``source`` says where in the call it is found.
+    """A property of the call that selects images, such as the element type; ``source`` computes it from the call.
 
     ``round_up``: the first value that is not smaller serves. ``default`` is the value that names leave out, so that a
     choice can be added without renaming what exists. ``measured_as``: values do not differ in speed, so this one is
@@ -172,7 +172,7 @@ class Choice:
         object.__setattr__(self, "option", self.option or self.name.lower().replace("_", "-"))
 
     def number(self, value: Value) -> int:
-        """What the source gives for ``value``; ValueError where it cannot give it."""
+        """The source's number for ``value``; ValueError if the source cannot have it."""
         names = {"dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
         if names is not None:
             if value not in names:
@@ -210,9 +210,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A psel or copt: by vendor, the values that the tuner may pick. Names leave the ``default`` out.
+    """A psel or copt, with the values that the tuner may pick for each vendor. Names leave the ``default`` out.
 
-    ``more``: by vendor, what the kernel can do as well. Only a search tries those values, as all of them are too many.
+    ``more``: for each vendor, further values. Only a search tries them, because all combinations are too many.
     """
 
     name: str
@@ -230,7 +230,7 @@ class Parameter:
                 raise ValueError(f"{self.name}: more values of {vendor!r} must add to its values, got {values}")
 
     def of(self, vendor: str, rich: bool) -> tuple[int, ...]:
-        """The values of a vendor; ``rich``: all of them, ascending."""
+        """The values for a vendor; with ``rich`` also those of ``more``, ascending."""
         values = self.values[vendor]
         return tuple(sorted((*values, *self.more.get(vendor, ())))) if rich else values
 
@@ -285,7 +285,7 @@ BFS, DFS = constant(1), constant(2)
 class Restriction:
     """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin.
 
-    ``certain``: it cannot run, or cannot win; otherwise a rule of thumb, which a search does without.
+    ``certain``: the config cannot run or cannot win. Otherwise it is a rule of thumb, which a search ignores.
     """
 
     why: str
@@ -295,7 +295,7 @@ class Restriction:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/ and the
+    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/kernels/ and the
     function in it, if there is no ``source``, the name of another kernel whose device code it has.
 
     ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
@@ -496,7 +496,7 @@ class KernelDescription:
 
 @dataclass(frozen=True)
 class Functional:
-    """All choices of a kernel pinned, on one arch: what the caller asks for."""
+    """A kernel on one arch with a value for each of its choices."""
 
     kernel: KernelDescription
     arch: str

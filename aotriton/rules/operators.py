@@ -1,4 +1,4 @@
-"""Operator descriptions: what a caller gives, and the backends that turn it into launches."""
+"""Operator descriptions: the arguments of a call, and the backends that turn them into launches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aotriton.rules.kernel import Argument, KernelDescription, Operand, Tensor
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number of the call that is no size: "fp32", "i32" or "bool"; ``default`` where the caller gives none.
+    """A number of the call that is not a size: "fp32", "i32" or "bool"; ``default`` is used if the caller gives none.
 
-    A default of None, of fp32 alone: the operator's own checks see a NaN, and put in what follows from the call.
-    ``values``: the names of 0, 1 and so on, by which Python and the command line take them, too.
-    ``internal``: no caller's, but set by the operator's own checks.
+    A default of None, which only fp32 may have: the operator's own checks get a NaN and replace it by a value that
+    depends on the call. ``values``: names of 0, 1 and so on, which Python and the command line also accept.
+    ``internal``: the operator's own checks set it, not the caller.
     """
 
     name: str
@@ -50,10 +50,10 @@ class DerivedSize:
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run an operator: kernels in launch order. It serves what each of them serves.
+    """One way to run an operator: kernels in launch order. It serves the calls that all of its kernels serve.
 
-    ``workspace`` are contiguous tensors in memory of the caller that kernels hand on to each other; ``sizes`` are those
-    that the backend derives.
+    ``workspace`` are contiguous tensors in the caller's memory, in which kernels pass results to each other. ``sizes``
+    are the sizes that the backend derives.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Backend:
 
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
-    """The sizes that the backend derives: ``environment`` is of its first kernel that has their psels."""
+    """The values of the derived sizes; ``environment`` belongs to the backend's first kernel that has their psels."""
     sizes, made = dict(environment.sizes), {}
     for one in backend.sizes:  # one may follow from those before
         made[one.name] = sizes[one.name] = evaluate(one.value, replace(environment, sizes=sizes))
@@ -75,7 +75,7 @@ def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Operator:
-    """What a caller asks for. The first backend serves all of it; another one the cells where it measured faster.
+    """An operation that callers can run. The first backend serves all calls, others the cells where they are faster.
 
     ``sizes`` are named by the operands' ``dims``. A cell is one of the ``lead``, the first backend's last kernel, which
     has every choice and tuning key of the others. ``fills_when_empty``: a call with a size of 0 launches nothing and
@@ -145,12 +145,12 @@ class Operator:
 
     @property
     def workspace(self) -> tuple[Operand, ...]:
-        """The workspace tensors of all backends, each once."""
+        """The workspace tensors of all backends, without duplicates."""
         return tuple(dict.fromkeys(operand for backend in self.backends for operand in backend.workspace))
 
     @property
     def derived_sizes(self) -> tuple[str, ...]:
-        """The names of the sizes that backends derive, each once: two backends may derive one in ways of their own."""
+        """The names of the sizes that backends derive, without duplicates: two backends may derive the same one."""
         return tuple(dict.fromkeys(one.name for backend in self.backends for one in backend.sizes))
 
     @property

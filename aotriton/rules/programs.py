@@ -1,4 +1,4 @@
-"""How the reader of a message runs the tuner: a source tree's file, a program that pip installs, or a module."""
+"""The tuner's command in messages: a file of the source tree, an installed program, or a module."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def in_source_tree() -> bool:
 
 
 def tuner() -> str:
-    """The command without its options, as it can be typed where this package is."""
+    """The command without its options, as the user of this package can type it."""
     if in_source_tree():
         return "python3 tune/tune.py"
     return "aotriton-tune" if _in_wheel() else "python3 -m aotriton.tune.tune"
 
 
 def must_have(program: str, module: str, project: str) -> None:
-    """Ends the process with status 2 where a module is missing that a program begins with, and says what brings it."""
+    """Ends the process with status 2 if a module that a program imports is missing, and names what to install."""
     if find_spec(module) is None:
         brings = "'aotriton-v2[tune]'" if _in_wheel() else project
         print(f"{program}: {module} is missing: pip install {brings}", file=sys.stderr)

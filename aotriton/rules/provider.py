@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Provider:
     """``module`` is a ``Compiler``, ``version`` what it called itself when the kernel was described: measurements are
-    tied to it. The kernel's source is <function>.<suffix> in tritonsrc/<family>/. ``called``: there is nothing to
-    compile; an image is a Python function, which the tuner calls and no build can have.
+    tied to it. The kernel's source is <function>.<suffix> beside the family's other kernels. ``called``: there is
+    nothing to compile; an image is a Python function, which the tuner calls and no build can have.
     """
 
     module: str

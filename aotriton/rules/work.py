@@ -1,18 +1,19 @@
 """What a kernel computes, in tiles: from a call and a tile to the terms of a sum that its time is predicted by.
 
-The sum is linear in coefficients that are fitted for each image; v2src/cost.cc works out the same terms. It follows the
-usual view of a GPU (S. Williams et al., "Roofline", CACM 2009, and the rounds of programs that NVIDIA's "Matrix
-Multiplication Background User's Guide" calls wave quantization): programs run in rounds, a round takes as long as its
-longest loop, and all of it at least as long as the products and the memory traffic do. Where loops differ, programs
-begin as others end (R. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+The sum is linear in coefficients that are fitted for each image. Python evaluates the formulas, and the generator
+writes them as C++ for the runtime. They follow the usual view of a GPU (S. Williams et al., "Roofline", CACM 2009, and
+the rounds of programs that NVIDIA's "Matrix Multiplication Background User's Guide" calls wave quantization): programs
+run in rounds, a round takes as long as its longest loop, and all of it at least as long as the products and the memory
+traffic do. Where loops differ, programs begin as others end (R. Graham, "Bounds on Multiprocessing Timing Anomalies",
+1969).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor
 
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
+from aotriton.rules.formula import Real, choose, down, less, maximum, minimum, up
 
 # How many steps the loop of a program has that computes the i-th tile of rows, in the order of the C++ enumeration.
 #   whole      as many as cover the depth
@@ -99,51 +100,95 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     """The TERMS of a call: ``environment`` has its sizes and scalars, the candidate's psels and the GPU's
     multiprocessors. ``occupancy`` programs of the image fit on one; with 1 there is nothing to pack.
     """
-    found = (evaluate(one, environment) for one in work.of_call)
-    outer, rows, packed_rows, columns, depth, repeat, parts, form, near, far, slow = found
-    row_tile, column_tile, depth_tile, programs = (evaluate(one, environment) for one in work.of_tile)
-    multiprocessors = environment.multiprocessors
-    row_tiles = ceil(rows / row_tile)
-    across = outer * ceil(columns / column_tile)
-    tiles = float(across * row_tiles * parts)  # programs, but of split ones
-    steps = float(ceil(depth / depth_tile))
+    *of_call, form, near, far, slow = (evaluate(one, environment) for one in work.of_call)
+    outer, rows, packed, columns, depth, repeat, parts = map(float, of_call)
+    row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
+    made = formulas(
+        form,
+        OfCall(outer, rows, packed, columns, depth, repeat, parts, near, far, slow, environment.multiprocessors),
+        OfTile(row_tile, column_tile, depth_tile, programs, occupancy),
+    )
+    return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
+
+
+@dataclass(frozen=True)
+class OfCall:
+    """``Work.of_call`` in numbers, but for the form, and the GPU's multiprocessors. Named as WorkOfCall of C++."""
+
+    outer: Real
+    rows: Real
+    packed: Real
+    columns: Real
+    depth: Real
+    repeat: Real
+    parts: Real
+    near: Real
+    far: Real
+    slow: Real
+    multiprocessors: Real
+
+
+@dataclass(frozen=True)
+class OfTile:
+    """``Work.of_tile`` in numbers, and the programs of the image that fit on a multiprocessor. Named as Cost of C++."""
+
+    row_tile: Real
+    column_tile: Real
+    depth_tile: Real
+    programs: Real
+    occupancy: Real
+
+
+def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
+    """The TERMS as formulas: of floats the numbers, of symbols what ``codegen/formulas.py`` writes as C++."""
+    row_tiles = up(call.rows / tile.row_tile)
+    across = call.outer * up(call.columns / tile.column_tile)
+    tiles = across * row_tiles * call.parts  # programs, but of split ones
+    steps = up(call.depth / tile.depth_tile)
+    walked, longest = row_tiles * steps, steps
     if form == GROWING:
-        grown = row_tile / packed_rows  # from one tile to the next
-        below = min(row_tiles, floor(depth / grown))  # tiles that end above the last step
-        walked = grown / depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps
-        walked += 0.5 * below if grown < depth_tile else 0.0  # a step that is begun
-        longest = float(ceil(min(row_tiles * grown, depth) / depth_tile))
+        grown = tile.row_tile / call.packed  # from one tile to the next
+        below = minimum(row_tiles, down(call.depth / grown))  # tiles that end above the last step
+        walked = grown / tile.depth_tile * below * (below + 1) / 2 + (row_tiles - below) * steps
+        walked = walked + choose(less(grown, tile.depth_tile), 0.5 * below, 0.0)  # a step that is begun
+        longest = up(minimum(row_tiles * grown, call.depth) / tile.depth_tile)
     elif form == SHRINKING:
-        reaching = min(row_tiles, ceil(depth / row_tile))
-        walked = (reaching * depth - row_tile * reaching * (reaching - 1) / 2) / depth_tile + 0.5 * reaching
-        longest = steps
-    else:
-        walked, longest = row_tiles * steps, steps
-    longest = float(ceil(longest * repeat / parts))
-    walks = max(repeat / parts, 1.0)
-    total = across * repeat * walked
-    slots = multiprocessors * programs
+        reaching = minimum(row_tiles, up(call.depth / tile.row_tile))
+        triangle = reaching * call.depth - tile.row_tile * reaching * (reaching - 1) / 2
+        walked = triangle / tile.depth_tile + 0.5 * reaching
+    walks = call.repeat / call.parts
+    longest = up(longest * walks)
+    further = maximum(walks, 1.0) - 1.0
+    total = across * call.repeat * walked
+    slots = call.multiprocessors * tile.programs
 
-    def rounds(room: int) -> tuple[float, float]:
-        count = float(ceil(tiles / room))
+    def walk_of(count: Real, room: Real) -> Real:
+        """The steps of so many rounds of ``room`` programs."""
         if form == GROWING:
-            return count, max(longest, total / room)
+            return maximum(longest, total / room)
         if form == SHRINKING:  # each piece begins with its longest program, so a late one may be as long as any
-            return count, max(longest, total / room + longest - total / max(tiles, 1.0))
-        return count, count * longest
+            return maximum(longest, total / room + (longest - total / maximum(tiles, 1.0)))
+        return count * longest
 
-    count, walk = rounds(slots)
-    packed, packed_walk = rounds(multiprocessors * occupancy) if occupancy > 1 else (0.0, 0.0)
+    count = up(tiles / slots)
     if form == SPLIT:
-        full = floor(tiles / slots)
+        full = down(tiles / slots)
         left = tiles - full * slots
-        splits = float(min(floor(slots / max(left, 1)), MOST_SPLITS, max(floor(longest / FEWEST_STEPS), 1)))
-        if left and splits > 1:
-            walk = full * longest + ceil(longest / splits)
-            packed, packed_walk = left * splits / multiprocessors, left / multiprocessors
-        else:
-            packed, packed_walk = 0.0, 0.0
-    spread = total / multiprocessors
+        splits = minimum(
+            minimum(down(slots / maximum(left, 1.0)), MOST_SPLITS), maximum(down(longest / FEWEST_STEPS), 1.0)
+        )
+        split = less(0.0, left) * less(1.0, splits)
+        walk = choose(split, full * longest + up(longest / splits), walk_of(count, slots))
+        packed = choose(split, left * splits / call.multiprocessors, 0.0)
+        packed_walk = choose(split, left / call.multiprocessors, 0.0)
+    else:
+        walk = walk_of(count, slots)
+        room, several = call.multiprocessors * tile.occupancy, less(1.0, tile.occupancy)
+        rounds = up(tiles / room)
+        packed = choose(several, rounds, 0.0)
+        packed_walk = choose(several, walk_of(rounds, room), 0.0)
+    spread = total / call.multiprocessors
+    programs = tiles / call.multiprocessors
     return (
         1.0,
         count,
@@ -151,12 +196,12 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
         packed,
         packed_walk,
         spread,
-        tiles / multiprocessors,
+        programs,
         longest,
-        near * TRAFFIC_UNIT,
-        far * TRAFFIC_UNIT,
-        slow * walk,
-        slow * spread,
-        walks - 1.0,
-        (walks - 1.0) * tiles / multiprocessors,
+        call.near * TRAFFIC_UNIT,
+        call.far * TRAFFIC_UNIT,
+        call.slow * walk,
+        call.slow * spread,
+        further,
+        further * programs,
     )

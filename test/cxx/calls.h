@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "driver/recording.h"
+#include "recording.h"
 
 namespace aotriton::v2 {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "calls.h"
-#include "explain.h"
+#include "dispatch/explain.h"
 
 using namespace aotriton::v2;
 

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "calls.h"
-#include "image.h"
+#include "program/image.h"
 
 using namespace aotriton::v2;
 

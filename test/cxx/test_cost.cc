@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "calls.h"
-#include "run.h"
+#include "dispatch/select.h"
+#include "launch/run.h"
 #include "scale.h"
-#include "select.h"
 #include "works.h"
 
 using namespace aotriton::v2;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "calls.h"
-#include "image.h"
-#include "registry.h"
+#include "program/image.h"
+#include "program/registry.h"
 
 using namespace aotriton::v2;
 

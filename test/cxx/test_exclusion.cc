@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "calls.h"
-#include "exclusion.h"
+#include "dispatch/exclusion.h"
 #include "scale.h"
 
 using namespace aotriton::v2;

@@ -3,10 +3,10 @@
 
 #include "attn_fwd.operator.h"
 #include "check.h"
-#include "expression.h"
+#include "dispatch/select.h"
 #include "expressions.h"
-#include "registry.h"
-#include "select.h"
+#include "program/expression.h"
+#include "program/registry.h"
 
 using namespace aotriton::v2;
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "calls.h"
-#include "request.h"
+#include "launch/request.h"
 
 using namespace aotriton::v2;
 

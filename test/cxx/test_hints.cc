@@ -5,9 +5,9 @@
 #include <functional>
 #include <memory>
 
+#include "call/hints.h"
 #include "calls.h"
-#include "explain.h"
-#include "hints.h"
+#include "dispatch/explain.h"
 #include "scale.h"
 
 using namespace aotriton::v2;

@@ -9,9 +9,9 @@
 #include "attn_bwd.operator.h"
 #include "attn_fwd.operator.h"
 #include "calls.h"
-#include "candidate.h"
-#include "load.h"
-#include "registry.h"
+#include "launch/candidate.h"
+#include "launch/load.h"
+#include "program/registry.h"
 
 using namespace aotriton::v2;
 using flash::attn_bwd_operator;

@@ -1,7 +1,7 @@
 // Every argument, grid, block and shared size of every launch, on the stand-ins for CUDA and HIP.
 #include "calls.h"
-#include "registry.h"
-#include "survey.h"
+#include "dispatch/survey.h"
+#include "program/registry.h"
 
 using namespace aotriton::v2;
 

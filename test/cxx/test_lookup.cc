@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "calls.h"
-#include "explain.h"
-#include "log.h"
-#include "request.h"
+#include "dispatch/explain.h"
+#include "dispatch/log.h"
+#include "launch/request.h"
 
 using namespace aotriton::v2;
 

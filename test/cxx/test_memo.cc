@@ -6,8 +6,8 @@
 #include <random>
 #include <thread>
 
+#include "base/lock.h"
 #include "calls.h"
-#include "lock.h"
 
 using namespace aotriton::v2;
 

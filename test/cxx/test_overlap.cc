@@ -3,8 +3,8 @@
 #include <random>
 #include <set>
 
+#include "call/overlap.h"
 #include "calls.h"
-#include "overlap.h"
 
 using namespace aotriton::v2;
 

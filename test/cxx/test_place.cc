@@ -1,9 +1,9 @@
 // Which product's tables a GPU gets, and a call that runs or is explained there.
 #include <aotriton/runtime.h>
 
+#include "call/place.h"
 #include "calls.h"
-#include "place.h"
-#include "request.h"
+#include "launch/request.h"
 
 using namespace aotriton::v2;
 

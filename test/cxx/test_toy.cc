@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "calls.h"
-#include "registry.h"
+#include "program/registry.h"
 #include "scale.h"
 
 using namespace aotriton::v2;

@@ -2,9 +2,9 @@
 #include "scale.h"
 
 #include "scale.operator.h"
-#include "error.h"
-#include "hints.h"
-#include "run.h"
+#include "base/error.h"
+#include "call/hints.h"
+#include "launch/run.h"
 
 namespace toy {
 

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <mutex>
 
-#include "error.h"
-#include "lock.h"
+#include "base/error.h"
+#include "base/lock.h"
 
 namespace aotriton::v2::inline abi1 {
 

@@ -1,8 +1,8 @@
 // attn_fwd: from its parameters to operands, and what it asks of them.
 #include "attn_fwd.operator.h"
-#include "c_operator.h"
 #include "flash/checks.h"
 #include "flash/features.h"
+#include "launch/c_operator.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -40,7 +40,8 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
 }  // namespace
 
 Error check_attn_fwd(Call& call) noexcept {
-  return check_attention(call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal});
+  return check_attention(
+      call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal, kMost_head_dim, kMultiple_head_dim});
 }
 
 }  // namespace aotriton::v2::inline abi1::flash

@@ -3,7 +3,7 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -13,9 +13,10 @@ Error check_attention(Call& call, const Places& p) noexcept {
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])
     return fail(Error::invalid_shape, "%s: q has %" PRId64 " heads, which must be a multiple of the %" PRId64 " of k",
                 op, sizes[p.heads_q], sizes[p.heads_k]);
-  if (head_dim % 8 || head_dim < 8 || head_dim > 256)
-    return fail(Error::not_supported, "%s: q has head_dim %" PRId64 ", which must be a multiple of 8 up to 256", op,
-                head_dim);
+  if (head_dim < 1 || head_dim % p.multiple_of_head_dim || head_dim > p.most_head_dim)
+    return fail(Error::not_supported,
+                "%s: q has head_dim %" PRId64 ", which must be a multiple of %" PRId64 " up to %" PRId64, op, head_dim,
+                p.multiple_of_head_dim, p.most_head_dim);
   if (call.scalars[p.causal].whole && sizes[p.seqlen_q] != sizes[p.seqlen_k])
     return fail(Error::not_supported, "%s: causal needs equal seqlens, q has %" PRId64 ", k has %" PRId64, op,
                 sizes[p.seqlen_q], sizes[p.seqlen_k]);

@@ -1,7 +1,7 @@
 // The checks that forward and backward share: what attention asks beyond tensors that fit together.
 #pragma once
 
-#include "call.h"
+#include "call/call.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -9,6 +9,7 @@ namespace aotriton::v2::inline abi1::flash {
 struct Places {
   size_t heads_q, heads_k, seqlen_q, seqlen_k, head_dim;  // sizes
   size_t sm_scale, causal;                                // scalars
+  int64_t most_head_dim, multiple_of_head_dim;            // what kernels serve, by their description
 };
 
 // The scale of parameters of c.h, kNotGiven where these say so.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace aotriton::v2::inline abi1::flash {
 

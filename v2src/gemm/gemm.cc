@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "c_operator.h"
 #include "gemm.operator.h"
+#include "launch/c_operator.h"
 
 namespace aotriton::v2::inline abi1::gemm {
 

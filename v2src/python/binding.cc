@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
-#include "explain.h"
-#include "load.h"
-#include "prepared.h"
+#include "dispatch/explain.h"
+#include "launch/device.h"
+#include "launch/load.h"
+#include "launch/prepared.h"
+#include "launch/request.h"
+#include "launch/run.h"
+#include "program/registry.h"
 #include "python/bound_call.h"
 #include "python/named_hints.h"
 #include "python/owned_candidate.h"
-#include "registry.h"
-#include "request.h"
-#include "run.h"
 
 namespace py = pybind11;
 

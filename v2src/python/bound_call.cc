@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "device.h"
-#include "error.h"
-#include "hints.h"
+#include "base/error.h"
+#include "call/hints.h"
+#include "launch/device.h"
 #include "python/named_hints.h"
 
 namespace py = pybind11;

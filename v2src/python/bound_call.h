@@ -6,7 +6,7 @@
 #include <functional>
 #include <optional>
 
-#include "call.h"
+#include "call/call.h"
 #include "python/tensor.h"
 
 namespace aotriton::v2::python {

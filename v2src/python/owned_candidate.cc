@@ -4,7 +4,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "load.h"
+#include "launch/load.h"
 
 namespace py = pybind11;
 

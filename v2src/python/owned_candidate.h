@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "candidate.h"
+#include "launch/candidate.h"
 #include "python/owned_program.h"
 
 namespace aotriton::v2::python {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "program.h"
+#include "program/program.h"
 
 namespace aotriton::v2::python {
 

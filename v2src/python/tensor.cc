@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "call.h"
+#include "call/call.h"
 
 namespace py = pybind11;
 

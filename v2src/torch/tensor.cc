@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "driver/driver.h"
-#include "error.h"
 
 // Only builds of torch for CUDA or ROCm have it: libtorch_cuda's, of the stable ABI.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);

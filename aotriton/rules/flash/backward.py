@@ -41,7 +41,7 @@ DQ_SUM, DK_SUM, DV_SUM = (
 )
 
 
-DQ_TILES = tiles("seqlen_q", 64)  # of the sum of dq: what each has lies together, as tritonsrc/flash/dq_order.py says
+DQ_TILES = tiles("seqlen_q", 64)  # of the sum of dq: what each has lies together (tritonsrc/flash/lib/dq_layout.py)
 
 
 def _of_dq_sum(width: Expression | int) -> tuple[DerivedSize, ...]:

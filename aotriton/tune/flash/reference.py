@@ -312,8 +312,8 @@ class Attention:
 
 
 def in_order(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """[batch, heads, seqlen, head_dim] as tritonsrc/flash/dq_order.py has it, in tiles of ``width`` columns, zero where
-    there is no row or column: [batch, heads, ceil(seqlen / 64) * width, 64].
+    """[batch, heads, seqlen, head_dim] as tritonsrc/flash/lib/dq_layout.py has it, in tiles of ``width`` columns, zero
+    where there is no row or column: [batch, heads, ceil(seqlen / 64) * width, 64].
     """
     import torch
 

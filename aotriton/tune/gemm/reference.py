@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 SEED = 0
-GROUP_M = 8  # of tritonsrc/gemm/tile.py
+GROUP_M = 8  # of tritonsrc/gemm/lib/tile.py
 PARTS_TILE = 128  # rows and columns of the tiles that gemm_reduce is measured with
 MOST_SPLITS = 16
 # Sums that stay in fp32 have no rounding to T to derive a tolerance from. Tensor cores, which cut off what they do not

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "call/call.h"
 
 namespace fuzz {
 

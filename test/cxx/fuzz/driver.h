@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
 #include "driver/driver.h"
+#include "launch/device.h"
 
 namespace fuzz {
 

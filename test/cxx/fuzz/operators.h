@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "fuzz/draft.h"
-#include "registry.h"
+#include "program/registry.h"
 #include "scale.h"
 
 namespace fuzz {

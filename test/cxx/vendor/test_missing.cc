@@ -2,8 +2,8 @@
 #include <future>
 #include <mutex>
 
+#include "base/lock.h"
 #include "calls.h"
-#include "lock.h"
 
 using namespace aotriton::v2;
 

@@ -1,0 +1,1 @@
+"""What attention's kernels share: a module for each idea."""

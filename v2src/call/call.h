@@ -1,0 +1,117 @@
+// One call of an operator: its tensors, sizes and scalars by number, from whichever interface they came.
+#pragma once
+
+#include <aotriton/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "program/program.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// A tensor of a call. Sizes and strides are the caller's, of as many dimensions as the operand has.
+struct View {
+  void* data;
+  DType dtype;
+  const int64_t* sizes;
+  const int64_t* strides;
+
+  // One that the caller did not give.
+  static View none() noexcept { return {nullptr, DType::none, nullptr, nullptr}; }
+
+  template <class CTensor>
+  static View of(const CTensor& tensor) noexcept {
+    return {tensor.data, static_cast<DType>(tensor.dtype), tensor.sizes, tensor.strides};
+  }
+};
+
+union Scalar {
+  int64_t whole;  // of i32 and boolean
+  float real;     // of fp32; the rest of the bytes is zero
+};
+
+enum class Data { needed, optional };  // optional: of an explanation or a query, which need not have memory yet
+
+struct Call {
+  explicit Call(const OperatorInfo& operator_info) noexcept : info(&operator_info) {
+    for (size_t slot = 0; slot < kMaxOperands; ++slot) from[slot] = static_cast<uint8_t>(slot);
+  }
+
+  const OperatorInfo* info;
+  View views[kMaxOperands];  // by slot; those of the workspace are the runner's to fill
+  Scalar scalars[kMaxScalars];
+  int64_t sizes[kMaxSizes];  // what follows is worked out by check_call
+  DType dtype;
+  bool empty;                     // a size is 0, and nothing is to be launched
+  int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
+  int64_t dims[kMaxOperands][2]
+              [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
+  uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
+  uint16_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
+  void* workspace = nullptr;
+  size_t workspace_size = 0;
+  const aotriton_hints* hints = nullptr;  // of this library's size; null: none
+  aotriton_hints own_hints;               // what `hints` may point at; see take_hints
+
+  const View& operator[](size_t slot) const noexcept { return views[slot]; }
+  void set_real(size_t index, float value) noexcept {
+    scalars[index].whole = 0;
+    scalars[index].real = value;
+  }
+  void set_whole(size_t index, int64_t value) noexcept { scalars[index].whole = value; }
+};
+
+// Bytes of one element; 0 of none.
+constexpr int64_t bytes_of(DType dtype) noexcept { return dtype == DType::none ? 0 : dtype == DType::float32 ? 4 : 2; }
+
+const char* dtype_name(DType dtype) noexcept;
+
+inline constexpr int64_t kMapStrideLimit = int64_t{1} << 40;  // bytes: strides of a tensor map are smaller
+inline constexpr uintptr_t kWorkspaceAlignment = 256;         // bytes, of the workspace and of each tensor in it
+
+// `alignment` is a power of two.
+inline bool aligned_to(const void* data, uintptr_t alignment) noexcept {
+  return (reinterpret_cast<uintptr_t>(data) & (alignment - 1)) == 0;
+}
+
+// Whether the last dimension but one of a strided operand is the contiguous one. A dimension of size 1 is if need be.
+inline bool transposed(const OperandInfo& operand, const View& view) noexcept {
+  const size_t rank = operand.dims.size();
+  if (operand.layout != Layout::strided || rank < 2 || !view.sizes) return false;
+  const auto contiguous = [&](size_t dim) { return view.sizes[dim] == 1 || view.strides[dim] == 1; };
+  return !contiguous(rank - 1) && contiguous(rank - 2);
+}
+
+// Bytes from the first to the last element, of which there must be one, or -1 where that overflows.
+int64_t extent(const OperandInfo& operand, const View& view) noexcept;
+
+// Checks everything about the call that needs no device and sets its sizes, then has the operator check what is its
+// own. `partial`: operands that are not given are not missed, as in a launch of one kernel of several, workspace
+// tensors may be, and derived sizes are what the caller has set.
+Error check_call(Call& call, Data data, bool partial = false) noexcept;
+
+// Makes the view of a workspace tensor, contiguous and without data, whose sizes are known. Its elements, or -1 where
+// there are more than 63 bits count.
+int64_t shape_tensor(Call& call, size_t slot) noexcept;
+
+// The same of all workspace tensors, but for those that have a derived size, which are not given then. False where one
+// has more elements than 63 bits count.
+bool shape_workspace(Call& call) noexcept;
+
+// Whether so many bytes from one address on and from another one share any. Neither range is empty, or wraps.
+inline bool ranges_meet(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
+  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
+  return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)
+                          : from_a - from_b < static_cast<uintptr_t>(bytes_b);
+}
+
+// Whether a result shares memory with another result, or with what is read: invalid_stride.
+Error check_overlap(const Call& call, bool partial = false) noexcept;
+
+// Whether the workspace is there, aligned, in the address space and apart from all operands, whose bytes are `extents`
+// by slot, 0 of what is not given.
+Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
+                      const int64_t* extents) noexcept;
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,140 @@
+// What each code of an expression does; and expressions that are constants, compiled instead of interpreted.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "call/call.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr size_t kStackDepth = 16;  // the generator asserts that no expression needs more
+
+constexpr size_t arity_of(Code code) {
+  return code <= Code::multiprocessors                      ? 0
+         : code == Code::negate || code == Code::lowest_bit ? 1
+         : code == Code::choose                             ? 3
+                                                            : 2;
+}
+
+// The value of a code whose operands are operand(0), operand(1) and operand(2); false where it does not fit.
+template <class Operand>
+[[gnu::always_inline]] inline bool apply(Code code, int32_t number, const Environment& environment, Operand operand,
+                                         int64_t* value) {
+  const auto index = static_cast<size_t>(number);
+  switch (code) {
+    case Code::constant:
+      *value = number;
+      return true;
+    case Code::size:
+      *value = environment.call->sizes[index];
+      return true;
+    case Code::scalar:
+      *value = environment.call->scalars[index].whole;
+      return true;
+    case Code::psel:
+      *value = environment.psels[index];
+      return true;
+    case Code::present:
+      *value = environment.call->views[index].data != nullptr;
+      return true;
+    case Code::transposed:
+      *value = transposed(environment.call->info->slot(index), (*environment.call)[index]);
+      return true;
+    case Code::dtype:
+      *value = static_cast<int64_t>(environment.call->dtype);
+      return true;
+    case Code::addressing:
+      *value = environment.addressing;
+      return true;
+    case Code::multiprocessors:
+      *value = environment.multiprocessors;
+      return true;
+    case Code::add:
+      return !__builtin_add_overflow(operand(0), operand(1), value);
+    case Code::subtract:
+      return !__builtin_sub_overflow(operand(0), operand(1), value);
+    case Code::multiply:
+      return !__builtin_mul_overflow(operand(0), operand(1), value);
+    case Code::ceil_divide: {
+      const int64_t a = operand(0), b = operand(1);
+      if (b <= 0) return false;
+      if (static_cast<uint64_t>(a | b) <= UINT32_MAX) {  // which processors divide in half the time
+        const auto narrow_a = static_cast<uint32_t>(a), narrow_b = static_cast<uint32_t>(b);
+        *value = int64_t{narrow_a / narrow_b} + (narrow_a % narrow_b > 0);
+        return true;
+      }
+      *value = a / b + (a % b > 0);
+      return true;
+    }
+    case Code::minimum:
+      *value = std::min(operand(0), operand(1));
+      return true;
+    case Code::maximum:
+      *value = std::max(operand(0), operand(1));
+      return true;
+    case Code::at_most:
+      *value = operand(0) <= operand(1);
+      return true;
+    case Code::equal:
+      *value = operand(0) == operand(1);
+      return true;
+    case Code::both:
+      *value = operand(0) && operand(1);
+      return true;
+    case Code::negate:
+      *value = !operand(0);
+      return true;
+    case Code::lowest_bit:
+      *value = operand(0) == INT64_MIN ? INT64_MIN : operand(0) & -operand(0);
+      return *value >= 0;
+    case Code::choose:
+      *value = operand(0) ? operand(1) : operand(2);
+      return true;
+  }
+  return false;
+}
+
+// As evaluate() of this constant code.
+template <const auto& kCode>
+bool compiled(const Environment& environment, int64_t* value) noexcept {
+  constexpr size_t kCount = std::size(kCode);
+  constexpr auto kBegin = [] {  // of each instruction's operands on the stack, where its value takes their place
+    std::array<size_t, kCount> begin = {};
+    for (size_t i = 0, depth = 0; i < kCount; ++i) {
+      begin[i] = depth - arity_of(kCode[i].code);
+      depth = begin[i] + 1;
+    }
+    return begin;
+  }();
+  int64_t stack[kStackDepth];
+  const auto step = [&]<size_t kIndex>() __attribute__((always_inline)) {
+    constexpr size_t kFirst = kBegin[kIndex];
+    int64_t made;
+    const auto operand = [&](size_t which) __attribute__((always_inline)) { return stack[kFirst + which]; };
+    if (!apply(kCode[kIndex].code, kCode[kIndex].value, environment, operand, &made)) return false;
+    stack[kFirst] = made;
+    return true;
+  };
+  const bool fits = [&]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
+    return (step.template operator()<kIndices>() && ...);
+  }(std::make_index_sequence<kCount>());
+  *value = stack[0];
+  return fits;
+}
+
+// The values of these constant steps; false where one does not fit.
+template <const auto& kSteps>
+bool compiled_steps(const Environment& environment, int64_t* values) noexcept {
+  const auto step = [&]<size_t kIndex>() __attribute__((always_inline)) {
+    constexpr const Step& kStep = kSteps[kIndex];
+    const auto operand = [&](size_t which) __attribute__((always_inline)) { return values[kStep.operands[which]]; };
+    return apply(kStep.code, kStep.value, environment, operand, &values[kIndex]);
+  };
+  return [&]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
+    return (step.template operator()<kIndices>() && ...);
+  }(std::make_index_sequence<std::size(kSteps)>());
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,87 @@
+// From a call and a GPU to the backend that serves it and the entry that won for each of its kernels.
+#pragma once
+
+#include "dispatch/launch_plan.h"
+#include "dispatch/survey.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// What one kernel runs for a call: the fastest entry by predicted time, or else the one that won the call's cell.
+struct Selection {
+  const KernelInfo* kernel;
+  const Lut* lut;
+  const Decisions* decisions;  // of the place's product
+  int godel_number;
+  size_t cell;
+  size_t chosen;       // an entry
+  float predicted_us;  // of that entry; 0 where it is not known
+  int64_t keys[kMaxKeys];
+
+  const Entry& entry() const noexcept { return lut->entries[chosen]; }
+  const Cost* cost() const noexcept { return decisions->costs.empty() ? nullptr : &decisions->costs[chosen]; }
+  const Evidence& evidence() const noexcept { return decisions->evidence[cell]; }
+};
+
+// Which of a kernel's entries may serve.
+class EntryFilter {
+ public:
+  virtual bool allows(const KernelInfo& kernel, const Entry& entry) const noexcept = 0;
+
+ protected:
+  ~EntryFilter() = default;
+};
+
+// What decides: predicted times, where there are any, or the call's cell alone.
+enum class By { time, cell };
+
+struct Dispatch {
+  const OperatorInfo* info;
+  Place place;
+  size_t backend;
+  const float* times;  // of the backends in this cell, as measured; null where they were not compared
+  float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
+  By by;               // what decided
+  bool narrowed;       // to another one than without the call's hints
+  bool limited;        // by their limit of the workspace, whether that is kept or not
+  size_t hint_count;   // of what follows: what became of each hint
+  aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES];
+  Selection kernels[kMaxKernels];
+  Workspace workspace;
+  KernelPlan plans[kMaxKernels];  // of the kernels' launches
+
+  const BackendInfo& chosen() const noexcept { return info->backends[backend]; }
+};
+
+// Which backends a call may get. `without_workspace` keeps to those that need none if the first one is one of them;
+// `within_limit` to those of which the call's hints do not say that whichever images they run need more workspace.
+enum class Backends { all, without_workspace, within_limit };
+
+// What serves the call, and the numbers of its launches: the best backend of which every launch can be made. The call's
+// derived sizes and the views of its workspace tensors are set. unknown_arch, no_winner or not_supported where no
+// backend does: as the first one says, which serves the most.
+Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among = Backends::all,
+               By by = By::time) noexcept;
+
+// Gives a call that is as the dispatched one what dispatching sets of it.
+Error lay_out(Call& call, const Dispatch& dispatch) noexcept;
+
+// Why a backend cannot serve a call: in constant text, and which of its kernels cannot. `choice` where that has no
+// value for the call.
+struct Unserved {
+  const char* why;  // null: it can
+  const KernelInfo* kernel;
+  const ChoiceInfo* choice;
+};
+
+// Whether the backend can serve a call, and then what its kernels would run, of the entries that the filter allows.
+Unserved examine(const BackendInfo& backend, Survey& survey, Selection* selections, By by = By::time,
+                 const EntryFilter* filter = nullptr) noexcept;
+
+// Predicted microseconds of a backend's kernels together; 0 where one of them is not known.
+float predicted(const BackendInfo& backend, const Selection* selections) noexcept;
+
+// Predicted microseconds of what the selection runs for the surveyed call, whatever chose it; 0 where that is not
+// known.
+float predicted(const Selection& selection, const Survey& survey) noexcept;
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,80 @@
+// What choosing works out about a call once, however many kernels and backends ask.
+#pragma once
+
+#include "call/call.h"
+#include "call/place.h"
+#include "program/cost.h"
+
+namespace aotriton::v2::inline abi1 {
+
+class Survey {
+ public:
+  // The call is checked, and its workspace tensors have the sizes that are not derived.
+  Survey(const Call& call, const Place& place) noexcept;
+  Survey(const Survey&) = delete;
+  Survey& operator=(const Survey&) = delete;
+
+  // How the kernel reaches its tensors as they lie: the arch's fast way where all of them allow it. Data that is not
+  // given counts as aligned, but for what the call says is not.
+  Addressing addressing(const KernelInfo& kernel) const noexcept {
+    const Uses& uses = kernel.uses;
+    return (uses.all & unreached_.all) | (uses.strided & unreached_.strided) ? Addressing::general : fast_;
+  }
+
+  // False where the number does not fit in 63 bits.
+  bool value(const Expression& expression, int64_t* value) const noexcept {
+    return values_.get(expression.step, value) || own_value(expression, value);
+  }
+
+  // Why the kernel's guards refuse the call, or null.
+  const char* refusal(const KernelInfo& kernel) const noexcept {
+    if (kernel.guard_bits && !(kernel.guard_bits & failing_)) [[likely]]
+      return nullptr;
+    for (const GuardInfo& guard : kernel.guards) {
+      int64_t holds;
+      if (!value(guard.condition, &holds) || !holds) return guard.why;
+    }
+    return nullptr;
+  }
+
+  // The digit of a choice of the kernel, reached in this way; -1 where none serves the call.
+  int digit(const ChoiceInfo& choice, Addressing reached) noexcept {
+    if (choice.number == kNoNumber) return own_digit(choice, reached);
+    int16_t& digit = digits_[choice.number];
+    if (digit == kUnknown) digit = shared_digit(choice);
+    return digit;
+  }
+
+  // What the kernel has to compute for the call, on the place; false where a number does not fit in 63 bits.
+  bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
+
+  const Values& steps() const noexcept { return values_; }
+
+  const Call& call;
+  const Place& place;
+
+ private:
+  static constexpr int16_t kUnknown = -2;
+
+  bool own_value(const Expression& expression, int64_t* value) const noexcept;
+  int own_digit(const ChoiceInfo& choice, Addressing reached) const noexcept;
+  int16_t shared_digit(const ChoiceInfo& choice) const noexcept;
+  bool beyond_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept;
+  bool given(size_t slot) const noexcept;
+  bool near(size_t slot) const noexcept;
+  bool strides_suit(size_t slot) const noexcept;
+
+  const Addressing fast_;
+  Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
+  const Values values_;
+  uint64_t failing_ = 0;         // guards of the operator that do not hold, as bits
+  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
+};
+
+// The digit of a choice; -1 where the call has no value of it.
+int digit(const ChoiceInfo& choice, const Environment& environment) noexcept;
+
+// Why the kernel cannot serve the call, or null. `psels` may be null.
+const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept;
+
+}  // namespace aotriton::v2::inline abi1

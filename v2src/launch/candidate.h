@@ -1,0 +1,28 @@
+// Launches of one kernel with an image that is not in the archive, for the tuner. They take the road of dispatch: the
+// same checks, arguments, grid and launch; only the choice is the caller's.
+#pragma once
+
+#include <aotriton/types.h>
+
+#include <cstdint>
+
+#include "archs.h"
+#include "call/call.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// An image and what it was compiled for. The descriptions must outlive it.
+struct Candidate {
+  const KernelInfo* kernel = nullptr;
+  int arch = 0;                      // place in kArchs
+  size_t values[kMaxOperands] = {};  // of each choice of the kernel, by place among its values
+  int32_t psels[kMaxPsels] = {};     // in the order of KernelInfo::psels
+  Image image = {};
+};
+
+// invalid_argument where the image is for another arch, or for other values of the choices than the call has: an image
+// for wider tensors than the call's, or for any strides, may run. The call has the operands that the kernel takes, and
+// the sizes that a backend would derive.
+Error run(Candidate& candidate, Call& call, Stream stream) noexcept;
+
+}  // namespace aotriton::v2::inline abi1

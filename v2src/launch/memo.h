@@ -1,0 +1,65 @@
+// A thread's last calls, prepared, to be found again by everything but their pointers.
+#pragma once
+
+#include "launch/build.h"
+#include "launch/prepared.h"
+
+namespace aotriton::v2::inline abi1 {
+
+// Keeps the calls that were made last, as many as fit in a fixed number of bytes.
+class Memo {
+ public:
+  Memo() noexcept = default;
+  Memo(const Memo&) = delete;
+  Memo& operator=(const Memo&) = delete;
+  ~Memo();
+
+  // The call that was found or kept last, if it is this one.
+  Prepared* last(const Call& call, uint64_t context_id) const noexcept {
+    return newest_ && newest_->is(call, context_id) ? newest_ : nullptr;
+  }
+
+  // The call of the builder's key; null where it is not kept.
+  Prepared* find(uint64_t context_id) noexcept;
+
+  // Takes what the builder has made, in place of those that were made longest ago. Null where there is no memory.
+  Prepared* keep() noexcept;
+
+  // Forgets a call, and frees it.
+  void drop(Prepared* prepared) noexcept;
+
+  Builder builder;
+
+ private:
+  static constexpr size_t kBytes = 200 << 10;  // of the calls
+  static constexpr size_t kBuckets = 256;
+
+  Prepared*& bucket_of(uint64_t hash) noexcept { return buckets_[hash % kBuckets]; }
+  void put_first(Prepared* prepared) noexcept;
+  void take_out(Prepared* prepared) noexcept;
+  void forget(Prepared* prepared) noexcept;
+
+  Prepared* newest_ = nullptr;
+  Prepared* oldest_ = nullptr;
+  size_t bytes_ = 0;
+  Prepared* buckets_[kBuckets] = {};
+};
+
+// The memo for a call of this thread: the thread's own, made by its first call. Where the thread's own is gone, since
+// the call comes from a destructor at the end of the thread or of the process, one for this call alone.
+class MemoOfCall {
+ public:
+  MemoOfCall() noexcept;
+  MemoOfCall(const MemoOfCall&) = delete;
+  MemoOfCall& operator=(const MemoOfCall&) = delete;
+  ~MemoOfCall() { delete own_; }
+
+  // Null where there is no memory.
+  Memo* get() const noexcept { return memo_; }
+
+ private:
+  Memo* memo_;
+  Memo* own_ = nullptr;
+};
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,242 @@
+#include "launch/prepared.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "base/error.h"
+#include "call/hints.h"
+#include "launch/fill.h"
+#include "launch/load.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+bool given(const Call& call, size_t slot) {
+  const View& view = call[slot];
+  return view.sizes && (view.data || !call.info->operands[slot].optional);
+}
+
+// Of an operand that was given: its type, and whether it is aligned to what all kernels can make use of.
+int64_t word_of(const View& view) {
+  return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
+}
+
+// What tells calls apart by their hints.
+std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
+
+// Whether the sizes and strides of a key are not the view's. With a constant rank the compiler unrolls the loop.
+template <size_t kRank = 0>
+bool differ(const int64_t* words, const View& view, size_t rank) {
+  int64_t differing = 0;
+  for (size_t i = 0; i < (kRank ? kRank : rank); ++i)
+    differing |= (words[i] ^ view.sizes[i]) | (words[(kRank ? kRank : rank) + i] ^ view.strides[i]);
+  return differing != 0;
+}
+
+int64_t last_word_of(const Call& call) { return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0); }
+
+}  // namespace
+
+void Key::write(const Call& call) noexcept {
+  info = call.info;
+  hints = call.hints;
+  int64_t* end = words;
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const View& view = call[slot];
+    const size_t rank = info->operands[slot].dims.size();
+    if (!given(call, slot)) {
+      *end++ = 0;
+      continue;
+    }
+    *end++ = word_of(view);
+    end = std::copy_n(view.sizes, rank, end);
+    end = std::copy_n(view.strides, rank, end);
+  }
+  for (size_t i = 0; i < info->scalars.size(); ++i) *end++ = call.scalars[i].whole;
+  *end++ = last_word_of(call);
+  count = static_cast<size_t>(end - words);
+  // Products of pairs do not wait for each other, as a chain of words would. As wyhash mixes them.
+  constexpr uint64_t kEven = 0xA0761D6478BD642Fu, kOdd = 0xE7037ED1A0B428DBu;
+  *end = 0;  // beside an odd last one
+  uint64_t mixed = reinterpret_cast<uint64_t>(info);
+  for (size_t i = 0; i < count; i += 2) {
+    const auto product = static_cast<unsigned __int128>(static_cast<uint64_t>(words[i]) ^ kEven) *
+                         (static_cast<uint64_t>(words[i + 1]) ^ kOdd);
+    mixed = std::rotl(mixed, 7) + (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64));
+  }
+  if (hints) mixed ^= std::hash<std::string_view>{}(bytes_of(*hints));
+  hash = mixed * 0x9E3779B97F4A7C15u;
+  hash ^= hash >> 32;
+}
+
+CallOfKey::CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers,
+                     const int64_t* extents) noexcept
+    : call_(info) {
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    call_.views[slot] = View::none();
+    call_.extents[slot] = extents[slot];
+    const int64_t word = *key++;
+    if (!word) continue;
+    const size_t rank = info.operands[slot].dims.size();
+    call_.views[slot] = {pointers[slot], static_cast<DType>(word >> 2), key, key + rank};
+    key += 2 * rank;
+  }
+  for (size_t i = 0; i < info.scalars.size(); ++i) call_.scalars[i].whole = *key++;
+}
+
+bool Prepared::is(const Call& call, uint64_t id) const noexcept {
+  if (call.info != info || id != context_id) return false;
+  const int64_t* word = key;
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const View& view = call[slot];
+    if (*word++ != (given(call, slot) ? word_of(view) : 0)) return false;
+    if (!word[-1]) continue;
+    const size_t rank = info->operands[slot].dims.size();
+    if (rank == kMaxRank ? differ<kMaxRank>(word, view, kMaxRank) : differ(word, view, rank)) return false;
+    word += 2 * rank;
+  }
+  int64_t differing = 0;
+  for (size_t i = 0; i < info->scalars.size(); ++i) differing |= *word++ ^ call.scalars[i].whole;
+  return !(differing | (*word ^ last_word_of(call))) && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
+}
+
+bool Prepared::is(const Key& other, uint64_t id) const noexcept {
+  return hash == other.hash && other.info == info && id == context_id &&
+         !memcmp(key, other.words, other.count * sizeof(int64_t)) &&
+         (!hints || bytes_of(*other.hints) == bytes_of(*hints));
+}
+
+Error Prepared::rebind(const Call& call) noexcept {
+  void* pointers[kMaxOperands];
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) pointers[slot] = call[slot].data;
+  return rebind(pointers, call.workspace, call.workspace_size);
+}
+
+Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t workspace_size) noexcept {
+  if (workspace_bytes && workspace_size < workspace_bytes)
+    return fail(Error::workspace_too_small, "%s: workspace has %zu bytes, %zu are needed", info->name, workspace_size,
+                workspace_bytes);
+  const size_t count = info->operands.size();
+  const bool same_workspace = !workspace_bytes || own_workspace == workspace();
+  if (!stale && same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
+  AOTRITON_TRY(check_pointers(pointers));
+  if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, own_workspace, workspace_bytes, pointers, extents));
+  return place(pointers, own_workspace);
+}
+
+Error Prepared::place(void* const* pointers, void* own_workspace) noexcept {
+  stale = true;
+  for (size_t i = 0; i < place_count; ++i) {
+    const PointerPlace& one = places[i];
+    const bool of_workspace = one.slot == kWorkspaceSlot;
+    void* const wanted = of_workspace ? static_cast<char*>(own_workspace) + one.offset : pointers[one.slot];
+    if (!one.map) {
+      memcpy(arguments[one.argument], &wanted, sizeof wanted);
+      continue;
+    }
+    if (const Status status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
+      return driver_failure(*driver, status, info->name, "put an address into a tensor descriptor");
+  }
+  memcpy(data, pointers, info->operands.size() * sizeof(void*));
+  if (workspace_bytes) workspace() = own_workspace;
+  stale = false;
+  return Error::success;
+}
+
+Error Prepared::check_pointers(void* const* pointers) const noexcept {
+  bool moved = false;
+  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
+    const OperandInfo& operand = info->operands[slot];
+    const auto begin = reinterpret_cast<uintptr_t>(pointers[slot]);
+    if (!extents[slot]) {
+      if (begin && operand.optional)
+        return fail(Error::invalid_argument, "%s: %s is given, but was not when the call was prepared", info->name,
+                    operand.name);
+      continue;
+    }
+    if (!begin) return fail(Error::null_pointer, "%s: %s has no data", info->name, operand.name);
+    if ((begin ^ reinterpret_cast<uintptr_t>(data[slot])) % 16)
+      return fail(Error::misaligned_pointer,
+                  "%s: %s is at %p, which is aligned otherwise than %p, which the call was "
+                  "prepared with",
+                  info->name, operand.name, pointers[slot], data[slot]);
+    if (begin + static_cast<uintptr_t>(extents[slot]) - 1 < begin)
+      return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info->name,
+                  operand.name, pointers[slot]);
+    // Where two that meet are as far apart as those that were checked before, they are as right as those.
+    for (size_t other = 0; other < slot; ++other)
+      moved |= (operand.written || info->operands[other].written) && extents[other] &&
+               ranges_meet(pointers[slot], extents[slot], pointers[other], extents[other]) &&
+               static_cast<char*>(pointers[slot]) - static_cast<char*>(pointers[other]) !=
+                   static_cast<char*>(data[slot]) - static_cast<char*>(data[other]);
+  }
+  if (!moved) return Error::success;
+  return check_overlap(CallOfKey(*info, key, pointers, extents).call());
+}
+
+Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
+  void* pointers[kMaxOperands];
+  std::copy_n(data, info->operands.size(), pointers);
+  for (int64_t i = 0; i < part_count + (last_part ? 1 : 0); ++i) {
+    Prepared& one = i < part_count ? *part : *last_part;
+    AOTRITON_TRY(one.place(pointers, workspace()));
+    AOTRITON_TRY(one.launch(contexts, stream));
+    for (size_t slot = 0; slot < info->operands.size(); ++slot)
+      if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + part_steps[slot];
+  }
+  return Error::success;
+}
+
+Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are_anew) noexcept {
+  for (size_t i = 0; i < launch_count; ++i) {
+    const PreparedLaunch& one = launches[i];
+    const Launch launch = {
+        .function = one.function,
+        .grid = {one.grid[0], one.grid[1], one.grid[2]},
+        .threads = one.image->threads,
+        .shared = one.image->shared,
+        .stream = stream.handle,
+        .arguments = arguments + one.first,
+        .sizes = sizes + one.first,
+        .argument_count = one.count,
+    };
+    const Status status = driver->launch(launch);
+    if (!status) [[likely]]
+      continue;
+    if (i || are_anew || !driver->is_gone || !driver->is_gone(status))
+      return driver_failure(*driver, status, one.image->name, "launch");
+    for (size_t k = 0; k < launch_count; ++k)
+      AOTRITON_TRY(load_anew({driver, contexts, {}}, *launches[k].image, stream, &launches[k].function));
+    return launch_kernels(contexts, stream, true);
+  }
+  return Error::success;
+}
+
+Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
+  if (part) return launch_parts(contexts, stream);
+  if (contexts.of_stream != contexts.current)
+    if (const Status status = driver->enter(contexts.of_stream))
+      return driver_failure(*driver, status, info->name, "make the stream's device current");
+  Error error = Error::success;
+  if (empty && info->fills_when_empty)
+    error = fill_results(CallOfKey(*info, key, data, extents).call(), *driver, stream);
+  if (error == Error::success) error = launch_kernels(contexts, stream);
+  if (contexts.of_stream == contexts.current) return error;
+  const Status status = driver->leave(contexts.current);
+  if (!status || error != Error::success) return error;
+  return driver_failure(*driver, status, info->name, "make the previous device current again");
+}
+
+void Prepared::destroy(Prepared* prepared) noexcept {
+  if (!prepared) return;
+  destroy(prepared->part);
+  destroy(prepared->last_part);
+  free(prepared);
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,116 @@
+// A call with its images loaded and its arguments in place: what is left to do is to put other pointers in, and launch.
+#pragma once
+
+#include "call/call.h"
+#include "launch/device.h"
+#include "program/image.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer place: the workspace
+
+// What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
+// then the scalars, then whether there are a workspace and hints.
+inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
+
+// A call's key as it was given, before checks put in what was left to them.
+struct Key {
+  const OperatorInfo* info;
+  uint64_t hash;                // which equal keys share
+  const aotriton_hints* hints;  // the caller's; null: none
+  size_t count;
+  int64_t words[kKeyWords + 1];  // one more than there can be
+
+  void write(const Call& call) noexcept;
+};
+
+struct PreparedLaunch {
+  Image* image;
+  void* function;
+  uint32_t grid[3];
+  uint16_t first, count;  // of its arguments
+};
+
+// An argument that follows an operand's data: a pointer, or a tensor map. `offset` is into the workspace.
+struct PointerPlace {
+  uint16_t argument;
+  uint8_t slot;
+  bool map;
+  size_t offset;
+};
+
+// One block of memory, with all that it points at behind it, but for its parts.
+class Prepared {
+ public:
+  const Driver* driver;
+  uint64_t context_id;
+  void* context;
+  const OperatorInfo* info;
+  size_t workspace_bytes;
+  uint64_t hash;  // of the key, with the hints
+  // Of a call in pieces, which launches nothing of its own: the first `part_count`, and one of another size or null.
+  Prepared *part, *last_part;
+  int64_t part_count;
+  uint32_t block_bytes;  // of this and all that stands behind it
+  uint16_t argument_count, place_count, key_count;
+  uint8_t launch_count;
+  bool empty;
+  bool stale;  // the driver failed while pointers were put in place: those that the arguments have are not `data`
+
+  // What stands behind this in its block.
+  PreparedLaunch* launches;
+  void** data;       // that the arguments hold now, in the caller's order, with the workspace last
+  int64_t* extents;  // bytes of each operand, in the caller's order; 0 of what was not given
+  int64_t*
+      part_steps;  // bytes from an operand in one piece to that in the next, in the caller's order; null: no pieces
+  const int64_t* key;
+  const aotriton_hints* hints;  // null: none
+  void** arguments;
+  PointerPlace* places;
+  uint16_t* sizes;  // of the arguments
+
+  // Where a memo has it.
+  Prepared *next_of_bucket, *newer, *older;
+
+  // Whether a call on a stream of this context is this one, but for its pointers.
+  bool is(const Call& call, uint64_t id) const noexcept;
+
+  // The same of a call whose key is written.
+  bool is(const Key& other, uint64_t id) const noexcept;
+
+  // Makes these the pointers, where they may be: null_pointer, misaligned_pointer, invalid_stride, workspace_too_small.
+  Error rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept;
+  Error rebind(const Call& call) noexcept;
+
+  // Launches in a context that is this call's own.
+  Error launch(const Contexts& contexts, Stream stream) noexcept;
+
+  // The same without asking whether they may be.
+  Error place(void* const* pointers, void* workspace) noexcept;
+
+  // Of the caller's workspace, that the arguments hold now.
+  void*& workspace() const noexcept { return data[info->operands.size()]; }
+
+  // Frees what `Builder::finish` made. Null is nothing to free.
+  static void destroy(Prepared* prepared) noexcept;
+
+ private:
+  Error check_pointers(void* const* pointers) const noexcept;
+  Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
+  Error launch_kernels(const Contexts& contexts, Stream stream, bool are_anew = false) noexcept;
+};
+
+// A call with this key, which must outlive it, these pointers and these extents.
+class CallOfKey {
+ public:
+  CallOfKey(const OperatorInfo& info, const int64_t* key, void* const* pointers, const int64_t* extents) noexcept;
+  CallOfKey(const CallOfKey&) = delete;
+  CallOfKey& operator=(const CallOfKey&) = delete;
+
+  const Call& call() const noexcept { return call_; }
+
+ private:
+  Call call_;
+};
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,361 @@
+#include "launch/run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "base/abi.h"
+#include "base/error.h"
+#include "dispatch/exclusion.h"
+#include "dispatch/explain.h"
+#include "dispatch/pieces.h"
+#include "dispatch/select.h"
+#include "launch/load.h"
+#include "launch/memo.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+constexpr Field kChoiceFields[] = {
+    AOTRITON_FIELD(aotriton_kernel_choice, size),
+    AOTRITON_FIELD(aotriton_kernel_choice, kernel),
+    AOTRITON_FIELD(aotriton_kernel_choice, arch),
+    AOTRITON_FIELD(aotriton_kernel_choice, functional),
+    AOTRITON_FIELD(aotriton_kernel_choice, godel_number),
+    AOTRITON_FIELD(aotriton_kernel_choice, key_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, keys),
+    AOTRITON_FIELD(aotriton_kernel_choice, image),
+    AOTRITON_FIELD(aotriton_kernel_choice, psels),
+    AOTRITON_FIELD(aotriton_kernel_choice, copts),
+    AOTRITON_FIELD(aotriton_kernel_choice, provenance),
+    AOTRITON_FIELD(aotriton_kernel_choice, median_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, source),
+    AOTRITON_FIELD(aotriton_kernel_choice, runners_up),
+    AOTRITON_FIELD(aotriton_kernel_choice, runner_up_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend),
+    AOTRITON_FIELD(aotriton_kernel_choice, backends),
+    AOTRITON_FIELD(aotriton_kernel_choice, backend_states),
+    AOTRITON_FIELD(aotriton_kernel_choice, paddings),
+    AOTRITON_FIELD(aotriton_kernel_choice, padding_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, exact_product),
+    AOTRITON_FIELD(aotriton_kernel_choice, product),
+    AOTRITON_FIELD(aotriton_kernel_choice, shape),
+    AOTRITON_FIELD(aotriton_kernel_choice, measured),
+    AOTRITON_FIELD(aotriton_kernel_choice, low_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, high_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_error),
+    AOTRITON_FIELD(aotriton_kernel_choice, model),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_image),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_psels),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_copts),
+    AOTRITON_FIELD(aotriton_kernel_choice, bin_median_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, predicted_total_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, backends_predicted_us),
+    AOTRITON_FIELD(aotriton_kernel_choice, flops),
+    AOTRITON_FIELD(aotriton_kernel_choice, hints),
+    AOTRITON_FIELD(aotriton_kernel_choice, hint_count),
+    AOTRITON_FIELD(aotriton_kernel_choice, pieces),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_product),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_checks),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_problems),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_day),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_error),
+    AOTRITON_FIELD(aotriton_kernel_choice, certificate_allowed),
+};
+static_assert(are_all(kChoiceFields, sizeof(aotriton_kernel_choice)));
+
+Error no_memory(const Call& call) noexcept { return fail(Error::out_of_memory, "%s: no memory", call.info->name); }
+
+// Whether the call has results, and any of them has an element.
+bool has_results(const Call& call) {
+  for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
+    const OperandInfo& operand = call.info->operands[slot];
+    if (!operand.written || !call[slot].sizes || (operand.optional && !call[slot].data)) continue;
+    bool elements = true;
+    for (size_t i = 0; i < operand.dims.size(); ++i) elements &= call[slot].sizes[i] > 0;
+    if (elements) return true;
+  }
+  return false;
+}
+
+bool launches_nothing(const Call& call) { return call.empty && (call.info->fills_when_empty || !has_results(call)); }
+
+// Those that the call can get with the workspace that it brings.
+Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
+
+// A checked call in pieces.
+Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder) {
+  Prepared* parts[2] = {};
+  size_t made = 0;
+  Error error = each_part(call, pieces, [&](const Call& part, const Dispatch& found) {
+    AOTRITON_TRY(builder.prepare(part, device, found, stream));
+    parts[made] = builder.finish();
+    return parts[made++] ? Error::success : no_memory(call);
+  });
+  if (error == Error::success) error = builder.prepare_parts(call, device, pieces, parts);
+  if (error != Error::success)
+    for (Prepared* part : parts) Prepared::destroy(part);
+  return error;
+}
+
+// Operands whose data is not there yet, by which kernels follow their strides: where one of a group is misaligned, it
+// is as if all of it were.
+struct Groups {
+  size_t count = 0;
+  uint16_t slots[kMaxOperands];  // of each group, as bits
+};
+Groups missing_groups(const Call& call) {
+  const OperatorInfo& info = *call.info;
+  Groups groups;
+  uint64_t users[kMaxOperands];
+  for (size_t slot = 0; slot < info.operands.size(); ++slot) {
+    const size_t own = call.from[slot];
+    if (call[slot].data || info.operands[slot].optional || !call[slot].sizes) continue;
+    uint64_t using_it = 0;
+    uint64_t kernel_bit = 1;
+    for (const BackendInfo& backend : info.backends)
+      for (const KernelInfo* kernel : backend.kernels) {
+        if (kernel->uses.strided >> slot & 1) using_it |= kernel_bit;
+        kernel_bit = std::rotl(kernel_bit, 1);
+      }
+    if (!using_it) continue;
+    size_t group = 0;
+    while (group < groups.count && users[group] != using_it) ++group;
+    if (group == groups.count) {
+      users[groups.count] = using_it;
+      groups.slots[groups.count++] = 0;
+    }
+    groups.slots[group] |= static_cast<uint16_t>(1u << own);
+  }
+  return groups;
+}
+
+// Loads what a call needs that is dispatched.
+Error load(const Dispatch& found, const Device& device, Stream stream) {
+  for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
+    if (!found.plans[i].has_programs) continue;
+    void* function;
+    AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
+  }
+  return Error::success;
+}
+
+// Dispatches a call that is asked about: its hints' outcomes say, too, where it is in pieces.
+Error dispatch_asked(Call& call, const Place& place, Backends among, By by, Pieces* pieces) {
+  AOTRITON_TRY(plan_pieces(call, place, among, by, pieces));
+  Dispatch& found = pieces->dispatch;
+  for (size_t i = 0; i < found.hint_count && pieces->count > 1; ++i)
+    if (!strcmp(found.hints[i].name, "workspace_limit"))
+      found.hints[i].why = "the call is made in pieces, one after the other";
+  return Error::success;
+}
+
+// Has the builder make what the checked call launches on the device, which is entered.
+Error build(Call& call, const Device& device, Stream stream, Builder& builder) {
+  if (launches_nothing(call)) {
+    builder.prepare_empty(call, device);
+    return Error::success;
+  }
+  Pieces pieces;
+  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), By::time, &pieces));
+  if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder);
+  return builder.prepare(call, device, pieces.dispatch, stream);
+}
+
+// A call that this thread has not made lately, whose key is written.
+Error run_cold(Call& call, Stream stream, const Contexts* contexts, Memo& memo) {
+  AOTRITON_TRY(check_call(call, Data::needed));
+  const auto body = [&](const Device& device) {
+    AOTRITON_TRY(build(call, device, stream, memo.builder));
+    Prepared* const prepared = memo.keep();
+    if (!prepared) return no_memory(call);
+    const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
+    const Error error = prepared->launch(entered, stream);
+    if (error != Error::success) memo.drop(prepared);
+    return error;
+  };
+  return on_device(call.info->name, stream, body, contexts);
+}
+
+}  // namespace
+
+Error run(Call& call, Stream stream) noexcept {
+  const MemoOfCall own;
+  Memo* const memo = own.get();
+  if (!memo) return no_memory(call);
+  const Driver* const driver = opened_driver();
+  Contexts contexts;
+  const bool entered = driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream;
+  Prepared* prepared = entered ? memo->last(call, contexts.id) : nullptr;
+  if (!prepared) [[unlikely]] {
+    memo->builder.key.write(call);
+    if (entered) prepared = memo->find(contexts.id);
+  }
+  if (prepared && prepared->rebind(call) == Error::success) {
+    const Error error = prepared->launch(contexts, stream);
+    if (error != Error::success) memo->drop(prepared);
+    return error;
+  }
+  if (prepared) {
+    memo->builder.key.write(call);
+    if (prepared->stale) memo->drop(prepared);
+  }
+  return run_cold(call, stream, entered ? &contexts : nullptr, *memo);
+}
+
+Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {
+  *prepared = nullptr;
+  const MemoOfCall own;
+  Memo* const memo = own.get();
+  if (!memo) return no_memory(call);
+  memo->builder.key.write(call);
+  AOTRITON_TRY(check_call(call, Data::needed));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    AOTRITON_TRY(build(call, device, stream, memo->builder));
+    *prepared = memo->builder.finish();
+    return *prepared ? Error::success : no_memory(call);
+  });
+}
+
+Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream stream) noexcept {
+  if (!prepared) return fail(Error::null_pointer, "launch: the call is not prepared");
+  if (!pointers) return fail(Error::null_pointer, "launch: pointers is null");
+  const OperatorInfo& info = *prepared->info;
+  const size_t wanted = info.operands.size() + 1;
+  if (count != wanted)
+    return fail(Error::invalid_argument,
+                "launch: %zu pointers are given, %s takes %zu: its operands' and the workspace", count, info.name,
+                wanted);
+  Contexts contexts;
+  if (const Status status = prepared->driver->contexts(stream.handle, &contexts))
+    return driver_failure(*prepared->driver, status, "launch", "say which device the stream is on");
+  if (contexts.id != prepared->context_id)
+    return fail(Error::invalid_argument,
+                "launch: %s was prepared for another device or context, or its context was reset since", info.name);
+  // How large the workspace is was checked before; the caller passes another one like it.
+  AOTRITON_TRY(prepared->rebind(pointers, pointers[count - 1], prepared->workspace_bytes));
+  return prepared->launch(contexts, stream);
+}
+
+Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
+  if (!bytes) return fail(Error::null_pointer, "%s_workspace_size: bytes is null", call.info->name);
+  *bytes = 0;
+  AOTRITON_TRY(check_call(call, Data::optional));
+  if (launches_nothing(call)) return Error::success;
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    const Place& place = device.facts.place;
+    const auto include = [&] {
+      Pieces pieces;
+      AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &pieces));
+      return each_part(call, pieces, [&](const Call&, const Dispatch& found) {
+        *bytes = std::max(*bytes, found.workspace.bytes);
+        return Error::success;
+      });
+    };
+    // Data that is not there yet may turn out to be misaligned, any of it, which leaves other kernels. The call is
+    // refused where none of these ways is served.
+    const Groups groups = missing_groups(call);
+    Error refusal = Error::success;
+    bool any = false;
+    for (unsigned which = 0; which < 1u << groups.count; ++which) {
+      call.misaligned = 0;
+      for (unsigned left = which; left; left &= left - 1) call.misaligned |= groups.slots[std::countr_zero(left)];
+      const Error error = include();
+      any |= error == Error::success;
+      if (!which) refusal = error;
+    }
+    call.misaligned = 0;
+    return any ? Error::success : refusal;
+  });
+}
+
+Error supported(Call& call, Stream stream) noexcept {
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    Pieces pieces;
+    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, By::time, &pieces));
+    return each_part(call, pieces, [](const Call&, const Dispatch&) { return Error::success; });
+  });
+}
+
+Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, size_t* count) noexcept {
+  if (!outcomes || !count)
+    return fail(Error::null_pointer, "%s_hint_outcomes: outcomes or count is null", call.info->name);
+  const size_t room = *count;
+  *count = 0;
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    Pieces pieces;
+    AOTRITON_TRY(dispatch_asked(call, device.facts.place, backends_for(call), By::time, &pieces));
+    const Dispatch& found = pieces.dispatch;
+    if (found.hint_count > room)
+      return fail(Error::invalid_argument, "%s_hint_outcomes: room for %zu, %zu are needed", call.info->name, room,
+                  found.hint_count);
+    std::copy_n(found.hints, found.hint_count, outcomes);
+    *count = found.hint_count;
+    return Error::success;
+  });
+}
+
+Error preload(Call& call, Stream stream) noexcept {
+  AOTRITON_TRY(check_call(call, Data::optional));
+  return on_device(call.info->name, stream, [&](const Device& device) {
+    if (launches_nothing(call)) return Error::success;
+    for (const Backends among : {Backends::all, Backends::without_workspace}) {
+      Pieces pieces;
+      Error error = plan_pieces(call, device.facts.place, among, By::time, &pieces);
+      if (error == Error::success)
+        error =
+            each_part(call, pieces, [&](const Call&, const Dispatch& found) { return load(found, device, stream); });
+      // Hints and what the process leaves out may leave nothing to a call without a workspace.
+      if (error == Error::not_supported && (call.hints || *exclusion()) && among == Backends::without_workspace) break;
+      AOTRITON_TRY(error);
+    }
+    return Error::success;
+  });
+}
+
+Error explain(Call& call, const char* arch, const char* product, int multiprocessors, aotriton_kernel_choice* kernels,
+              size_t* count, By by) noexcept {
+  if (!kernels || !count) return fail(Error::null_pointer, "explain: kernels or count is null");
+  const size_t room = *count, stride = kernels->size;
+  *count = 0;
+  if (stride < offsetof(aotriton_kernel_choice, arch) || stride > kMostStructBytes ||
+      !cuts_no_field(kChoiceFields, stride))
+    return fail(Error::invalid_argument, "explain: the first element's size is %zu, not sizeof of the struct", stride);
+  AOTRITON_TRY(check_call(call, Data::optional));
+  Place place;
+  AOTRITON_TRY(find_place("explain", arch, product, multiprocessors, &place));
+  if (launches_nothing(call)) return Error::success;
+  Pieces pieces;
+  AOTRITON_TRY(keep_message([&] { return dispatch_asked(call, place, Backends::all, by, &pieces); }));
+  const Dispatch& found = pieces.dispatch;
+  size_t launched[kMaxKernels], needed = 0;
+  for (size_t i = 0; i < found.chosen().kernels.size(); ++i)
+    if (found.plans[i].has_programs) launched[needed++] = i;
+  if (needed > room)
+    return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
+  std::optional<Piece> first;
+  if (pieces.count > 1) first.emplace(call, 0, pieces.size);
+  for (size_t i = 0; i < needed; ++i) {
+    // An array of another version's structs: as much of each as both know.
+    KernelChoice choice = explain(found, launched[i]);
+    choice.pieces = pieces.count;
+    if (by == By::time) add_prediction(first ? first->call : call, found, launched[i], &choice);
+    add_call_facts(first ? first->call : call, found, launched[i], &choice);
+    choice.size = stride;
+    char* const element = reinterpret_cast<char*>(kernels) + i * stride;
+    memcpy(element, &choice, std::min(stride, sizeof choice));
+    if (stride > sizeof choice) memset(element + sizeof choice, 0, stride - sizeof choice);
+  }
+  *count = needed;
+  return Error::success;
+}
+
+}  // namespace aotriton::v2::inline abi1

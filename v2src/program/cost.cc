@@ -1,0 +1,59 @@
+#include "program/cost.h"
+
+#include "cost_formulas.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+// The terms by the image's coefficients.
+template <Form kForm>
+[[gnu::always_inline]] inline float sum_of(const Cost& cost, const WorkOfCall& work) {
+  double terms[kTerms], sums[4] = {};  // which do not wait for each other; the first terms are known last
+  write_terms<kForm>(cost, work, terms);
+  for (int i = kTerms; i-- > 0;) sums[i % 4] += static_cast<double>(cost.coefficients[i]) * terms[i];
+  return static_cast<float>((sums[0] + sums[3]) + (sums[1] + sums[2]));
+}
+
+template <Form kForm>
+Cheapest cheapest_of(std::span<const Cost> costs, const WorkOfCall& work) {
+  Cheapest best = {0, 0};
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (!costs[i].known()) continue;
+    const float time = sum_of<kForm>(costs[i], work);
+    if (best.predicted_us <= 0 || time < best.predicted_us) best = {i, time};
+  }
+  return best;
+}
+
+}  // namespace
+
+void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms]) noexcept {
+  switch (static_cast<Form>(work.form)) {
+    case whole:
+      return write_terms<whole>(cost, work, terms);
+    case growing:
+      return write_terms<growing>(cost, work, terms);
+    case shrinking:
+      return write_terms<shrinking>(cost, work, terms);
+    case split:
+      return write_terms<split>(cost, work, terms);
+  }
+}
+
+// For each form compiled on its own: what is the same for all images is worked out once.
+Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept {
+  switch (static_cast<Form>(work.form)) {
+    case whole:
+      return cheapest_of<whole>(costs, work);
+    case growing:
+      return cheapest_of<growing>(costs, work);
+    case shrinking:
+      return cheapest_of<shrinking>(costs, work);
+    case split:
+      return cheapest_of<split>(costs, work);
+  }
+  return {0, 0};  // no form: the generator writes none
+}
+
+}  // namespace aotriton::v2::inline abi1

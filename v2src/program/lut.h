@@ -1,0 +1,86 @@
+// Lookup tables: from a functional and its tuning keys to the image that won there. Generated code is data of these
+// types.
+#pragma once
+
+#include <aotriton/explain.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "program/cost.h"
+#include "program/image.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr int kMaxPsels = 12;
+inline constexpr int kMaxKeys = 4;
+
+struct Entry {
+  Image* image;
+  int32_t psels[kMaxPsels];  // in the order of the kernel description
+  const char* psels_text;
+  const char* copts_text;
+};
+
+// Why a cell has its entry. What was measured has a shape, a day and a median, which may be known to be between two.
+struct Evidence {
+  Provenance provenance;
+  const char* source;
+  const char* shape;     // that was measured: "rows 256 width 1024"
+  const char* measured;  // when: "2026-11-21"
+  float median_us, low_us, high_us;
+  std::span<const RunnerUp> runners_up;
+};
+
+// What was decided for one product: images are shared by an arch, which of them is the fastest is not.
+struct Decisions {
+  std::span<const uint8_t> index;      // entry of each cell, row-major over the keys
+  std::span<const Evidence> evidence;  // one for each cell
+  std::span<const Cost> costs;         // one for each entry, by which the fastest is chosen; empty: the index decides
+};
+
+struct Lut {
+  const char* functional;
+  std::span<const std::span<const int32_t>> bins;  // representatives, one span for each tuning key
+  std::span<const Entry> entries;
+  std::span<const Decisions> decisions;  // by product of the arch
+
+  // First bin whose representative is not smaller; the last bin is open-ended.
+  static constexpr size_t bin_of(std::span<const int32_t> representatives, int64_t value) {
+    size_t bin = 0;
+    while (bin + 1 < representatives.size() && value > representatives[bin]) ++bin;
+    return bin;
+  }
+
+  constexpr size_t cell(const int64_t* keys) const {
+    size_t cell = 0;
+    for (size_t i = 0; i < bins.size(); ++i) cell = cell * bins[i].size() + bin_of(bins[i], keys[i]);
+    return cell;
+  }
+
+  constexpr bool valid() const {
+    size_t cells = 1;
+    for (auto representatives : bins) {
+      if (representatives.empty()) return false;
+      for (size_t i = 1; i < representatives.size(); ++i)
+        if (representatives[i - 1] >= representatives[i]) return false;
+      cells *= representatives.size();
+    }
+    for (const Decisions& one : decisions) {
+      if (one.index.size() != cells || one.evidence.size() != cells) return false;
+      if (!one.costs.empty() && one.costs.size() != entries.size()) return false;
+      for (uint8_t entry : one.index)
+        if (entry >= entries.size()) return false;
+    }
+    return !decisions.empty() && bins.size() <= kMaxKeys;
+  }
+};
+
+// All tables of one kernel on one arch, by godel number; null where this build has no images for the functional.
+struct KernelTable {
+  std::span<const Lut* const> luts;
+  std::span<Image* const> images;
+};
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,184 @@
+// Operators and kernels as constant data: what the generator writes from rules/, and the runner evaluates.
+#pragma once
+
+#include <aotriton/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "program/backend.h"
+#include "program/cost.h"
+#include "program/expression.h"
+#include "program/lut.h"
+
+namespace aotriton::v2::inline abi1 {
+
+inline constexpr size_t kMaxOperands = 16;  // and workspace tensors
+inline constexpr size_t kMaxSizes = 16;
+inline constexpr size_t kMaxScalars = 8;
+inline constexpr int kMaxRank = 4;
+
+// How a kernel takes an argument.
+enum class Pass : uint8_t {
+  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`: so many
+           // of its second dimension are packed, if it has code
+  stride,  // of dimension `dim` of `slot`, but where that is passed as a descriptor
+  i32,     // `value`
+  i64,     // `value`
+  fp32,    // scalar number `slot`
+};
+
+struct Argument {
+  Pass pass;
+  bool block;
+  uint8_t slot;
+  uint8_t dim;
+  Expression value;
+};
+
+// The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit
+// the arch's addressing.
+struct Uses {
+  uint16_t all, strided;
+};
+static_assert(kMaxOperands <= 16);
+
+inline constexpr size_t kMaxChoices = 32;
+inline constexpr uint8_t kNoNumber = 255;
+
+// A digit of the godel number: the place of `value` among `values`; the first that is not smaller where `round_up`.
+// `number`: its place among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
+struct ChoiceInfo {
+  const char* name;
+  Expression value;
+  bool round_up;
+  std::span<const int64_t> values;
+  std::span<const char* const> texts;  // of the values
+  uint8_t number = kNoNumber;
+
+  bool of_addressing() const noexcept { return value.code.size() == 1 && value.code[0].code == Code::addressing; }
+};
+
+struct KeyInfo {
+  const char* name;
+  Expression value;
+};
+
+// A kernel serves a call only where `condition` is not 0.
+struct GuardInfo {
+  Expression condition;
+  const char* why;
+};
+
+struct KernelInfo {
+  const char* name;
+  std::span<const Argument> arguments;
+  Uses uses;
+  Expression grid[3];
+  std::span<const GuardInfo> guards;
+  std::span<const ChoiceInfo> choices;
+  std::span<const KeyInfo> keys;               // in table order
+  std::span<const char* const> psels;          // in the order of Entry::psels
+  const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
+  Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
+  std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
+  uint64_t guard_bits = 0;                     // of the operator's guards those that are this kernel's
+};
+
+enum class Layout : uint8_t {
+  rows,        // any strides with a contiguous last dimension
+  contiguous,  // no strides of its own
+  strided,     // any strides
+};
+
+struct OperandInfo {
+  const char* name;
+  std::span<const uint8_t> dims;  // sizes by number, outermost first
+  DType dtype;                    // none: the call's
+  Layout layout;
+  bool written;
+  bool optional;
+  uint16_t alignment;  // bytes that data must be aligned to, beyond its element
+  float if_empty;      // what a result holds whose call has a size of 0
+};
+
+// Of an fp32 scalar that the caller leaves to the operator: a NaN of its own, which no computation makes.
+inline constexpr float kNotGiven = __builtin_nanf("0xa0a0");
+inline bool is_given(float scalar) noexcept {
+  return __builtin_bit_cast(uint32_t, scalar) != __builtin_bit_cast(uint32_t, kNotGiven);
+}
+
+enum class ScalarType : uint8_t { fp32, i32, boolean };
+
+struct ScalarInfo {
+  const char* name;
+  ScalarType type;
+  float fallback;  // where the caller gives none; kNotGiven: the operator's checks put in what follows from
+                   // the call
+  bool internal;   // no caller's, but set by the operator's checks
+  std::span<const char* const> values;  // the names of 0, 1 and so on; empty where they have none
+};
+
+// The number of the value of this name, or -1.
+inline int value_named(const ScalarInfo& scalar, std::string_view name) noexcept {
+  for (size_t i = 0; i < scalar.values.size(); ++i)
+    if (name == scalar.values[i]) return static_cast<int>(i);
+  return -1;
+}
+
+struct DerivedSize {
+  uint8_t size;  // its number
+  Expression value;
+};
+
+// Kernels in launch order. `psels_of`: the kernel whose psels the derived sizes take, if any does.
+struct BackendInfo {
+  const char* name;
+  std::span<const KernelInfo* const> kernels;
+  std::span<const uint8_t> workspace;  // its tensors by slot, in the order in which they lie
+  std::span<const DerivedSize> sizes;
+  uint8_t psels_of;
+  bool sizes_follow_psels;
+};
+
+struct OperatorInfo {
+  const char* name;
+  std::span<const char* const> sizes;      // with the derived ones behind
+  size_t given_sizes;                      // that are not derived
+  std::span<const OperandInfo> operands;   // slots from 0 on
+  std::span<const OperandInfo> workspace;  // slots behind the operands
+  std::span<const ScalarInfo> scalars;
+  std::span<const int64_t> dtypes;               // that the call may choose from
+  std::span<const BackendInfo> backends;         // the first one serves everything that the build covers
+  std::span<const OperatorTable* const> tables;  // by arch; null: the first backend everywhere
+  bool fills_when_empty;
+  std::span<const Step> steps;         // what choosing asks of a call
+  Compiled compiled_steps;             // of these; null: they are interpreted
+  std::span<const Expression> guards;  // of all kernels, each condition once
+  Expression flops;                    // floating-point operations of a call; empty where nobody counts them
+  bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
+  uint8_t cut = kNoNumber;  // the size along which a call may be made in pieces; kNoNumber for none
+  Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
+
+  size_t slots() const noexcept { return operands.size() + workspace.size(); }
+  const OperandInfo& slot(size_t index) const noexcept {
+    return index < operands.size() ? operands[index] : workspace[index - operands.size()];
+  }
+  // The kernel whose functionals and cells a backend is chosen for.
+  const KernelInfo& lead() const noexcept { return *backends[0].kernels[backends[0].kernels.size() - 1]; }
+};
+
+struct FamilyInfo {
+  const char* name;
+  std::span<const OperatorInfo* const> operators;
+};
+
+// The families that this library was built with.
+std::span<const FamilyInfo* const> families() noexcept;
+
+// Null where there is none of this name.
+const OperatorInfo* find_operator(const char* name) noexcept;
+
+}  // namespace aotriton::v2::inline abi1
