@@ -14,7 +14,7 @@ from pkgutil import extend_path
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.1.0"  # the only place where it is written: cmake and pyproject.toml read it here
+__version__ = "0.2.0"  # the only place where it is written: cmake and pyproject.toml read it here
 
 __path__ = extend_path(__path__, __name__)  # a source tree's binding is in its build folder, if PYTHONPATH has that
 

@@ -1,8 +1,8 @@
 """What a benchmark's result is of: the commit, and fingerprints of what it depends on.
 
-``images``: what chooses and runs on one product. Names of images are hashes of the code that makes them, so these, the
-cells, the backends' choices, the models that choose among them and what guards refuse are all that times on a GPU
-depend on, but for the runtime. ``runtime``: its sources, for what is timed on the host. Neither needs a GPU or a build.
+``images``: what chooses and runs on one product. The bits of images, the cells, the backends' choices, the models that
+choose among them and what guards refuse are all that times on a GPU depend on, but for the runtime. ``runtime``: its
+sources, for what is timed on the host. Neither needs a GPU or a build.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -51,20 +51,21 @@ def images(product: str, operators: Sequence[str], database: Path = DATABASE) ->
     ValueError where no arch has such a product.
     """
     lines: list[object] = []
+    bits = _bits(database)
     for name in sorted(operators):
         one = operator(name)
         models, made = _plan(one.family, database)
         place, arch = _place(made, product)
         of = made.products[arch][place]
-        lines += [name, *_chosen(one, made, models, of, place), *_refused(one, of)]
+        lines += [name, *_chosen(one, made, models, of, place, bits), *_refused(one, of)]
     return _digest(lines)
 
 
 def shipped(database: Path = DATABASE) -> str:
     """The fingerprint of all images of a default build, for all archs."""
-    return _digest(
-        sorted({image for name in IN_TREE for table in _plan(name, database)[1].tables for image in table.images})
-    )
+    bits = _bits(database)
+    images = {image for name in IN_TREE for table in _plan(name, database)[1].tables for image in table.images}
+    return _digest(sorted(bits.get(image, image) for image in images))
 
 
 def runtime(torch: bool = False, root: Path = ROOT) -> str:
@@ -82,6 +83,13 @@ def runtime(torch: bool = False, root: Path = ROOT) -> str:
 
 def _digest(lines: Iterable[object]) -> str:
     return hashlib.sha256("\n".join(map(str, lines)).encode()).hexdigest()[:8]
+
+
+@cache
+def _bits(database: Path) -> dict[str, str]:
+    """The SHA-256 of each image that the database knows, by name: a name changes with the source, bits may not."""
+    with TuningDatabase(database, readonly=True) as opened:
+        return opened.checksums()
 
 
 @cache
@@ -104,7 +112,9 @@ def _place(made: Plan, product: str) -> tuple[int, str]:
     raise ValueError(f"{product} is no product of the database: it has {known}")
 
 
-def _chosen(one: Operator, made: Plan, models: Models, product: Product, place: int) -> Iterator[object]:
+def _chosen(
+    one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str]
+) -> Iterator[object]:
     """Backends by cell, images by cell, and the models of all images."""
     for chosen in made.operators:
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
@@ -114,8 +124,9 @@ def _chosen(one: Operator, made: Plan, models: Models, product: Product, place: 
         if table.arch == product.arch and table.kernel.name in own:
             for functional in table.functionals:
                 yield functional.functional
-                yield from (f"{cell.bin} {cell.image}" for cell in functional.products[place])
-                yield from (f"{name} {models.cost(product, spec)}" for name, spec in sorted(functional.images.items()))
+                yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
+                known = functional.images.items()
+                yield from sorted(f"{bits.get(name, name)} {models.cost(product, spec)}" for name, spec in known)
 
 
 def _refused(one: Operator, product: Product) -> Iterator[str]:

@@ -21,6 +21,7 @@ from aotriton.rules.work import FORM, TERMS
 from aotriton.tune.costmodel.fit import FEWEST
 from aotriton.tune.measure.clock import interval
 
+RENAMED = Path(__file__).resolve().parent / "data" / "renamed_images.tsv"
 DATABASE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
 MOST_ERROR = 0.15  # of a model, in the median
@@ -272,3 +273,14 @@ def test_certificates_are_within_what_is_allowed() -> None:
         assert one.error <= LARGEST_ERROR
         assert 1 <= one.problems <= one.checks
         assert one.product.startswith("NVIDIA ")
+
+
+def test_renamed_images_have_the_bits_that_were_measured() -> None:
+    """An image that has a new name because its source was arranged anew has the checksum that it had."""
+    rows = [row.split("\t") for row in RENAMED.read_text().splitlines()]
+    with TuningDatabase(DATABASE, readonly=True) as opened:
+        checksums = opened.checksums()
+    assert len({new for _, new, _ in rows}) == len(rows) > 700
+    for old, new, checksum in rows:
+        assert old not in checksums, f"{old} is not renamed"
+        assert checksums.get(new, checksum) == checksum, f"{new} has other bits than {old}"

@@ -27,7 +27,7 @@
 
 /* Of this header; aotriton_version() is that of the library. */
 #define AOTRITON_VERSION_MAJOR 0
-#define AOTRITON_VERSION_MINOR 1
+#define AOTRITON_VERSION_MINOR 2
 #define AOTRITON_VERSION_PATCH 0
 
 /* The archive's functions stay inside of what links it, so that two copies can live in a process. */

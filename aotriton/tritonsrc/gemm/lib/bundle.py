@@ -1,4 +1,7 @@
-"""Bundles: values that travel together through the functions of a kernel, constants as constants."""
+"""Bundles: values that travel together through the functions of a kernel, constants as constants.
+
+As in flash: a family imports no other, and what an image is named after is in its family.
+"""
 
 import triton
 from triton.language.core import _aggregate, base_value, constexpr
