@@ -15,6 +15,8 @@ import pytest
 from ctest_environment import from_ctest
 from test_install import pkg_config_flags
 
+from aotriton import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = "_own"
 CMAKE = os.environ.get("CMAKE_COMMAND", "cmake")
@@ -128,7 +130,7 @@ def test_it_lives_beside_rocms_aotriton(multiarch: Path, tmp_path: Path) -> None
     must(CXX, *flags, tmp_path / "main.cc", "-I", multiarch / "include" / "own", theirs / "libaotriton_v2.so",
          library(multiarch), "-o", tmp_path / "program")  # fmt: skip
     paths = f"{theirs}:{library(multiarch).parent}"
-    assert must(tmp_path / "program", LD_LIBRARY_PATH=paths).startswith("0.1.0 attn_fwd: q ")
+    assert must(tmp_path / "program", LD_LIBRARY_PATH=paths).startswith(f"{__version__} attn_fwd: q ")
 
 
 USER = """
@@ -138,7 +140,7 @@ int main() { return aotriton_own::v2::version()[0] == '0' ? 0 : 1; }
 PROJECT = """
 cmake_minimum_required(VERSION 3.25)
 project(user LANGUAGES CXX)
-find_package(aotriton_own 0.1 CONFIG REQUIRED COMPONENTS {components})
+find_package(aotriton_own {version} CONFIG REQUIRED COMPONENTS {components})
 add_executable(user main.cc)
 target_link_libraries(user PRIVATE aotriton_own::aotriton_own_v2)
 """
@@ -173,7 +175,9 @@ def test_a_c_compiler_alone_uses_the_shared_library(multiarch: Path, tmp_path: P
 def cmake_user(prefix: Path, folder: Path, components: str = "") -> subprocess.CompletedProcess[str]:
     folder.mkdir()
     (folder / "main.cc").write_text(USER)
-    (folder / "CMakeLists.txt").write_text(PROJECT.format(components=components))
+    (folder / "CMakeLists.txt").write_text(
+        PROJECT.format(version=__version__.rpartition(".")[0], components=components)
+    )
     command = [CMAKE, "-G", "Ninja", "-S", folder, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
                f"-DCMAKE_CXX_COMPILER={CXX}"]  # fmt: skip
     return subprocess.run([str(part) for part in command], capture_output=True, text=True)

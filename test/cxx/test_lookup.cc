@@ -358,5 +358,5 @@ TEST("times have the unit that suits, and no exponent") {
 TEST("a line that does not fit is cut, not overrun") {
   char line[20];
   format_line(explained({}).kernels[0], line, sizeof line);
-  CHECK_EQ(std::string(line), std::string("attn_fwd_sm_90_ba2b"));
+  CHECK_EQ(std::string(line), std::string("attn_fwd_sm_90_a365"));
 }
