@@ -53,7 +53,9 @@ def write_stub(app: Sphinx) -> None:
     """Writes the types of the operators in the tree, as a build does."""
     signatures = [stub.values(operator) for family in families() for operator in family.operators]
     text = render.render("aotriton.pyi", operators=signatures)
-    render.write_if_changed(ROOT / "build" / "docs" / "aotriton.pyi", text)
+    folder = ROOT / "build" / "docs"
+    folder.mkdir(parents=True, exist_ok=True)
+    render.write_if_changed(folder / "aotriton.pyi", text)
 
 
 def add_nav(app: Sphinx, page: str, source: list[str]) -> None:
