@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import TypeAlias
 
-CODES = ("add", "subtract", "multiply", "divide", "less", "minimum", "maximum", "up", "down", "choose")
-
 
 @dataclass(frozen=True)
 class Symbol:
-    """``code`` is one of CODES, over ``operands``; or "variable", ``name``."""
+    """A number that is known when C++ runs.
+
+    ``code`` is what computes it of ``operands``: "add", "subtract", "multiply", "divide", or a function below; or it is
+    "variable", the number that C++ calls ``name``.
+    """
 
     code: str
     operands: tuple[Real, ...] = ()

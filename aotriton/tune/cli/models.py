@@ -23,7 +23,7 @@ def sample_shapes(call: Invocation) -> int:
     make_folder(options.database)
     require_triton()
     gpus = gpus_of(call)
-    with TuningDatabase(options.database) as database:  # its faults are told before anything is started
+    with TuningDatabase(options.database) as database:  # one that cannot be used ends the command before workers start
         checksums = database.checksums()  # all timings of an image are of one binary
     deadline = call.began + (options.time_budget or float("inf"))
     workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]

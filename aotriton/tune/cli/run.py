@@ -35,8 +35,7 @@ def run(call: Invocation) -> int:
     if not options.scheduler:
         require_triton()  # else it is the workers' matter
     gpus = [] if options.scheduler else gpus_of(call)
-    with TuningDatabase(options.database):
-        pass  # its faults are told before anything is started
+    TuningDatabase(options.database).close()  # a database that cannot be used ends the run before workers start
     progress, store = Progress(call.began + (options.time_budget or float("inf"))), ImageStore()
     families = () if call.family.in_tree else (call.family.place,)
     setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, families)
