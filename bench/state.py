@@ -23,7 +23,7 @@ from aotriton.codegen.costs import Models
 from aotriton.codegen.generate import models_in, products_in, read
 from aotriton.codegen.plan import Plan, plan
 from aotriton.rules.arch import ARCHS
-from aotriton.rules.database import Product, TuningDatabase
+from aotriton.rules.database import Decisions, Product
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.family import tuning
@@ -88,7 +88,7 @@ def _digest(lines: Iterable[object]) -> str:
 @cache
 def _bits(database: Path) -> dict[str, str]:
     """The SHA-256 of each image that the database knows, by name: a name changes with the source, bits may not."""
-    with TuningDatabase(database, readonly=True) as opened:
+    with Decisions(database) as opened:
         return opened.checksums()
 
 
@@ -96,7 +96,7 @@ def _bits(database: Path) -> dict[str, str]:
 def _plan(name: str, database: Path) -> tuple[Models, Plan]:
     """What a default build of the family plans."""
     of = family(name)
-    with TuningDatabase(database, readonly=True) as opened:
+    with Decisions(database) as opened:
         products = products_in([opened], [target.arch for target in ARCHS])
         winners, timings, _, spills = read(opened, of.kernels, products)
         models = models_in(opened, products)

@@ -117,7 +117,7 @@ def doubled(**changes: Any) -> Tuned:
 def tuned_in(one: Tuned, phase: str = "sweep") -> Counter[str]:
     """How often each verdict was recorded."""
     with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
-        return Counter(outcome.status for outcome in database.outcomes() if outcome.phase == phase)
+        return Counter(outcome.status for outcome in database.evidence.outcomes() if outcome.phase == phase)
 
 
 def test_the_driver_is_asked_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,7 +464,7 @@ def test_a_python_function_is_called() -> None:
     assert one.config["num_warps"] == 2
     assert tuned_in(one) == {"ok": 4}
     with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
-        assert database.failures("doubled") == []
+        assert database.evidence.failures("doubled") == []
     image = ImageStore().get(one.winners[0].image)
     assert image
     assert (image.path.suffix, image.binary) == (".py", (one.folder / "tritonsrc" / "doubled.py").read_bytes())

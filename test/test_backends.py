@@ -38,10 +38,11 @@ def row(
     kernel = functional.kernel
     psels = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
     copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
-    image = ImageSpec.of(functional, psels, copts).name
+    image = ImageSpec.of(functional, psels, copts)
     provenance = "measured" if median else "borrowed"
     bin = bin_text(kernel.tuning_keys, cell)
-    made = Winner("sm_90", product, kernel.name, str(functional), bin, image, psels, copts, provenance, "", median)
+    of = image.name, image.config, provenance
+    made = Winner("sm_90", product, kernel.name, str(functional), bin, *of, "", median)
     return lent(made, lender) if lender else made
 
 

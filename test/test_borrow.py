@@ -52,7 +52,7 @@ def row(
     own = ImageSpec.of(where, psels, COPTS)
     others = tuple((config(one), 20.0) for one in runners_up)
     place = str(where), bin_text(KEYS, cell)
-    return Winner("sm_90", product, KERNEL.name, *place, own.name, psels, COPTS, "measured", "", 10.0, others)
+    return Winner("sm_90", product, KERNEL.name, *place, own.name, own.config, "measured", "", 10.0, others)
 
 
 def fill(*rows: Winner, **given: object) -> dict[tuple[str, str], Winner]:
@@ -178,14 +178,14 @@ def test_winners_of_another_time_lend_nothing() -> None:
     odd = [
         replace(good, functional="T=fp8"),
         replace(good, bin="max_seqlen_q=7"),
-        replace(good, bin=bin_text(KEYS, (64, 64, 8)), psels={"GONE": 1}),
+        replace(good, bin=bin_text(KEYS, (64, 64, 8)), config="GONE=1"),
     ]
     made = fill(*odd, good)
     assert at(made, functional(), (64, 64, 8)) == odd[2]
     assert at(made, functional("fp16"), (64, 64, 8)).source == "T=bf16 max_seqlen_q=512 max_seqlen_k=512 waves=8"
     unknown = replace(good, runners_up=(("GONE=1", 1.0), (config(SLOW), 20.0)))
     spills = {ImageSpec.of(functional("fp16"), FAST, COPTS).name}
-    assert at(fill(unknown, unfit=spills), functional("fp16"), CELL).psels == SLOW
+    assert at(fill(unknown, unfit=spills), functional("fp16"), CELL).config == config(SLOW)
 
 
 def calls(run: Callable[[], object], of: str | None = None) -> int:

@@ -11,10 +11,10 @@ import pytest
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Measurement, SequenceTiming, TuningDatabase
+from aotriton.rules.database.rows import Winner
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.rows import Winner
 from aotriton.tune.dataset import carry as module
 from aotriton.tune.dataset.carry import carry
 
@@ -33,23 +33,23 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Three images of an older source: one won its cell, one was timed on a random shape, one only took part."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
         conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
-        session = opened.begin_session(multiprocessors=132, **conditions)
+        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
         cell = bin_text(KERNEL.tuning_keys, (512, 512, 8))
-        problem = opened.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), cell, {"batch": 1})
+        problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), cell, {"batch": 1})
         for name, spec in SPECS.items():
-            image = opened.image_id(f"old_{name}", spec.config, sha256(name), 128, 0, 1024)
-            opened.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
+            image = opened.evidence.image_id(f"old_{name}", spec.config, sha256(name), 128, 0, 1024)
+            opened.evidence.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
         opened.put_winners(
             [
                 Winner(
                     arch="sm_90", product="d", kernel=KERNEL.name, functional=str(FUNCTIONAL), bin=cell,
-                    image="old_won", psels=PSELS["won"], copts=COPTS, provenance="measured", source="test",
+                    image="old_won", config=SPECS["won"].config, provenance="measured", source="test",
                     median_us=10.0, runners_up=(),
                 )
             ]
         )  # fmt: skip
         timings = [SequenceTiming("portable", (f"old_{name}",), 10.0, 0.1, 9) for name in ("timed", "won")]
-        opened.add_sample(session, "attn_fwd", str(FUNCTIONAL), {"batch": 1, "head_dim": 64}, timings)
+        opened.evidence.add_sample(session, "attn_fwd", str(FUNCTIONAL), {"batch": 1, "head_dim": 64}, timings)
         yield opened
 
 
@@ -92,9 +92,9 @@ def carried(
 
 def names(database: TuningDatabase) -> dict[str, set[str]]:
     """The images of each kind of row."""
-    (sample,) = database.samples("sm_90", "attn_fwd")
+    (sample,) = database.evidence.samples("sm_90", "attn_fwd")
     return {
-        "measured": {one.image for one in database.outcomes()},
+        "measured": {one.image for one in database.evidence.outcomes()},
         "won": {one.image for one in database.winners()},
         "timed": {image for timing in sample.timings for image in timing.images},
     }
@@ -139,12 +139,14 @@ def test_the_right_one_of_several_sources_is_found(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same config was measured of a source before that, too: bits tell which is today's."""
-    session = database.begin_session(
+    session = database.evidence.begin_session(
         device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
     )
-    image = database.image_id("older_won", SPECS["won"].config, sha256("another"), 128, 0, 1024)
-    problem = database.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), database.outcomes()[0].bin, {"batch": 1})
-    database.record(Measurement(problem, image, session, "race", "ok", 10.0, [10.0]))
+    image = database.evidence.image_id("older_won", SPECS["won"].config, sha256("another"), 128, 0, 1024)
+    problem = database.evidence.problem_id(
+        "sm_90", KERNEL.name, str(FUNCTIONAL), database.evidence.outcomes()[0].bin, {"batch": 1}
+    )
+    database.evidence.record(Measurement(problem, image, session, "race", "ok", 10.0, [10.0]))
     count, _ = carried(database, tmp_path, monkeypatch, {"won": sha256("won"), "timed": None})
     assert count == (1, 1)
     assert {"older_won", SPECS["won"].name} <= names(database)["measured"]
@@ -156,13 +158,15 @@ def test_what_was_compiled_for_borrowed_winners_is_no_obstacle(
     """Known images of today's source of which nothing was measured make room; one that was measured stays."""
     bits = {name: sha256(name) for name in SPECS}
     won, timed = SPECS["won"].name, SPECS["timed"].name
-    database.image_id(won, SPECS["won"].config, bits["won"], 128, 0, 1024)
-    swept = database.image_id(timed, SPECS["timed"].config, bits["timed"], 128, 0, 1024)
-    session = database.begin_session(
+    database.evidence.image_id(won, SPECS["won"].config, bits["won"], 128, 0, 1024)
+    swept = database.evidence.image_id(timed, SPECS["timed"].config, bits["timed"], 128, 0, 1024)
+    session = database.evidence.begin_session(
         device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
     )
-    problem = database.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), database.outcomes()[0].bin, {"batch": 1})
-    database.record(Measurement(problem, swept, session, "sweep", "ok", 10.0, [10.0]))
+    problem = database.evidence.problem_id(
+        "sm_90", KERNEL.name, str(FUNCTIONAL), database.evidence.outcomes()[0].bin, {"batch": 1}
+    )
+    database.evidence.record(Measurement(problem, swept, session, "sweep", "ok", 10.0, [10.0]))
     assert carried(database, tmp_path, monkeypatch, bits) == ((1, 0), [won])
     assert names(database) == {
         "measured": {won, timed, "old_timed", "old_swept"},

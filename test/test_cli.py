@@ -102,9 +102,9 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert found == "winners: 1 for the first time, 0 changed, 1 in all"
     assert following.startswith("next: ")
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        outcomes, winners = database.outcomes(), database.winners()
+        outcomes, winners = database.evidence.outcomes(), database.winners()
         filled_in = filled(ATTN_BWD_PREPROCESS, "sm_90", "stand-in", winners, database.products())
-        (options,) = database._db.execute("SELECT options FROM session").fetchone()
+        (options,) = database._file.execute("SELECT options FROM evidence.session").fetchone()
     assert {o.image for o in outcomes} == stored
     assert {o.status for o in outcomes} == {"ok"}
     assert [w.provenance for w in winners] == ["measured"]
@@ -117,7 +117,7 @@ def test_compile_only_fills_the_store_and_a_run_uses_it(tmp_path: Path) -> None:
     assert "1 problems, 1 of them measured before" in again.stderr
     assert again.stdout.startswith("measured: nothing")
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        assert database.outcomes() == outcomes
+        assert database.evidence.outcomes() == outcomes
     other = tune(tmp_path, *TINY, *standin, "--arch", "gfx942")
     assert other.returncode == 2
     assert "the GPU is sm_90" in other.stderr
@@ -130,14 +130,14 @@ def test_winners_are_decided_anew_without_a_gpu(tmp_path: Path) -> None:
     with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
         before = database.winners()
         (spilling,) = {winner.image for winner in before if winner.provenance == "measured"}
-        with database._db.conn:
-            database._db.execute("UPDATE image SET spills = 8 WHERE name = ?", [spilling])
+        with database._file.transaction():
+            database._file.execute("UPDATE evidence.image SET spills = 8 WHERE name = ?", [spilling])
     done = tune(tmp_path, "--decide", "--arch", "sm_90", *TINY)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{len(before)} winners stand, 3 images of borrowed ones were compiled\n"
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         after = database.winners()
-        measured = {outcome.image for outcome in database.outcomes() if outcome.status == "ok"}
+        measured = {outcome.image for outcome in database.evidence.outcomes() if outcome.status == "ok"}
     assert [(w.functional, w.bin, w.provenance) for w in after] == [(w.functional, w.bin, w.provenance) for w in before]
     assert {w.image for w in after if w.provenance == "measured"} <= measured
     assert not {w.image for w in after} & {w.image for w in before}
@@ -161,7 +161,7 @@ def test_a_missing_binding_is_explained(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the binding is missing" in done.stderr
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        assert database.outcomes() == []
+        assert database.evidence.outcomes() == []
 
 
 def test_an_installed_tuner_keeps_its_database_in_the_users_data_folder(tmp_path: Path) -> None:

@@ -256,10 +256,10 @@ def test_a_winner_of_another_time_counts_where_it_is_needed(toy: KernelDescripti
     fast = spec(served(FAST), 64)
     models = made((fast, model(fast)))
     rows, timings = rows_of(KERNEL)
-    old = replace(winner(spec(served(FAST), 32), cells(served(FAST))[0], median=99.0), psels={"BLOCK_Q": 3})
+    old = replace(winner(spec(served(FAST), 32), cells(served(FAST))[0], median=99.0), config="BLOCK_Q=3")
     tables = plan([OPERATOR], {"sm_90": [USUAL]}, "default", [*rows, old], timings, None, models).tables
     assert [one.shipped for table in tables if table.kernel is FAST for one in table.functionals] == [(fast,)]
-    rows[0] = replace(rows[0], psels={"BLOCK_Q": 3})
+    rows[0] = replace(rows[0], config="BLOCK_Q=3")
     with pytest.raises(PlanError, match="a winner of another time"):
         plan([OPERATOR], {"sm_90": [USUAL]}, "default", rows, timings, None, models)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from aotriton.rules import database as module
 from aotriton.rules.binning import TuningKey, bin_text
 from aotriton.rules.database import (
     Certificate,
@@ -27,8 +26,15 @@ from aotriton.rules.database import (
     TuningDatabase,
     TuningDatabaseError,
     Winner,
+    archive,
     latest_medians,
+    local,
+    older,
+    tuning,
 )
+from aotriton.rules.database import rows as module_rows
+from aotriton.rules.database.file import APPLICATION_ID
+from aotriton.rules.database.schema import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = "max_seqlen_q=512 max_seqlen_k=512 waves=8"
@@ -41,23 +47,27 @@ def path(tmp_path: Path) -> Path:
 
 def begin(database: TuningDatabase, device: str = "stand-in", **more: Any) -> int:
     given = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132, "options": ""}
-    return database.begin_session(device=device, **(given | more))
+    return database.evidence.begin_session(device=device, **(given | more))
 
 
 def problem(database: TuningDatabase, bin: str = BIN, heads: int = 4) -> int:
-    return database.problem_id("sm_90", "attn_fwd", "T=bf16", bin, {"batch": 1, "heads": heads})
+    return database.evidence.problem_id("sm_90", "attn_fwd", "T=bf16", bin, {"batch": 1, "heads": heads})
 
 
 def winner(
-    provenance: str = "measured", bin: str = BIN, image: str = "attn_fwd_sm_90_1", product: str = "stand-in"
+    provenance: str = "measured",
+    bin: str = BIN,
+    image: str = "attn_fwd_sm_90_1",
+    product: str = "stand-in",
+    config: str = "BLOCK_M=64 num_warps=4",
 ) -> Winner:
     runners_up = (("BLOCK_M=128 num_warps=4", 12.5),)
-    psels, copts, evidence = {"BLOCK_M": 64}, {"num_warps": 4}, (10.0, runners_up, 9.5, 10.5, "{}", "2026-05-01")
-    return Winner("sm_90", product, "attn_fwd", "T=bf16", bin, image, psels, copts, provenance, "", *evidence)
+    evidence = (10.0, runners_up, 9.5, 10.5, "{}", "2026-05-01")
+    return Winner("sm_90", product, "attn_fwd", "T=bf16", bin, image, config, provenance, "", *evidence)
 
 
 def medians(database: TuningDatabase) -> dict[tuple[str, str], dict[str, float | None]]:
-    found = latest_medians(database.outcomes("sm_90", "attn_fwd")).items()
+    found = latest_medians(database.evidence.outcomes("sm_90", "attn_fwd")).items()
     return {place: {one.config: one.median_us for one in outcomes} for place, outcomes in found}
 
 
@@ -66,8 +76,10 @@ def write_rows(path: Path, writer: int, count: int, acknowledge: Callable[[str],
     with TuningDatabase(path) as database:
         session, shared = begin(database), problem(database)
         for number in range(count):
-            image = database.image_id(f"image_{writer}_{number}", f"BLOCK_M={number}")
-            database.record(Measurement(shared, image, session, "sweep", "ok", 10.0 + number, [10.0] * 8, 1e-3, 2e-3))
+            image = database.evidence.image_id(f"image_{writer}_{number}", f"BLOCK_M={number}")
+            database.evidence.record(
+                Measurement(shared, image, session, "sweep", "ok", 10.0 + number, [10.0] * 8, 1e-3, 2e-3)
+            )
             acknowledge(f"image_{writer}_{number}")
 
 
@@ -82,16 +94,16 @@ def test_medians_prefer_the_race_and_the_latest_session(path: Path) -> None:
     with TuningDatabase(path) as database:
         one, two = begin(database), begin(database)
         row = problem(database)
-        images = [database.image_id(f"image_{number}", f"BLOCK_M={number}") for number in range(4)]
-        database.record(Measurement(row, images[0], one, "sweep", "ok", 10.0, [10.0]))
-        database.record(Measurement(row, images[0], one, "race", "ok", 11.0, [11.0]))
-        database.record(Measurement(row, images[1], one, "race", "ok", 12.0, [12.0]))
-        database.record(Measurement(row, images[1], two, "sweep", "ok", 13.0, [13.0]))
-        database.record(Measurement(row, images[2], one, "sweep", "ok", 9.0, [9.0]))
-        database.record(Measurement(row, images[2], one, "race", "crashed", detail="SIGSEGV"))
-        database.record(Measurement(row, images[3], one, "sweep", "wrong", error=0.5, tolerance=0.01))
+        images = [database.evidence.image_id(f"image_{number}", f"BLOCK_M={number}") for number in range(4)]
+        database.evidence.record(Measurement(row, images[0], one, "sweep", "ok", 10.0, [10.0]))
+        database.evidence.record(Measurement(row, images[0], one, "race", "ok", 11.0, [11.0]))
+        database.evidence.record(Measurement(row, images[1], one, "race", "ok", 12.0, [12.0]))
+        database.evidence.record(Measurement(row, images[1], two, "sweep", "ok", 13.0, [13.0]))
+        database.evidence.record(Measurement(row, images[2], one, "sweep", "ok", 9.0, [9.0]))
+        database.evidence.record(Measurement(row, images[2], one, "race", "crashed", detail="SIGSEGV"))
+        database.evidence.record(Measurement(row, images[3], one, "sweep", "wrong", error=0.5, tolerance=0.01))
         assert medians(database) == {("T=bf16", BIN): {"BLOCK_M=0": 11.0, "BLOCK_M=1": 13.0}}
-        assert database.outcomes("gfx942", "attn_fwd") == []
+        assert database.evidence.outcomes("gfx942", "attn_fwd") == []
 
 
 def test_certificates_are_of_checks(path: Path) -> None:
@@ -102,27 +114,31 @@ def test_certificates_are_of_checks(path: Path) -> None:
     with TuningDatabase(path) as database:
         one, two = begin(database), begin(database)
         problems = problem(database, heads=4), problem(database, heads=8)
-        images = [database.image_id(f"image_{number}", f"BLOCK_M={number}") for number in range(4)]
+        images = [database.evidence.image_id(f"image_{number}", f"BLOCK_M={number}") for number in range(4)]
         for image in images[:3]:
-            database.record(Measurement(problems[0], image, one, "sweep", "ok", 10.0, [10.0], 0.002, 0.004))
-        database.record(Measurement(problems[0], images[0], one, "race", "ok", 10.0, [10.0]))
-        database.record(Measurement(problems[1], images[0], one, "sweep", "ok", 10.0, [10.0], 0.003, 0.005))
-        database.record(Measurement(problems[1], images[0], two, "sweep", "ok", 10.0, [10.0], 0.001, 0.006))
-        database.record(Measurement(problems[1], images[1], two, "sweep", "wrong", error=0.5, tolerance=0.01))
-        database.record(Measurement(problems[1], images[2], two, "race", "wrong", detail="it wrote over its inputs"))
-        database.record(Measurement(problems[1], images[3], two, "race", "ok", 10.0, [10.0]))
-        day = max(session.started for session in database.sessions())[:10]
-        product = database.sessions()[0].product
-        assert database.certificates() == {"image_0": [Certificate("image_0", product, day, 2, 3, 0.003, 0.005)]}
+            database.evidence.record(Measurement(problems[0], image, one, "sweep", "ok", 10.0, [10.0], 0.002, 0.004))
+        database.evidence.record(Measurement(problems[0], images[0], one, "race", "ok", 10.0, [10.0]))
+        database.evidence.record(Measurement(problems[1], images[0], one, "sweep", "ok", 10.0, [10.0], 0.003, 0.005))
+        database.evidence.record(Measurement(problems[1], images[0], two, "sweep", "ok", 10.0, [10.0], 0.001, 0.006))
+        database.evidence.record(Measurement(problems[1], images[1], two, "sweep", "wrong", error=0.5, tolerance=0.01))
+        database.evidence.record(
+            Measurement(problems[1], images[2], two, "race", "wrong", detail="it wrote over its inputs")
+        )
+        database.evidence.record(Measurement(problems[1], images[3], two, "race", "ok", 10.0, [10.0]))
+        day = max(session.started for session in database.evidence.sessions())[:10]
+        product = database.evidence.sessions()[0].product
+        assert database.evidence.certificates() == {
+            "image_0": [Certificate("image_0", product, day, 2, 3, 0.003, 0.005)]
+        }
 
 
 def test_medians_never_mix_shapes(path: Path) -> None:
     """Where a bin was measured in two shapes, only the shape measured last is compared."""
     with TuningDatabase(path) as database:
-        session, image = begin(database), database.image_id("a", "BLOCK_M=1")
-        other = database.image_id("b", "BLOCK_M=2")
-        database.record(Measurement(problem(database, heads=4), image, session, "sweep", "ok", 10.0, [10.0]))
-        database.record(Measurement(problem(database, heads=8), other, session, "sweep", "ok", 20.0, [20.0]))
+        session, image = begin(database), database.evidence.image_id("a", "BLOCK_M=1")
+        other = database.evidence.image_id("b", "BLOCK_M=2")
+        database.evidence.record(Measurement(problem(database, heads=4), image, session, "sweep", "ok", 10.0, [10.0]))
+        database.evidence.record(Measurement(problem(database, heads=8), other, session, "sweep", "ok", 20.0, [20.0]))
         assert medians(database) == {("T=bf16", BIN): {"BLOCK_M=2": 20.0}}
 
 
@@ -175,10 +191,10 @@ def test_measurements_are_append_only(path: Path) -> None:
             "INSERT OR REPLACE INTO measurement SELECT * FROM measurement LIMIT 1",
         ):
             with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                database._db.execute(statement)
+                database._file.execute(statement)
         with pytest.raises(TuningDatabaseError, match="UNIQUE"):
-            database.record(Measurement(1, 1, 1, "sweep", "ok", 5.0, [5.0]))
-        assert [outcome.median_us for outcome in database.outcomes()] == [10.0, 11.0]
+            database.evidence.record(Measurement(1, 1, 1, "sweep", "ok", 5.0, [5.0]))
+        assert [outcome.median_us for outcome in database.evidence.outcomes()] == [10.0, 11.0]
 
 
 def test_an_image_that_spills_counts_as_pruned(path: Path) -> None:
@@ -186,9 +202,9 @@ def test_an_image_that_spills_counts_as_pruned(path: Path) -> None:
     with TuningDatabase(path) as database:
         session, row = begin(database), problem(database)
         for name, spills, median in (("good", 0, 10.0), ("bad", 8, 5.0)):
-            image = database.image_id(name, name, f"checksum of {name}", 255, spills, 1024)
-            database.record(Measurement(row, image, session, "sweep", "ok", median, [median]))
-        assert {o.image: o.status for o in database.outcomes()} == {"good": "ok", "bad": "pruned"}
+            image = database.evidence.image_id(name, name, f"checksum of {name}", 255, spills, 1024)
+            database.evidence.record(Measurement(row, image, session, "sweep", "ok", median, [median]))
+        assert {o.image: o.status for o in database.evidence.outcomes()} == {"good": "ok", "bad": "pruned"}
         assert medians(database) == {("T=bf16", BIN): {"good": 10.0}}
 
 
@@ -196,38 +212,48 @@ def test_a_record_of_several_is_all_or_nothing(path: Path) -> None:
     """Where one measurement of a race is refused, none of it stays."""
     write_rows(path, 0, 1)
     with TuningDatabase(path) as database:
-        image = database.image_id("new", "c")
+        image = database.evidence.image_id("new", "c")
         race = Measurement(1, image, 1, "race", "ok", 1.0, [1.0]), Measurement(1, 1, 1, "sweep", "ok", 1.0, [1.0])
         with pytest.raises(TuningDatabaseError, match="UNIQUE"):
-            database.record(*race)
+            database.evidence.record(*race)
     with TuningDatabase(path, readonly=True) as database:
-        assert len(database.outcomes()) == 1
+        assert len(database.evidence.outcomes()) == 1
 
 
 def test_image_facts_are_filled_in_once_known(path: Path) -> None:
     """An image that did not compile at first gets its checksum later, and keeps it."""
     with TuningDatabase(path) as database:
-        first = database.image_id("a", "c")
-        assert database.image_id("a", "c", "sha", 32, 0, 1024) == first
-        assert database.image_id("a", "c") == first
+        first = database.evidence.image_id("a", "c")
+        assert database.evidence.image_id("a", "c", "sha", 32, 0, 1024) == first
+        assert database.evidence.image_id("a", "c") == first
         with pytest.raises(TuningDatabaseError, match="a has checksum sha, but was compiled to other"):
-            database.image_id("a", "c", "other", 32, 0, 1024)
-        assert database._db.execute("SELECT sha256, registers, shared FROM image").fetchone() == ("sha", 32, 1024)
+            database.evidence.image_id("a", "c", "other", 32, 0, 1024)
+        assert database._file.execute("SELECT sha256, registers, shared FROM evidence.image").fetchone() == (
+            "sha",
+            32,
+            1024,
+        )
 
 
 def test_rows_are_compact(path: Path) -> None:
-    """A measurement with 12 samples takes less than 200 bytes of the file, its share of the image table included."""
+    """A measurement with 12 samples takes less than 200 bytes of the local file, its share of the image table included,
+    less than 20 of the archive, and nothing of the database.
+    """
     with TuningDatabase(path) as database:
         session = begin(database)
-        before = path.stat().st_size
+        before, decisions = database.evidence.path.stat().st_size, path.stat().st_size
         for number in range(40):
             row = problem(database, bin=f"max_seqlen_q={number}")
             for config in range(10):
-                image = database.image_id(f"attn_fwd_sm_90_{config:016x}", f"BLOCK_M={config}", "0" * 64, 1, 2, 3)
-                database.record(
+                image = database.evidence.image_id(
+                    f"attn_fwd_sm_90_{config:016x}", f"BLOCK_M={config}", "0" * 64, 1, 2, 3
+                )
+                database.evidence.record(
                     Measurement(row, image, session, "sweep", "ok", 123.456, [123.456] * 12, 1.234567e-3, 2e-3)
                 )
-    assert (path.stat().st_size - before) / 400 < 200
+        assert (database.evidence.path.stat().st_size - before) / 400 < 200
+        assert path.stat().st_size == decisions
+    assert sum(archive.files(archive.folder_of(path)).values()) / 400 < 20
 
 
 def test_processes_that_write_at_once_lose_and_double_nothing(path: Path) -> None:
@@ -240,9 +266,10 @@ def test_processes_that_write_at_once_lose_and_double_nothing(path: Path) -> Non
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * 4
     with TuningDatabase(path, readonly=True) as database:
-        names = sorted(outcome.image for outcome in database.outcomes())
+        names = sorted(outcome.image for outcome in database.evidence.outcomes())
     assert names == sorted(f"image_{writer}_{number}" for writer in range(4) for number in range(40))
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]  # no -wal, no -journal
+    left = {entry.name for entry in path.parent.rglob("*") if not entry.name.endswith(archive.SUFFIX)}
+    assert left == {path.name, archive.folder_of(path).name, local.NAME, ".gitignore"}  # no -wal, no -journal
 
 
 def test_what_is_read_is_of_one_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,11 +278,11 @@ def test_what_is_read_is_of_one_state(path: Path, monkeypatch: pytest.MonkeyPatc
 
     def write_one_more() -> None:
         with TuningDatabase(path) as database:
-            image = database.image_id("late", "BLOCK_M=9")
-            database.record(Measurement(1, image, 1, "sweep", "ok", 10.0, [10.0]))
+            image = database.evidence.image_id("late", "BLOCK_M=9")
+            database.evidence.record(Measurement(1, image, 1, "sweep", "ok", 10.0, [10.0]))
 
     writers: list[threading.Thread] = []
-    read = module.rows.session
+    read = module_rows.session
 
     def meanwhile(row: Any) -> Any:
         if not writers:
@@ -264,11 +291,11 @@ def test_what_is_read_is_of_one_state(path: Path, monkeypatch: pytest.MonkeyPatc
             writers[0].join(0.5)  # as long as it would take if it need not wait
         return read(row)
 
-    monkeypatch.setattr(module.rows, "session", meanwhile)
+    monkeypatch.setattr(module_rows, "session", meanwhile)
     with TuningDatabase(path) as database:
-        assert len(database.outcomes()) == 2
+        assert len(database.evidence.outcomes()) == 2
         writers[0].join()
-        assert len(database.outcomes()) == 3
+        assert len(database.evidence.outcomes()) == 3
 
 
 def test_a_killed_writer_leaves_every_acknowledged_row(path: Path) -> None:
@@ -288,18 +315,20 @@ def test_a_killed_writer_leaves_every_acknowledged_row(path: Path) -> None:
         acknowledged += child.stdout.read().split()
         child.wait()
         with TuningDatabase(path) as database:
-            assert database._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            names = [outcome.image for outcome in database.outcomes()]
+            assert database._file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            names = [outcome.image for outcome in database.evidence.outcomes()]
         assert len(names) == len(set(names))
         assert set(acknowledged) <= set(names)
 
 
 def unchanged(path: Path, readonly: bool, message: str) -> None:
-    before = path.read_bytes()
+    def files() -> dict[Path, bytes]:
+        return {one: one.read_bytes() for one in path.parent.rglob("*") if one.is_file()}
+
+    before = files()
     with pytest.raises(TuningDatabaseError, match=message):
         TuningDatabase(path, readonly)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    assert files() == before
 
 
 def test_a_readonly_file_is_refused_for_writing_and_fine_for_reading(path: Path) -> None:
@@ -308,7 +337,7 @@ def test_a_readonly_file_is_refused_for_writing_and_fine_for_reading(path: Path)
     path.chmod(0o444)
     unchanged(path, False, "read-only")
     with TuningDatabase(path, readonly=True) as database:
-        assert len(database.outcomes()) == 1
+        assert len(database.evidence.outcomes()) == 1
         with pytest.raises(TuningDatabaseError, match="read-only"):
             begin(database)
 
@@ -337,7 +366,7 @@ def test_other_and_newer_files_are_refused(path: Path, readonly: bool) -> None:
     path.unlink()
     TuningDatabase(path).close()
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {len(module.MIGRATIONS) + 1}")
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     connection.close()
     unchanged(path, readonly, "newer than this program's")
 
@@ -351,22 +380,6 @@ def test_missing_places_are_named(tmp_path: Path) -> None:
     with pytest.raises(TuningDatabaseError, match="a folder"):
         TuningDatabase(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_an_older_schema_is_migrated_with_its_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer adds the steps that are missing, a reader is told that it cannot; a failing step changes nothing."""
-    write_rows(path, 0, 3)
-    step = "ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT 'unknown';"
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, step + "\nSELECT no_such_function();"))
-    unchanged(path, False, "no_such_function")
-    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS[:-1], step))
-    unchanged(path, True, "older than 4")
-    with TuningDatabase(path) as database:
-        assert len(database.outcomes()) == 3
-        assert database._db.execute("SELECT host FROM session").fetchone() == ("unknown",)
-        assert database._db.execute("PRAGMA user_version").fetchone() == (4,)
-    monkeypatch.undo()
-    unchanged(path, True, "version 4, newer")
 
 
 SESSIONS = (
@@ -393,8 +406,8 @@ WINNERS = (
 def version_1(path: Path) -> None:
     """A file of the first schema, from before winners had a product."""
     connection = sqlite3.connect(path)
-    connection.executescript(module.MIGRATIONS[0])
-    connection.execute(f"PRAGMA application_id = {module.APPLICATION_ID}")
+    connection.executescript(older.MIGRATIONS[0])
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA user_version = 1")
     connection.execute("INSERT INTO problem VALUES (1, 'sm_90', 'attn_fwd', 'T=bf16', ?, '{\"batch\": 1}')", [BIN])
     for table, rows in (
@@ -409,32 +422,33 @@ def version_1(path: Path) -> None:
 
 
 def test_version_1_is_migrated_with_every_row(path: Path) -> None:
-    """Sessions, problems, images and measurements are what they were, ids included; a session's GPU has a row of its
-    own. Measurements stay append-only, and every reference is to a row that is there.
+    """Sessions, problems, images and measurements are what they were; a session's GPU has a row of its own. Measurements
+    stay append-only, every reference is to a row that is there, and the file is one that this version makes.
     """
     version_1(path)
+    unchanged(path, True, "schema is version 1, older than 4")
     with TuningDatabase(path) as database:
 
         def rows(sql: str) -> list[Any]:
-            return list(database._db.execute(sql))
+            return list(database._file.execute(sql))
 
         assert rows(
             "SELECT s.id, s.uuid, product, driver, triton, torch, arch, multiprocessors, options, started"
-            " FROM session s JOIN device d ON d.id = s.device ORDER BY s.id"
+            " FROM evidence.session s JOIN evidence.device d ON d.id = s.device ORDER BY s.id"
         ) == list(SESSIONS)
-        assert rows("SELECT DISTINCT strategy, seed FROM session") == [("exhaustive", None)]
-        assert rows("SELECT product, uuid, memory, power_limit FROM device ORDER BY id") == [
+        assert rows("SELECT DISTINCT strategy, seed FROM evidence.session") == [("exhaustive", None)]
+        assert rows("SELECT product, uuid, memory, power_limit FROM evidence.device ORDER BY id") == [
             ("GPU one", None, None, None),
             ("GPU two", None, None, None),
         ]
-        assert rows("SELECT * FROM measurement") == [(*row, None, None) for row in MEASUREMENTS]
-        assert rows("SELECT * FROM image") == list(IMAGES)
-        assert rows("SELECT * FROM problem") == [(1, "sm_90", "attn_fwd", "T=bf16", BIN, '{"batch": 1}')]
+        assert rows("SELECT * FROM evidence.measurement") == [(*row, None, None) for row in MEASUREMENTS]
+        assert rows("SELECT * FROM evidence.image") == list(IMAGES)
+        assert rows("SELECT * FROM evidence.problem") == [(1, "sm_90", "attn_fwd", "T=bf16", BIN, '{"batch": 1}')]
         assert rows("PRAGMA foreign_key_check") == []
         assert rows("PRAGMA foreign_keys") == [(1,)]
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-            database._db.execute("DELETE FROM measurement")
-        assert database.samples_of(1) == (10.0, 10.5)
+            database._file.execute("DELETE FROM measurement")
+        assert database.evidence.samples_of(1) == (10.0, 10.5)
         assert begin(database) == 4
     fresh = path.with_name("fresh.sqlite3")
     TuningDatabase(fresh).close()
@@ -443,6 +457,19 @@ def test_version_1_is_migrated_with_every_row(path: Path) -> None:
         for one in (path, fresh)
     ]
     assert schemas[0] == schemas[1]
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the file nor its rows: the next try finds all of them."""
+    version_1(path)
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(tuning, "DECISIONS", tuning.DECISIONS + "SELECT no_such_function();")
+        with pytest.raises(TuningDatabaseError, match="no_such_function"):
+            TuningDatabase(path)
+    assert path.read_bytes() == before
+    with TuningDatabase(path) as database:
+        assert len(database.evidence.outcomes()) == len(MEASUREMENTS)
 
 
 def test_migrated_winners_have_the_product_that_measured_them(path: Path) -> None:
@@ -468,7 +495,7 @@ def test_a_device_is_listed_once(path: Path) -> None:
     with TuningDatabase(path) as database:
         for more in ({}, known, {}, known, known | {"power_limit": 500}):
             begin(database, **more)
-        assert database._db.execute("SELECT device FROM session ORDER BY id").fetchall() == [
+        assert database._file.execute("SELECT device FROM evidence.session ORDER BY id").fetchall() == [
             (1,),
             (2,),
             (1,),
@@ -476,7 +503,10 @@ def test_a_device_is_listed_once(path: Path) -> None:
             (3,),
         ]
         begin(database, strategy="random", seed=7)
-        assert database._db.execute("SELECT strategy, seed FROM session WHERE id = 6").fetchone() == ("random", 7)
+        assert database._file.execute("SELECT strategy, seed FROM evidence.session WHERE id = 6").fetchone() == (
+            "random",
+            7,
+        )
 
 
 def test_products_are_those_that_something_is_known_of(path: Path) -> None:
@@ -488,12 +518,12 @@ def test_products_are_those_that_something_is_known_of(path: Path) -> None:
         sessions = [
             begin(database, name, memory=memory) for name, memory in (("C", 1), ("C", 3), ("A", None), ("B", 2))
         ]
-        image = database.image_id("a", "c")
+        image = database.evidence.image_id("a", "c")
         for session, status in zip(sessions, ("ok", "ok", "wrong", "wrong"), strict=True):
             median = 1.0 if status == "ok" else None
-            database.record(Measurement(problem(database), image, session, "sweep", status, median))
+            database.evidence.record(Measurement(problem(database), image, session, "sweep", status, median))
         assert database.products() == [Product("C", "sm_90", 132, 3)]
-        database.add_sample(sessions[3], "attn_fwd", "T=bf16", {}, [timing])
+        database.evidence.add_sample(sessions[3], "attn_fwd", "T=bf16", {}, [timing])
         database.put_winners([replace(winner(product="Z"), arch="gfx942"), winner(product="C")])
         assert database.products("sm_90") == [Product("B", "sm_90", 132, 2), Product("C", "sm_90", 132, 3)]
         assert database.products("gfx942") == [Product("Z", "gfx942", 304, None)]
@@ -503,17 +533,19 @@ def test_products_are_those_that_something_is_known_of(path: Path) -> None:
 def test_outcomes_are_of_a_product(path: Path) -> None:
     """Each says which, and when its session began; those of one can be asked for."""
     with TuningDatabase(path) as database:
-        image = database.image_id("a", "c")
+        image = database.evidence.image_id("a", "c")
         for name in ("one", "two"):
             session = begin(database, name)
-            database.record(
+            database.evidence.record(
                 Measurement(problem(database), image, session, "sweep", "ok", 5.0, sm_clock=1980, temperature=41)
             )
-        both = database.outcomes()
-        started = [row[0] for row in database._db.execute("SELECT started FROM session")]
+        both = database.evidence.outcomes()
+        started = [row[0] for row in database._file.execute("SELECT started FROM evidence.session")]
         assert [(one.product, one.started) for one in both] == list(zip(("one", "two"), started, strict=True))
-        assert database.outcomes(product="two") == both[1:]
-        assert database._db.execute("SELECT DISTINCT sm_clock, temperature FROM measurement").fetchall() == [(1980, 41)]
+        assert database.evidence.outcomes(product="two") == both[1:]
+        assert database._file.execute("SELECT DISTINCT sm_clock, temperature FROM measurement").fetchall() == [
+            (1980, 41)
+        ]
 
 
 TIMINGS = (
@@ -527,34 +559,34 @@ def test_samples_come_back_as_they_were(path: Path) -> None:
     shape = {"batch": 2, "causal": True, "scale": 0.5}
     with TuningDatabase(path) as database:
         session = begin(database)
-        database.add_sample(session, "attn_fwd", "T=bf16", shape, TIMINGS, 1980, 41)
-        database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, TIMINGS[1:])
-        database.add_sample(session, "gemm", "T=bf16", {"m": 3}, ())
-        first, second = database.samples("sm_90", "attn_fwd")
+        database.evidence.add_sample(session, "attn_fwd", "T=bf16", shape, TIMINGS, 1980, 41)
+        database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, TIMINGS[1:])
+        database.evidence.add_sample(session, "gemm", "T=bf16", {"m": 3}, ())
+        first, second = database.evidence.samples("sm_90", "attn_fwd")
         assert first == Sample("stand-in", "attn_fwd", "T=bf16", shape, 1, TIMINGS)
         assert second.timings == TIMINGS[1:]
-        assert [one.timings for one in database.samples("sm_90", "gemm")] == [()]
-        assert database.samples("gfx942", "gemm") == []
-        assert database._value("SELECT count(*) FROM sequence") == 2
+        assert [one.timings for one in database.evidence.samples("sm_90", "gemm")] == [()]
+        assert database.evidence.samples("gfx942", "gemm") == []
+        assert database._file.value("SELECT count(*) FROM sequence") == 2
 
 
 def test_samples_are_append_only(path: Path) -> None:
     """Neither a sample nor a timing changes or goes; a shape that the session has, or a bad timing, adds nothing."""
     with TuningDatabase(path) as database:
         session = begin(database)
-        database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
+        database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
         for table in ("sample", "timing"):
             for statement in (f"UPDATE {table} SET rowid = 9" if table == "sample" else "UPDATE timing SET rounds = 1",
                               f"DELETE FROM {table}"):  # fmt: skip
                 with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                    database._db.execute(statement)
+                    database._file.execute(statement)
         with pytest.raises(TuningDatabaseError, match="UNIQUE"):
-            database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
+            database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, TIMINGS)
         for bad in (replace(TIMINGS[0], median_us=0.0), replace(TIMINGS[0], spread=float("nan")),
                     replace(TIMINGS[0], images=())):  # fmt: skip
             with pytest.raises(TuningDatabaseError, match="table timing"):
-                database.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, [TIMINGS[1], bad])
-        assert len(database.samples("sm_90", "attn_fwd")) == 1
+                database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 3}, [TIMINGS[1], bad])
+        assert len(database.evidence.samples("sm_90", "attn_fwd")) == 1
 
 
 def test_models_replace_those_of_their_operator(path: Path) -> None:
@@ -582,17 +614,12 @@ def test_the_dump_is_stable_text_with_winners_first(path: Path) -> None:
         database.put_winners([winner(bin="b"), winner(bin="a")])
     dump = [sys.executable, "-S", "-E", str(ROOT / "rules" / "dump.py"), str(path)]  # -S: no site-packages
     lines = subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[0] == "schema version 3"
-    assert [line.split(":")[0] for line in lines[1:]] == (
-        ["winner", "winner", "device", "session", "problem", "image", "image", "measurement", "measurement"]
-    )
+    assert lines[0] == "schema version 4"
+    assert [line.split(":")[0] for line in lines[1:]] == ["winner", "winner", "product", "image", "session"]
     assert "| bin a |" in lines[1]
     assert "provenance measured" in lines[1]
     assert "| bin b |" in lines[2]
-    assert lines[-1] == (
-        "measurement: id 2 | problem 1 | image image_0_1 (BLOCK_M=1) | session 1 | phase sweep | status ok"
-        " | median_us 11.0 | samples [10,10,10,10,10,10,10,10] | error 0.001 | tolerance 0.002"
-    )
+    assert lines[4] == "image: name attn_fwd_sm_90_1 | config BLOCK_M=64 num_warps=4 | timed 0"
     assert subprocess.run(dump, capture_output=True, text=True, check=True).stdout.splitlines() == lines
     path.write_text("not a database, but long enough to be taken for the header of one" * 20)
     assert subprocess.run(dump, capture_output=True).returncode == 1

@@ -44,37 +44,37 @@ def full(tmp_path: Path) -> Path:
     path = tmp_path / "full.sqlite3"
     common = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132}
     with TuningDatabase(path) as database:
-        bare = database.begin_session(device="One", options="", **common)  # type: ignore[arg-type]
-        known = database.begin_session(
+        bare = database.evidence.begin_session(device="One", options="", **common)  # type: ignore[arg-type]
+        known = database.evidence.begin_session(
             device="Two", options='a "b", c\nd', uuid="GPU-1", memory=2**37, power_limit=700, strategy="random", seed=7,
             **common,  # type: ignore[arg-type]
         )  # fmt: skip
-        problem = database.problem_id(*PLACE, {"rows": 64})
-        database.problem_id(*PLACE, {"rows": 65})
-        good = database.image_id("good", "ROWS=1", "a" * 64, 32, 0, 1024)
-        broken = database.image_id("broken", "ROWS=2")
-        database.image_id("borrowed", "ROWS=3", "b" * 64, 64, 8, 0)
-        database.record(
+        problem = database.evidence.problem_id(*PLACE, {"rows": 64})
+        database.evidence.problem_id(*PLACE, {"rows": 65})
+        good = database.evidence.image_id("good", "ROWS=1", "a" * 64, 32, 0, 1024)
+        broken = database.evidence.image_id("broken", "ROWS=2")
+        database.evidence.image_id("borrowed", "ROWS=3", "b" * 64, 64, 8, 0)
+        database.evidence.record(
             Measurement(problem, good, bare, "sweep", "ok", 10.25, (10.0, 10.5)),
             Measurement(problem, good, known, "sweep", "ok", 10.1, (10.1,), 0.1, 0.2, None, 1980, 41),
-            Measurement(problem, good, known, "race", "ok", 1e-05, (1e-05,), float("inf"), 0.2),
+            Measurement(problem, good, known, "race", "wrong", None, (1e-05,), float("inf"), 0.2),
             Measurement(problem, broken, known, "sweep", "compile_failed", detail="line 1\nline 2, käse"),
         )
-        database.end_search(problem, known, 3)
+        database.evidence.end_search(problem, known, 3)
         arch, *place = PLACE
         database.put_winners(
             [
-                Winner(arch, "Two", *place, "good", {"ROWS": 1}, {"num_warps": 4}, "measured", "", 10.1,
+                Winner(arch, "Two", *place, "good", "ROWS=1", "measured", "", 10.1,
                        (("ROWS=2", 11.0),), 10.0, 10.2, '{"rows": 64}', "2026-01-02"),
-                Winner(arch, "Three", *place, "good", {}, {}, "imported", "a list"),
+                Winner(arch, "Three", *place, "good", "ROWS=1", "imported", "a list"),
             ]
         )  # fmt: skip
         timings = [
             SequenceTiming("portable", ("good", "borrowed"), 5.5, 0.25, 7),
             SequenceTiming("x", ("good",), 5, 0, 1),
         ]
-        database.add_sample(known, "scale", "T=bf16", {"rows": 3}, timings, 1980, 41)
-        database.add_sample(bare, "scale", "T=bf16", {"rows": 4}, [])
+        database.evidence.add_sample(known, "scale", "T=bf16", {"rows": 3}, timings, 1980, 41)
+        database.evidence.add_sample(bare, "scale", "T=bf16", {"rows": 4}, [])
         model = ("scale_rows", "T=bf16", "good", "whole", 2, (0.1, 0.0), 0.01, 150, 0.5)
         database.put_models([Model(arch, "Two", "scale", *model)], (arch, "Two", "scale"))
     return path
@@ -83,7 +83,7 @@ def full(tmp_path: Path) -> Path:
 def rows(path: Path) -> Tables:
     """Every flat row of a database: all that it says, but for its ids."""
     with TuningDatabase(path, readonly=True) as database:
-        return {table: list(found) for table, found in database.flat_rows(*database.tables())}
+        return {table: list(found) for table, found in database.exchange.flat_rows(*database.exchange.tables())}
 
 
 def exported(path: Path, to: Path, suffix: str) -> Path:
@@ -127,7 +127,7 @@ def test_a_database_that_has_some_of_it_takes_the_rest(full: Path, tmp_path: Pat
     assert taken(some, other) == 1
     with TuningDatabase(other) as database:
         arch, *place = PLACE
-        own = Winner(arch, "Two", *place, "mine", {}, {}, "measured", "", 1.0)
+        own = Winner(arch, "Two", *place, "mine", "", "measured", "", 1.0)
         database.put_winners([own])
     assert taken(folder, other) == 3 + 2
     with TuningDatabase(other, readonly=True) as database:
@@ -150,7 +150,7 @@ def test_a_table_stands_by_itself(full: Path, tmp_path: Path, suffix: str) -> No
     assert found["session"] == rows(full)["session"]
     assert [len(found[name]) for name in ("problem", "image", "device", "winner", "timing")] == [1, 2, 2, 0, 0]
     with TuningDatabase(other, readonly=True) as database:
-        assert tuple(column.name for column in database.tables()["measurement"]) == FLAT
+        assert tuple(column.name for column in database.exchange.tables()["measurement"]) == FLAT
     row = dict(zip(FLAT, found["measurement"][1], strict=True))
     assert row["product"] == "Two"
     assert (row["gpu"], row["image"], row["median_us"], row["samples"]) == ("GPU-1", "good", 10.1, "[10.1]")
@@ -199,7 +199,7 @@ def without(column: str) -> Callable[[list[list[str]]], None]:
         (put("median_us", "fast"), "row 2: median_us is 'fast', which is no number"),
         (put("median_us", "nan"), "row 2: median_us is nan, which is no number"),
         (put("median_us", "-1"), "row 2: median_us is -1.0, which is no time in microseconds"),
-        (put("median_us", "0"), "row 2: it will not do: CHECK constraint failed: median_us > 0"),
+        (put("median_us", "0"), "row 2: it is not valid: CHECK constraint failed: median_us > 0"),
         (put("registers", "1.5"), "row 2: registers is '1.5', which is no number"),
         (put("memory", str(2**63)), f"row 2: memory is {2**63}, not a whole number of 64 bits"),
         (put("samples", "[1, -2]"), "row 2: a number in samples is -2"),
@@ -207,7 +207,7 @@ def without(column: str) -> Callable[[list[list[str]]], None]:
         (put("shape", "5"), "row 2: shape is '5', not names with values"),
         (put("triton", "3.7.0"), None),
         (put("multiprocessors", ""), "row 2: multiprocessors is missing"),
-        (put("phase", "walk"), "row 2: it will not do: CHECK constraint failed: phase IN"),
+        (put("phase", "walk"), "row 2: it is not valid: CHECK constraint failed: phase IN"),
         (put("config", "ROWS=9"), r"row 2: it contradicts another one: UNIQUE constraint failed: image\.name"),
         (without("driver"), "it has no column driver"),
         (lambda table: table[0].append("mine"), "column 'mine' is one too many"),
@@ -223,7 +223,7 @@ def test_what_will_not_do_is_named_and_changes_nothing(
     folder = exported(full, tmp_path / "tables", ".csv")
     file, other = folder / "measurement.csv", tmp_path / "other.sqlite3"
     with TuningDatabase(other) as database:
-        database.problem_id(*PLACE, {"rows": 1})
+        database.evidence.problem_id(*PLACE, {"rows": 1})
     before = other.read_bytes()
     table = list(csv.reader(file.open(newline="")))
     change(table)
@@ -282,7 +282,7 @@ def test_a_file_is_named_after_its_table(full: Path, tmp_path: Path, name: str) 
         export(full, tmp_path / name)
     assert not (tmp_path / name).exists()
     (tmp_path / name).write_text("")
-    with pytest.raises(TuningDatabaseError, match=rf"{name}: a file is named after its table.* winner, session"):
+    with pytest.raises(TuningDatabaseError, match=rf"{name}: a file is named after its table.* winner, model"):
         taken(tmp_path / name, tmp_path / "other.sqlite3")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -304,7 +304,7 @@ def test_another_binary_is_refused_under_the_name_of_the_file(full: Path, tmp_pa
     file, other = tmp_path / "image.csv", tmp_path / "other.sqlite3"
     export(full, file)
     with TuningDatabase(other) as database:
-        database.image_id("good", "ROWS=1", "c" * 64, 32, 0, 1024)
+        database.evidence.image_id("good", "ROWS=1", "c" * 64, 32, 0, 1024)
     with pytest.raises(TuningDatabaseError, match=rf"{re.escape(str(file))}: good has checksum a{{64}}, but c{{64}}"):
         taken(file, other)
 

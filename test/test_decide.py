@@ -79,7 +79,11 @@ def test_the_fastest_right_image_wins_its_bin() -> None:
     name = log.add(functional(), cell, FAST, 10.0)
     log.add(functional(), cell, {"BLOCK_M": 64, "BLOCK_N": 32}, 1.0, status="wrong")
     (winner,) = log.decide()
-    assert (winner.image, winner.median_us, winner.psels) == (name, 10.0, FAST)
+    assert (winner.image, winner.median_us, winner.config) == (
+        name,
+        10.0,
+        ImageSpec.of(functional(), FAST, COPTS).config,
+    )
     assert winner.runners_up == (("BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2", 20.0),)
     assert ((winner.functional, winner.bin), winner.source, winner.provenance) == (PLACE, "", "measured")
     assert (winner.product, winner.shape, winner.measured) == ("GPU", "{}", "2026-05-01")
@@ -96,7 +100,7 @@ def test_the_race_decides() -> None:
     assert winner.image == name
     log.add(functional(), cell, SLOW, 0.0, "race", session=2, status="crashed")
     (winner,) = log.decide()
-    assert winner.psels == FAST
+    assert winner.config == ImageSpec.of(functional(), FAST, COPTS).config
 
 
 def test_only_todays_images_count() -> None:

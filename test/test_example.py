@@ -22,6 +22,7 @@ from aotriton.codegen.plan import plan
 from aotriton.rules import family
 from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.rules.image import config_values
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE, DATABASE = ROOT / "examples" / "rms_norm", "tuning_database.sqlite3"
@@ -152,7 +153,7 @@ def test_it_comes_with_what_a_gpu_measured() -> None:
         winners = database.winners()
         rows = everywhere(database)
         products = {arch: database.products(arch) for arch in ("gfx942", "sm_90")}
-        sessions = database._value("SELECT count(*) FROM session")
+        sessions = database._file.value("SELECT count(*) FROM evidence.session")
     assert {(row.product, row.provenance) for row in winners} == {
         ("NVIDIA H200", "measured"),
         ("AMD Instinct MI300X", "predicted"),
@@ -165,8 +166,8 @@ def test_it_comes_with_what_a_gpu_measured() -> None:
 def test_it_is_tuned_from_its_folder(copy: Path) -> None:
     """Every candidate of sm_90 is measured, and each functional of both archs has its winners."""
     with TuningDatabase(copy / "rules" / DATABASE, readonly=True) as database:
-        outcomes, winners = database.outcomes(), database.winners()
-        (options,) = {row["options"] for row in database._db.query("SELECT options FROM session")}
+        outcomes, winners = database.evidence.outcomes(), database.winners()
+        (options,) = {row["options"] for row in database._file._db.query("SELECT options FROM evidence.session")}
     assert options == "family=rms_norm launcher=standin_launcher:StandinLauncher"
     assert {(one.arch, one.kernel) for one in outcomes} == {("sm_90", "rms_norm")}
     swept = Counter(one.status for one in outcomes if one.phase == "sweep")
@@ -182,7 +183,9 @@ def test_it_is_tuned_from_its_folder(copy: Path) -> None:
     assert len(winners) == 12 + 2 * 12, "what sm_90 borrows is derived"
     # Fewer warps are faster, says the stand-in.
     best = {
-        one.functional: one.copts["num_warps"] for one in winners if one.arch == "sm_90" and "T=bf16" in one.functional
+        one.functional: config_values(one.config)["num_warps"]
+        for one in winners
+        if one.arch == "sm_90" and "T=bf16" in one.functional
     }
     assert {name.split()[1]: warps for name, warps in best.items()} == FEWEST
 
@@ -208,7 +211,7 @@ def winner(program: Path) -> tuple[str, int, int]:
             for one in database.winners("sm_90", "rms_norm")
             if (one.functional, one.bin) == ("T=bf16 WIDTH=4096 ADDRESSING=descriptor", "rows=8192")
         ]
-    return found.image, found.psels["ROWS"], found.copts["num_warps"]
+    return found.image, *config_values(found.config).values()
 
 
 def test_its_program_runs_where_it_is(program: Path) -> None:

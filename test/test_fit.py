@@ -14,13 +14,13 @@ import pytest
 from toy.rules import FAST, KERNEL, OPERATOR, WEIGH
 from toy_database import spec
 
+from aotriton.rules.database.rows import Model, Sample, SequenceTiming
 from aotriton.rules.expression import Environment
 from aotriton.rules.flash.backward import OPERATOR as ATTN_BWD
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Model, Sample, SequenceTiming
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import FEWEST, fit, occupancy
 from aotriton.tune.costmodel.savings import CERTAIN, savings

@@ -17,9 +17,9 @@ from aotriton.codegen.plan import Plan, TablePlan, plan
 from aotriton.codegen.store import CompiledImage
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Product
+from aotriton.rules.database.rows import Certificate
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
-from aotriton.rules.rows import Certificate
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -41,7 +41,7 @@ SEQLENS = (512, 2048)
 
 def known(tmp_path: Path) -> tuple[list[Outcome], list[Winner]]:
     with TuningDatabase(tmp_path / "tuning.sqlite3") as database:  # to write: a kill leaves a journal
-        return database.outcomes(), database.winners()
+        return database.evidence.outcomes(), database.winners()
 
 
 def verdicts(outcomes: Iterable[Outcome]) -> Counter[tuple[str, ...]]:
@@ -201,17 +201,16 @@ def test_a_full_disk_is_named(
     monkeypatch.setattr(FullDiskCompiler, "left", 20)
     with pytest.raises(TuningError, match=f"{tmp_path / 'store'}: No space left on device"):
         run(tmp_path, small(SEQLENS), compiler="FullDiskCompiler")
-    opening = TuningDatabase._open
+    opening = TuningDatabase._attach
 
-    def small_disk(self: TuningDatabase, readonly: bool) -> None:
-        opening(self, readonly)
-        if not readonly:
-            self._db.execute(f"PRAGMA max_page_count = {pages}")
+    def small_disk(self: TuningDatabase, unpacked: Path) -> None:
+        opening(self, unpacked)
+        self._file.execute(f"PRAGMA evidence.max_page_count = {pages}")
 
     with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
-        pages = int(str(database._value("PRAGMA page_count"))) + 1
+        pages = int(str(database._file.value("PRAGMA evidence.page_count"))) + 1
     with monkeypatch.context() as patched:
-        patched.setattr(TuningDatabase, "_open", small_disk)
+        patched.setattr(TuningDatabase, "_attach", small_disk)
         with pytest.raises(TuningDatabaseError, match=f"{tmp_path / 'tuning.sqlite3'}: database or disk is full"):
             run(tmp_path, small(SEQLENS))
     assert {outcome.status for outcome in known(tmp_path)[0]} <= {"ok", "pruned"}

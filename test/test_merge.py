@@ -13,7 +13,9 @@ from aotriton.rules.database import (
     TuningDatabase,
     TuningDatabaseError,
     Winner,
+    archive,
     latest_medians,
+    local,
 )
 
 CELL = ("sm_90", "scale_rows", "T=bf16", "rows=64")
@@ -25,30 +27,31 @@ def tuned(
     """A database with one session that began at ``started``, and a winner: the fastest."""
     with TuningDatabase(path) as database:
         conditions = {"device": product, "driver": "1", "triton": "3", "torch": "2", "arch": "sm_90", "options": ""}
-        own = database.begin_session(multiprocessors=132, power_limit=power, **conditions)
-        problem = database.problem_id(*CELL, {"rows": 64})
+        own = database.evidence.begin_session(multiprocessors=132, power_limit=power, **conditions)
+        problem = database.evidence.problem_id(*CELL, {"rows": 64})
         for name, median in times.items():
-            image = database.image_id(name, f"ROWS={name}", (sha256 + name).zfill(64))
-            database.record(Measurement(problem, image, own, "sweep", "ok", median, (median,), 0.1, 0.2))
+            image = database.evidence.image_id(name, f"ROWS={ord(name)}", (sha256 + name).zfill(64))
+            database.evidence.record(Measurement(problem, image, own, "sweep", "ok", median, (median,), 0.1, 0.2))
         best = min(times, key=lambda name: times[name])
         arch, *place = CELL
-        database.put_winners([Winner(arch, product, *place, best, {"ROWS": 1}, {}, "measured", "", times[best])])
-        database._db.execute("UPDATE session SET started = ? WHERE id = ?", [started, own])
-        database._db.conn.commit()
+        database.put_winners([Winner(arch, product, *place, best, f"ROWS={ord(best)}", "measured", "", times[best])])
+        database._file.execute("UPDATE evidence.session SET started = ? WHERE id = ?", [started, own])
     return path
 
 
 def medians(database: TuningDatabase) -> dict[str, float]:
-    (found,) = latest_medians(database.outcomes()).values()
+    (found,) = latest_medians(database.evidence.outcomes()).values()
     return {outcome.image: float(outcome.median_us or 0) for outcome in found}
 
 
 def rows(path: Path) -> list[str]:
-    connection = sqlite3.connect(path)
-    try:
-        return list(connection.iterdump())
-    finally:
+    """Of the decisions and of the evidence."""
+    found = []
+    for one in (path, archive.folder_of(path) / local.NAME):
+        connection = sqlite3.connect(one)
+        found += list(connection.iterdump())
         connection.close()
+    return found
 
 
 @pytest.mark.parametrize("later", [True, False])
@@ -60,7 +63,7 @@ def test_of_two_timings_the_newer_counts_whichever_was_merged(tmp_path: Path, la
         assert database.merge(two) == 2
         assert medians(database) == {"a": 20.0 if later else 10.0, "b": 12.0, "c": 5.0}
         assert [winner.image for winner in database.winners()] == ["a"]  # it is decided anew, not taken over
-        assert {outcome.session for outcome in database.outcomes()} == {1, 2}
+        assert {outcome.session for outcome in database.evidence.outcomes()} == {1, 2}
 
 
 def test_merging_twice_changes_nothing(tmp_path: Path) -> None:
@@ -68,7 +71,8 @@ def test_merging_twice_changes_nothing(tmp_path: Path) -> None:
     two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0})
     with TuningDatabase(one) as database:
         assert database.merge(two) == 2
-        before = rows(one)
+    before = rows(one)
+    with TuningDatabase(one) as database:
         assert database.merge(two) == 0
         assert database.merge(one) == 0
     assert rows(one) == before
@@ -81,7 +85,7 @@ def test_an_empty_database_takes_all(tmp_path: Path) -> None:
         assert database.merge(two) == 2
         assert medians(database) == {"b": 5.0, "a": 20.0}
         assert [winner.image for winner in database.winners()] == ["b"]
-        assert database.checksums() == {"a": "aaa".zfill(64), "b": "aab".zfill(64)}
+        assert database.evidence.checksums() == {"a": "aaa".zfill(64), "b": "aab".zfill(64)}
     assert two.read_bytes() == untouched
 
 
@@ -113,8 +117,8 @@ def test_products_stay_apart(tmp_path: Path) -> None:
         assert database.merge(two) == 2
         assert database.merge(three) == 1
         assert [(w.product, w.image) for w in database.winners()] == [("One", "a"), ("Two", "b")]
-        assert [o.product for o in database.outcomes()] == ["One", "One", "Two", "Two", "One"]
-        assert database._db.execute("SELECT product, power_limit FROM device").fetchall() == [
+        assert [o.product for o in database.evidence.outcomes()] == ["One", "One", "Two", "Two", "One"]
+        assert database._file.execute("SELECT product, power_limit FROM evidence.device").fetchall() == [
             ("One", None),
             ("Two", 700),
         ]
@@ -127,12 +131,12 @@ def test_samples_come_along(tmp_path: Path) -> None:
     two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0})
     for path, given in ((one, timings[:1]), (two, timings[::-1])):
         with TuningDatabase(path) as database:
-            database.add_sample(1, "scale", "T=bf16", {"rows": 64}, given, 1980, 41)
+            database.evidence.add_sample(1, "scale", "T=bf16", {"rows": 64}, given, 1980, 41)
     with TuningDatabase(one) as database:
         for _ in range(2):
             database.merge(two)
-            first, second = database.samples("sm_90", "scale")
+            first, second = database.evidence.samples("sm_90", "scale")
             assert (first.session, first.timings) == (1, tuple(timings[:1]))
             assert (second.session, set(second.timings)) == (2, set(timings))
-        assert database._value("SELECT count(*) FROM sequence") == 2
-        assert database._db.execute("SELECT DISTINCT sm_clock, temperature FROM sample").fetchall() == [(1980, 41)]
+        assert database._file.value("SELECT count(*) FROM sequence") == 2
+        assert database._file.execute("SELECT DISTINCT sm_clock, temperature FROM sample").fetchall() == [(1980, 41)]

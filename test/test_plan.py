@@ -14,10 +14,10 @@ from aotriton.codegen.costs import Models
 from aotriton.codegen.generate import main, products_in, read
 from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan, without_measured
 from aotriton.rules.database import Measurement, Product, TuningDatabase, Winner
+from aotriton.rules.database.rows import Model
 from aotriton.rules.flash.forward import ATTN_FWD as ATTN_FWD_KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.rows import Model
 from aotriton.rules.work import FORM, TERMS
 
 
@@ -295,7 +295,6 @@ def test_commands_for_attention() -> None:
     ]
     kernel = ATTN_FWD_KERNEL
     functionals = covered(kernel, "sm_90", "small")
-    copts = {"num_warps": 4, "num_stages": 2}
     rows = [
         Winner(
             "sm_90",
@@ -304,8 +303,7 @@ def test_commands_for_attention() -> None:
             str(f),
             cell,
             "gone",
-            {"BLOCK_M": 64, "BLOCK_N": 64},
-            copts,
+            "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2",
             "predicted",
         )
         for f in functionals
@@ -359,13 +357,15 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
     rows = [replace(own, product="d")]
     with TuningDatabase(path) as opened:
         conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
-        session = opened.begin_session(multiprocessors=132, **conditions)
-        problem = opened.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
+        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
+        problem = opened.evidence.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
         for phase, median in (("sweep", 7.5), ("race", 7.0)):
-            known = opened.image_id(image.name, image.config)
-            opened.record(Measurement(problem, known, session, phase, "ok", median, [median]))
+            known = opened.evidence.image_id(image.name, image.config)
+            opened.evidence.record(Measurement(problem, known, session, phase, "ok", median, [median]))
         slow = spec(functional, 128, 8)
-        opened.record(Measurement(problem, opened.image_id(slow.name, slow.config), session, "sweep", "crashed"))
+        opened.evidence.record(
+            Measurement(problem, opened.evidence.image_id(slow.name, slow.config), session, "sweep", "crashed")
+        )
         opened.put_winners(rows)
     with TuningDatabase(path, readonly=True) as opened:
         products = products_in([opened], ["gfx942", "sm_90"])

@@ -15,14 +15,14 @@ from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.arch import GFX942
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database.rows import Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
-from aotriton.rules.image import ImageSpec
+from aotriton.rules.image import ImageSpec, config_values
 from aotriton.rules.kernel import Functional
-from aotriton.rules.rows import Sample
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
 from aotriton.tune.costmodel import predict as module
 from aotriton.tune.costmodel.fit import FEWEST, Apart, fit_apart
@@ -246,10 +246,10 @@ def test_what_is_ruled_out_wins_nowhere() -> None:
     """A config that a restriction rules out in all cells of a group does not win them, unless there is no other."""
     one = kernel_named("gemm").functional("gfx942", T="bf16", TRANS_A=False, TRANS_B=True, ADDRESSING="general")
     found = [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
-    steps = {winner.psels["BLOCK_K"] for winner in decide(one, found)}
+    steps = {config_values(winner.config)["BLOCK_K"] for winner in decide(one, found)}
     assert steps == {32}  # "BLOCK_K is 32 for general addressing"
     long = [pair for pair in found if dict(pair[0].psels)["BLOCK_K"] == 64]
-    assert {winner.psels["BLOCK_K"] for winner in decide(one, long)} == {64}
+    assert {config_values(winner.config)["BLOCK_K"] for winner in decide(one, long)} == {64}
 
 
 def metadata(spec: ImageSpec) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def test_winners_reach_the_database(unfit: str, tmp_path: Path, monkeypatch: pyt
         assert database.winners() == sorted(returned, key=lambda w: (w.arch, w.kernel, w.functional, w.bin))
     assert {(w.kernel, w.product) for w in returned} == {("attn_fwd", "AMD Instinct MI300X")}
     assert len(returned) == 2 * len(list(ATTN_FWD.cells()))
-    assert {w.psels["BLOCK_M"] for w in returned} == {128}
+    assert {config_values(w.config)["BLOCK_M"] for w in returned} == {128}
 
 
 def test_cells_go_to_images_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_cells_go_to_images_that_ship(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {one.provenance for one in winners} == {"predicted"}
     assert len(winners) == len(every) * len(list(ATTN_FWD.cells()))
     for one in winners:
-        config = ImageSpec.of(of[one.functional], one.psels, one.copts).config
+        config = ImageSpec.parse(of[one.functional], one.config).config
         assert (str(of[one.functional].measured), config) in ships
 
 

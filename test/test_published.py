@@ -96,7 +96,7 @@ def test_a_row_serves_every_cell_that_it_speaks_of(tmp_path: Path) -> None:
     }
     for winner, spec in found.winners:
         assert (winner.arch, winner.product, winner.kernel) == ("gfx942", "AMD Instinct MI300X", ATTN_FWD.name)
-        assert (winner.psels, winner.copts, winner.image) == (PSELS, COPTS, spec.name)
+        assert (winner.config, winner.image) == (spec.config, spec.name)
         assert (winner.provenance, winner.median_us, winner.low_us, winner.measured) == ("imported", 0.0, 0.0, "")
         assert winner.source == f"AOTriton's theirs.sqlite3, sha256 {digest}"
     assert (found.rows, found.left) == (1, {})
@@ -183,7 +183,7 @@ OFFSET32 = "T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=offset32"
 def standing(path: Path, provenance: str) -> None:
     """A database with a winner of one of the cells that the row speaks of."""
     with TuningDatabase(path) as database:
-        own = ("gfx942", "AMD Instinct MI300X", ATTN_FWD.name, OFFSET32, CELL, "mine", {}, {}, provenance)
+        own = ("gfx942", "AMD Instinct MI300X", ATTN_FWD.name, OFFSET32, CELL, "mine", "", provenance)
         database.put_winners([Winner(*own, median_us=5.0 if provenance == "measured" else 0.0)])  # type: ignore[arg-type]
 
 

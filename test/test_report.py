@@ -73,9 +73,8 @@ def cell(m: int, columns: int, k: int) -> str:
 
 
 def winner(bin: str, spec: ImageSpec, median: float, provenance: str = "measured", **more: object) -> Winner:
-    psels, copts = spec.canonical()
     return Winner(
-        "sm_90", PRODUCT, GEMM.name, str(FUNCTIONAL), bin, spec.name, psels, copts, provenance,
+        "sm_90", PRODUCT, GEMM.name, str(FUNCTIONAL), bin, spec.name, spec.config, provenance,
         median_us=median, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -83,12 +82,14 @@ def winner(bin: str, spec: ImageSpec, median: float, provenance: str = "measured
 def filled(path: Path, winners: list[Winner], options: str = "") -> Path:
     """A database of a session that measured one candidate, and of these winners."""
     with TuningDatabase(path) as database:
-        session = database.begin_session(
+        session = database.evidence.begin_session(
             device=PRODUCT, driver="1", triton="3.6.0", torch="2", arch="sm_90", multiprocessors=132, options=options
         )
-        problem = database.problem_id("sm_90", GEMM.name, str(FUNCTIONAL), cell(4096, 4096, 4096), {"m": 4096})
-        image = database.image_id(specs()[0].name, specs()[0].config, sha256="0" * 64, registers=1, spills=0, shared=0)
-        database.record(Measurement(problem, image, session, "sweep", "ok", 200.0, [200.0]))
+        problem = database.evidence.problem_id("sm_90", GEMM.name, str(FUNCTIONAL), cell(4096, 4096, 4096), {"m": 4096})
+        image = database.evidence.image_id(
+            specs()[0].name, specs()[0].config, sha256="0" * 64, registers=1, spills=0, shared=0
+        )
+        database.evidence.record(Measurement(problem, image, session, "sweep", "ok", 200.0, [200.0]))
         database.put_winners(winners)
     return path
 
@@ -139,7 +140,7 @@ def test_every_cell_of_a_product_is_counted_by_provenance(tmp_path: Path) -> Non
     psels, copts = ({one.name: one.values["cuda"][0] for one in given} for given in (hopper.psels, hopper.copts))
     other = ImageSpec.of(functional, psels, copts)
     bin = bin_text(hopper.tuning_keys, next(hopper.cells()))
-    elsewhere = ("sm_90", "Other", hopper.name, str(functional), bin, other.name, *other.canonical(), "measured")
+    elsewhere = ("sm_90", "Other", hopper.name, str(functional), bin, other.name, other.config, "measured")
     made = page(filled(tmp_path / "a.sqlite3", [*rows, Winner(*elsewhere, median_us=1.0)]))
 
     def cells(*kernels: KernelDescription) -> int:

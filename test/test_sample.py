@@ -21,12 +21,12 @@ from toy_database import spec
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Measurement, Outcome, TuningDatabase
+from aotriton.rules.database.rows import Sample
 from aotriton.rules.flash.backward import OPERATOR as ATTN_BWD
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.rows import Sample
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
@@ -187,15 +187,15 @@ class Bench:
     def measure(self, *found: str, spills: int = 0) -> None:
         cell = next(KERNEL.cells())
         with TuningDatabase(self.database) as database:
-            session = database.begin_session(
+            session = database.evidence.begin_session(
                 device="stand-in", driver="none", triton="0", torch="0", arch="sm_90", multiprocessors=132, options=""
             )
-            problem = database.problem_id(
+            problem = database.evidence.problem_id(
                 "sm_90", "attn_fwd", str(FUNCTIONAL), bin_text(KERNEL.tuning_keys, cell), {"batch": 1}
             )
             for config in found:
-                one = database.image_id(image(config).name, config, "0" * 64, 128, spills, 1024)
-                database.record(Measurement(problem, one, session, "sweep", "ok", 10.0, [10.0]))
+                one = database.evidence.image_id(image(config).name, config, "0" * 64, 128, spills, 1024)
+                database.evidence.record(Measurement(problem, one, session, "sweep", "ok", 10.0, [10.0]))
 
     def sample(self, count: int, seed: int = 0, gpus: int = 1, **more: object) -> int:
         orders = {"log": str(self.folder / "log"), **more.pop("orders", {})}  # type: ignore[dict-item]
@@ -219,7 +219,7 @@ class Bench:
     @property
     def samples(self) -> list[Sample]:
         with TuningDatabase(self.database, readonly=True) as database:
-            return database.samples("sm_90", "attn_fwd")
+            return database.evidence.samples("sm_90", "attn_fwd")
 
 
 @pytest.fixture
@@ -249,9 +249,13 @@ def test_shapes_are_timed_and_recorded(bench: Bench) -> None:
             asked = Request(timing.images[0], "attn_fwd", config, Path("none"), {}, {})
             assert timing.median_us == pytest.approx(time_of_call([asked], sizes), rel=1e-4)
     with TuningDatabase(bench.database, readonly=True) as database:
-        rows = database._db.execute("SELECT strategy, seed, options FROM session WHERE strategy <> 'exhaustive'")
+        rows = database._file.execute(
+            "SELECT strategy, seed, options FROM evidence.session WHERE strategy <> 'exhaustive'"
+        )
         assert rows.fetchall() == [("random", 5, "some")]
-        assert {tuple(row) for row in database._db.execute("SELECT sm_clock, temperature FROM sample")} == {(1980, 41)}
+        assert {tuple(row) for row in database._file.execute("SELECT sm_clock, temperature FROM sample")} == {
+            (1980, 41)
+        }
 
 
 def test_ctrl_c_ends_it_after_the_shapes_that_were_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +388,7 @@ def test_nothing_to_time_is_an_error(bench: Bench) -> None:
     with pytest.raises(TuningError, match=r"no candidate is measured yet .* tune first"):
         bench.sample(3)
     with TuningDatabase(bench.database, readonly=True) as database:
-        assert database.session_options() == []
+        assert database.evidence.session_options() == []
 
 
 def test_models_of_each_product_are_fitted_from_its_own_samples(bench: Bench) -> None:
@@ -456,8 +460,8 @@ def test_from_measurements_to_tables_that_predict(tmp_path: Path, toy: KernelDes
     assert "120 shapes were timed" in done.stdout  # with a bias and without
     assert "scale on stand-in: predicted times are off by 0." in done.stdout
     with TuningDatabase(project.database, readonly=True) as database:
-        models, samples = database.models("sm_90"), database.samples("sm_90", "scale")
-        strategies = database._db.execute("SELECT strategy, seed FROM session ORDER BY id").fetchall()
+        models, samples = database.models("sm_90"), database.evidence.samples("sm_90", "scale")
+        strategies = database._file.execute("SELECT strategy, seed FROM evidence.session ORDER BY id").fetchall()
     assert strategies == [("exhaustive", None), ("random", 3)]
     assert len(samples) == 120
     assert {timing.backend for one in samples for timing in one.timings} == {"portable", "split"}

@@ -139,8 +139,8 @@ def test_a_failed_run_leaves_the_folder_as_it_was(
     """Whatever goes wrong on the way, and however late, no file of the run before is touched."""
     assert main(arguments(project)) == 0
     before = {path.name: path.read_bytes() for path in (project / "out").iterdir()}
-    with TuningDatabase(project / "rules" / "tuning.sqlite3") as opened, opened._db.conn:
-        opened._db.execute("UPDATE winner SET source = 'another'")
+    with TuningDatabase(project / "rules" / "tuning.sqlite3") as opened, opened._file.transaction():
+        opened._file.execute("UPDATE winner_row SET source = 'another'")
 
     def fails(*_given: object) -> str:
         raise ValueError("the last file cannot be made")

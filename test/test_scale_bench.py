@@ -26,7 +26,7 @@ def test_simulated_machines_find_what_was_recorded(tmp_path: Path) -> None:
     with scale.simulated(tmp_path, machines=4, slots=16) as processes:
         result = scale.tuned(tmp_path, {recorded.problem: recorded.specs}, processes)
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        swept = Counter(one.image for one in database.outcomes() if one.phase == "sweep")
+        swept = Counter(one.image for one in database.evidence.outcomes() if one.phase == "sweep")
         (winner,) = (one for one in database.winners() if one.provenance == "measured")
     assert swept == Counter(spec.name for spec in recorded.specs)
     times = recorded.recording.passes[0]

@@ -37,8 +37,8 @@ def test_a_strategy_chooses_what_is_tried(tmp_path: Path, orders: dict[str, obje
     assert len({one.image for one in swept}) == len(swept) <= 24
     assert {one.image for one in swept} < rich
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        (end,) = database.searched("sm_90", "attn_fwd", "stand-in")
-        (session,) = database.sessions()
+        (end,) = database.evidence.searched("sm_90", "attn_fwd", "stand-in")
+        (session,) = database.evidence.sessions()
         (winner,) = database.winners()
     assert (end.strategy, session.strategy, end.trials) == (name, name, len(swept))
     best = min(one.median_us or 0 for one in swept if one.status == "ok")

@@ -63,7 +63,7 @@ def run(
     finally:
         cluster.close()
         with TuningDatabase(path) as database:
-            outcomes = database.outcomes()
+            outcomes = database.evidence.outcomes()
     return outcomes
 
 
@@ -139,7 +139,9 @@ def test_crashes_hangs_lies_and_errors_become_rows(tmp_path: Path, orders: dict[
     assert Counter(o.image for o in outcomes if o.phase == "sweep").most_common(1)[0][1] == 1
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         details = dict(
-            database._db.execute("SELECT i.config, m.detail FROM measurement m JOIN image i ON i.id = m.image")
+            database._file.execute(
+                "SELECT i.config, m.detail FROM measurement m JOIN evidence.image i ON i.id = m.image"
+            )
         )
     assert "SIGABRT" in details[CONFIG.format(2)]
     assert "1.5 s" in details[CONFIG.format(3)]
@@ -169,7 +171,7 @@ def test_failed_compilations_become_rows(tmp_path: Path, orders: dict[str, objec
     assert {status for config, status in found.items() if "num_warps=8" in config} == {"compile_failed"}
     assert "ok" in found.values()
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        (detail,) = database._db.execute("SELECT detail FROM measurement WHERE status = 'compile_failed'").fetchone()
+        (detail,) = database._file.execute("SELECT detail FROM measurement WHERE status = 'compile_failed'").fetchone()
     assert len(detail) < 320
     assert detail.startswith("error:")
     assert detail.endswith("at the end")
@@ -192,12 +194,10 @@ def test_what_the_gpu_was_is_recorded(tmp_path: Path, orders: dict[str, object])
     """
     outcomes = run(tmp_path, small())
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        session = (
-            "SELECT product, d.uuid, memory, power_limit, strategy, seed FROM session JOIN device d ON d.id = device"
-        )
-        assert database._db.execute(session).fetchall() == [("stand-in", "GPU-0", 1 << 30, 700, "exhaustive", None)]
+        session = "SELECT product, d.uuid, memory, power_limit, strategy, seed FROM evidence.session JOIN device d ON d.id = device"
+        assert database._file.execute(session).fetchall() == [("stand-in", "GPU-0", 1 << 30, 700, "exhaustive", None)]
         conditions = "SELECT DISTINCT status, sm_clock, temperature FROM measurement ORDER BY status"
-        assert database._db.execute(conditions).fetchall() == [("ok", 1980, 41), ("pruned", None, None)]
+        assert database._file.execute(conditions).fetchall() == [("ok", 1980, 41), ("pruned", None, None)]
         (winner,) = database.winners()
     assert winner.low_us == winner.median_us == winner.high_us
     assert (winner.product, winner.shape) == ("stand-in", small()[0].shape_text)
@@ -226,7 +226,7 @@ def test_gpus_of_two_kinds_are_not_mixed(
     orders.update(other={"1": {fact: "odd"}}, slow=0.01)
     run(tmp_path, small((64, 512, 2048, 8192)), gpus=2)
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        used = database._db.execute("SELECT DISTINCT product, driver FROM device").fetchall()
+        used = database._file.execute("SELECT DISTINCT product, driver FROM device").fetchall()
     assert len(used) == 1
     told = capsys.readouterr().err
     assert "is left out: it is " in told
@@ -293,7 +293,7 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
             time.sleep(0.02)
             if path.exists() and path.stat().st_size:
                 with TuningDatabase(path) as database:
-                    before = database.outcomes()
+                    before = database.evidence.outcomes()
                 if sum(o.status == "ok" for o in before) >= sum(o.status == "ok" for o in seen) + 3:
                     break
         started = children(parent.pid)
@@ -334,7 +334,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
     assert parent.wait(20) == 130
     wait_for_end(started)
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        ok = [outcome for outcome in database.outcomes() if outcome.status == "ok"]
+        ok = [outcome for outcome in database.evidence.outcomes() if outcome.status == "ok"]
         assert len(ok) == log.read_text().count("\n")
 
 

@@ -34,17 +34,17 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Two images of bf16 measured in one bin, and no other that fits."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
         conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
-        session = opened.begin_session(multiprocessors=132, **conditions)
+        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
         text = bin_text(KERNEL.tuning_keys, CELL)
-        problem = opened.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
+        problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
         for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
             spec = ImageSpec.of(functional(), psels, COPTS)
-            image = opened.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
-            opened.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
+            image = opened.evidence.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
+            opened.evidence.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
         for spec in space(Problem(functional(), CELL, ())).candidates:  # all others: the cell is finished
             if dict(spec.psels) not in (FAST, SLOW) or dict(spec.copts) != COPTS:
-                image = opened.image_id(spec.name, spec.config)
-                opened.record(Measurement(problem, image, session, "sweep", "pruned"))
+                image = opened.evidence.image_id(spec.name, spec.config)
+                opened.evidence.record(Measurement(problem, image, session, "sweep", "pruned"))
         yield opened
 
 
@@ -110,11 +110,11 @@ def test_a_winner_of_another_time_is_forgotten(
     settle(database, [functional()], store, 1)
     (winner,) = database.winners()
     other = bin_text(KERNEL.tuning_keys, (64, 64, 1))
-    database.put_winners([replace(winner, bin=other, psels={"BLOCK_M": 64, "BLOCK_N": 64, "OUT_IN_Q": 1})])
-    before = database.outcomes()
+    database.put_winners([replace(winner, bin=other, image="gone", config="BLOCK_M=64 BLOCK_N=64 OUT_IN_Q=1")])
+    before = database.evidence.outcomes()
     settle(database, [functional()], store, 1)
     assert database.winners() == [winner]
-    assert database.outcomes() == before
+    assert database.evidence.outcomes() == before
 
 
 def test_what_does_not_compile_is_tried_once(
@@ -133,13 +133,13 @@ def test_what_does_not_compile_is_tried_once(
 def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
     conditions = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
-    session = database.begin_session(multiprocessors=132, **conditions)
-    for outcome in database.outcomes(product="d"):
-        problem = database.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})
+    session = database.evidence.begin_session(multiprocessors=132, **conditions)
+    for outcome in database.evidence.outcomes(product="d"):
+        problem = database.evidence.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})
         median = outcome.median_us and 30.0 - outcome.median_us  # 10 and 20 the other way round
         samples = [median] if median else []
-        row = (problem, database.image_id(outcome.image, outcome.config), session, "sweep", outcome.status)
-        database.record(Measurement(*row, median, samples))
+        row = (problem, database.evidence.image_id(outcome.image, outcome.config), session, "sweep", outcome.status)
+        database.evidence.record(Measurement(*row, median, samples))
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
     assert settle(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * 3

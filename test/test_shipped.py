@@ -103,14 +103,14 @@ def shipped() -> Iterator[Shipped]:
                 functionals = {str(kernel.like(functional)) for functional in asked}
                 winners = database.winners(target.arch, kernel.name)
                 timed = {
-                    product: latest_medians(database.outcomes(target.arch, kernel.name, product=product))
+                    product: latest_medians(database.evidence.outcomes(target.arch, kernel.name, product=product))
                     for product in {winner.product for winner in winners}
                 }
                 for winner in winners:
                     if winner.provenance != "measured" or winner.functional not in functionals:
                         continue
                     functional = parse_functional(kernel, target.arch, winner.functional)
-                    spec = ImageSpec.of(functional, winner.psels, winner.copts)
+                    spec = ImageSpec.parse(functional, winner.config)
                     outcomes = timed[winner.product].get((winner.functional, winner.bin), [])
                     yield Shipped(winner, spec, {o.image: float(o.median_us or 0) for o in outcomes})
 

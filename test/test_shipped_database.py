@@ -13,10 +13,10 @@ import pytest
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database.rows import CONTRADICTION, Model, Outcome, Product, Sample, Winner
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription, parse_functional
-from aotriton.rules.rows import CONTRADICTION, Model, Outcome, Product, Sample, Winner
 from aotriton.rules.work import FORM, TERMS
 from aotriton.tune.costmodel.fit import FEWEST
 from aotriton.tune.measure.clock import interval
@@ -54,10 +54,12 @@ class Content:
 def content() -> Content:
     with TuningDatabase(DATABASE, readonly=True) as database:
         outcomes: dict[Cell, list[Outcome]] = {}
-        for one in database.outcomes():
+        for one in database.evidence.outcomes():
             if one.status == "ok":
                 outcomes.setdefault((one.arch, one.product, one.kernel, one.functional, one.bin), []).append(one)
-        samples = [(row.arch, one) for row in ARCHS for name in OPERATORS for one in database.samples(row.arch, name)]
+        samples = [
+            (row.arch, one) for row in ARCHS for name in OPERATORS for one in database.evidence.samples(row.arch, name)
+        ]
         found = Content(
             tuple(database.winners()), tuple(database.products()), tuple(database.models()), tuple(samples),
             outcomes, database.facts(), database.spills(),
@@ -132,7 +134,7 @@ def test_no_measured_winner_is_slower_than_its_runner_up_beyond_its_interval(con
             slower += bool(before)
             if alike:
                 fastest = min(alike, key=lambda one: one.median_us or 0.0)
-                beaten += [told(row)] if interval(database.samples_of(fastest.id))[1] < row.low_us else []
+                beaten += [told(row)] if interval(database.evidence.samples_of(fastest.id))[1] < row.low_us else []
             elif before and row.median_us > MOST_LUCK * min(before.values()):
                 beaten.append(told(row))
     assert beaten == []
@@ -146,7 +148,7 @@ def test_the_interval_of_a_winner_is_around_its_median_and_of_its_samples(conten
             if not row.high_us:
                 continue
             assert row.low_us <= row.median_us <= row.high_us, told(row)
-            given = [interval(database.samples_of(one.id)) for one in timings(content, row)]
+            given = [interval(database.evidence.samples_of(one.id)) for one in timings(content, row)]
             assert any(one == pytest.approx((row.low_us, row.high_us), rel=1e-3) for one in given), told(row)
 
 
@@ -174,7 +176,7 @@ def test_every_winner_is_of_a_description(content: Content) -> None:
     for row in content.winners:
         kernel = KERNELS[row.kernel]
         functional = parse_functional(kernel, row.arch, row.functional)
-        ImageSpec.of(functional, row.psels, row.copts)
+        ImageSpec.parse(functional, row.config)
         place = row.kernel, row.arch
         if place not in cells:
             cells[place] = {bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}

@@ -12,20 +12,18 @@ PRODUCT = "GPU"
 
 def measure(database: TuningDatabase, statuses: dict[str, str], product: str = PRODUCT) -> None:
     """A session with a candidate of each status on one problem."""
-    session = database.begin_session(
+    session = database.evidence.begin_session(
         device=product, driver="1", triton="3", torch="2", arch="sm_90", multiprocessors=1, options=""
     )
-    problem = database.problem_id("sm_90", "scale_rows", "T=bf16", "rows=64", {"rows": 64})
+    problem = database.evidence.problem_id("sm_90", "scale_rows", "T=bf16", "rows=64", {"rows": 64})
     for name, status in statuses.items():
-        image = database.image_id(name, f"ROWS={name}")
+        image = database.evidence.image_id(name, f"ROWS={name}")
         time = 1.0 if status == "ok" else None
-        database.record(Measurement(problem, image, session, "sweep", status, time, [1.0] if time else []))
+        database.evidence.record(Measurement(problem, image, session, "sweep", status, time, [1.0] if time else []))
 
 
 def win(database: TuningDatabase, bin: str, image: str, product: str = PRODUCT) -> None:
-    database.put_winners(
-        [Winner("sm_90", product, "scale_rows", "T=bf16", bin, image, {"ROWS": 1}, {}, "measured", "", 1.0)]
-    )
+    database.put_winners([Winner("sm_90", product, "scale_rows", "T=bf16", bin, image, "ROWS=1", "measured", "", 1.0)])
 
 
 def test_a_run_tells_of_its_own_sessions_and_product(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from toy_database import FOLDER
 
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.image import config_values
 from aotriton.tune.cli.invocation import Invocation
 from aotriton.tune.cli.options import common
 from aotriton.tune.problem.family import tuning
@@ -179,16 +180,16 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
     done = project.tune(*WIDE)
     assert done.returncode == 0, done.stderr
     with TuningDatabase(project.database, readonly=True) as database:
-        outcomes, winners, compiled = database.outcomes(), database.winners(), set(database.spills())
-        (options,) = database._db.execute("SELECT options FROM session").fetchone()
+        outcomes, winners, compiled = database.evidence.outcomes(), database.winners(), set(database.spills())
+        (options,) = database._file.execute("SELECT options FROM evidence.session").fetchone()
     assert {outcome.status for outcome in outcomes} <= {"ok", "pruned"}
     assert {outcome.kernel for outcome in outcomes if outcome.status == "ok"} == {winner.kernel for winner in winners}
     assert {winner.kernel for winner in winners} == {"scale_rows", "scale_rows_weigh", "scale_rows_apply"}
     best = [winner for winner in winners if winner.kernel == "scale_rows"]
     # Twice the rows are twice as fast, says the stand-in; UNROLL makes no difference, and is not spelled where it is 1.
     assert len(best) == 2 * 4
-    assert {winner.psels["BLOCK_M"] for winner in best} == {64}
-    assert {tuple(winner.psels) for winner in best} <= {("BLOCK_M",), ("BLOCK_M", "UNROLL")}
+    assert {config_values(winner.config)["BLOCK_M"] for winner in best} == {64}
+    assert {tuple(config_values(winner.config))[:-1] for winner in best} <= {("BLOCK_M",), ("BLOCK_M", "UNROLL")}
     assert {outcome.config for outcome in outcomes if outcome.kernel == "scale_rows_weigh"} == {"num_warps=4"}
     # General addressing was not measured, and borrows: the choice lends. What is borrowed is compiled, not stored.
     assert {(w.product, w.provenance) for w in winners} == {("stand-in", "measured")}
@@ -202,7 +203,7 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
     done = project.tune("--decide", "--arch", "sm_90", *WIDE)
     assert done.stdout == f"{len(winners)} winners stand, 0 images of borrowed ones were compiled\n"
     with TuningDatabase(project.database, readonly=True) as database:
-        assert database.outcomes() == outcomes
+        assert database.evidence.outcomes() == outcomes
         assert database.winners() == winners
 
     done = project.generate("--alone", "--coverage", "small")
@@ -230,7 +231,7 @@ def test_what_was_measured_stays_when_a_description_grows(project: Project) -> N
     weigh = ("--kernel", "scale_rows_weigh", "--width", "64")
     assert project.tune(*weigh).returncode == 0
     with TuningDatabase(project.database, readonly=True) as database:
-        before, winners = database.outcomes(), database.winners()
+        before, winners = database.evidence.outcomes(), database.winners()
     assert {winner.functional for winner in winners} == {"T=bf16 BLOCK_DMODEL=64"}
 
     rules = project.family / "rules" / "__init__.py"
@@ -251,7 +252,7 @@ def test_what_was_measured_stays_when_a_description_grows(project: Project) -> N
     done = project.tune(*weigh)
     assert done.returncode == 0, done.stderr
     with TuningDatabase(project.database, readonly=True) as database:
-        after, now = database.outcomes(), database.winners()
+        after, now = database.evidence.outcomes(), database.winners()
     assert after[: len(before)] == before
     new = after[len(before) :]
     swept = {(one.functional, one.config) for one in new if one.phase == "sweep"}
@@ -268,7 +269,7 @@ def test_a_family_outside_is_predicted(project: Project) -> None:
     with TuningDatabase(project.database, readonly=True) as database:
         winners = database.winners("gfx942", "scale_rows_apply")
     assert len(winners) == 2 * 2
-    assert {(w.provenance, w.psels["BLOCK_M"], w.psels["MOST_SPLITS"]) for w in winners} == {("predicted", 32, 4)}
+    assert {(w.provenance, *config_values(w.config).values()) for w in winners} == {("predicted", 32, 4)}
 
 
 def test_two_options_of_one_name_are_told(project: Project) -> None:

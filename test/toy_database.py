@@ -16,9 +16,9 @@ from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import in_a_word
 from aotriton.rules.database import Model, Product, Winner
+from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
-from aotriton.rules.rows import Borrowed
 from aotriton.rules.work import FORM, TERMS
 
 FOLDER = Path(__file__).resolve().parent / "toy"
@@ -59,7 +59,6 @@ def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
 
 def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: object) -> Winner:
     functional = given.functional
-    psels, copts = given.canonical()
     return Winner(
         arch=functional.arch,
         product=functional.arch_spec.product,
@@ -67,8 +66,7 @@ def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: fl
         functional=str(functional),
         bin=cell,
         image=given.name,
-        psels=psels,
-        copts=copts,
+        config=given.config,
         provenance=provenance,
         median_us=median if provenance == "measured" else 0.0,
         **more,  # type: ignore[arg-type]
@@ -162,8 +160,7 @@ def on_another(rows: list[Winner]) -> list[Winner]:
             if row.bin == "rows=64 waves=1" and row.kernel == KERNEL.name:
                 found = parse_functional(KERNEL, "sm_90", row.functional)
                 first = spec(found, 32)
-                psels, copts = first.canonical()
-                given |= {"image": first.name, "psels": psels, "copts": copts}
+                given |= {"image": first.name, "config": first.config}
         one = replace(row, **given)  # type: ignore[arg-type]
         more.append(lent(one, row) if one.provenance == "borrowed" else one)
     return rows + more

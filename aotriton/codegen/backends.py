@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from aotriton.codegen.cxx import literal
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Borrowed, Winner
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Borrowed, Winner
 
 CellKey = tuple[str, str, str, str, str]  # arch, product, kernel, functional and bin
 
@@ -20,7 +20,7 @@ def key_of(row: Winner) -> CellKey:
     return row.arch, row.product, row.kernel, row.functional, row.bin
 
 
-@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
+@dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
 class BackendCell:
     """The index of the backend of one cell. ``medians_us``: the time of each backend, 0 if not comparable."""
 

@@ -24,12 +24,11 @@ from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules.arch import ADDRESSING, ARCHS, ArchSpec, arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
-from aotriton.rules.database import Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.database import Certificate, Decisions, Product, TuningDatabaseError, Winner
 from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
-from aotriton.rules.rows import Certificate
 from aotriton.rules.work import TERMS
 
 
@@ -242,7 +241,7 @@ def _product(word: str) -> Product:
         raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
 
 
-def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> dict[str, list[Product]]:
+def products_in(databases: Iterable[Decisions], archs: Iterable[str]) -> dict[str, list[Product]]:
     """The products of each arch that any of the databases knows, the usual one first and then by name; that one alone
     where they know none.
 
@@ -263,7 +262,7 @@ def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> di
 
 
 def read(
-    database: TuningDatabase, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
+    database: Decisions, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
 ) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
     """What these kernels have on the products of each arch: a winner for each cell, its own or a borrowed one; each
     cell's timings by config; the checksums of measured images, and what each image that was compiled spills.
@@ -284,16 +283,13 @@ def read(
                     winners += filled(kernel, arch, product.name, own, lenders, unfit)
                 else:
                     winners += [row for row in own if row.product == product.name]
-                outcomes = database.outcomes(arch, kernel.name, product=product.name)
-                for (functional, bin), timed in latest_medians(outcomes).items():
-                    timings[arch, product.name, kernel.name, functional, bin] = {
-                        outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
-                        for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
-                    }
+                for one in database.medians(arch, kernel.name, product.name):  # of two images of one config the newer
+                    cell = arch, product.name, kernel.name, one.functional, one.bin
+                    timings.setdefault(cell, {})[one.config] = Timing(one.image, one.median_us, one.day)
     return winners, timings, database.checksums(), spills
 
 
-def models_in(database: TuningDatabase, products: Mapping[str, Sequence[Product]]) -> Models:
+def models_in(database: Decisions, products: Mapping[str, Sequence[Product]]) -> Models:
     """What the database knows of predicted times on these archs. TuningDatabaseError as it says."""
     models = [model for arch in products for model in database.models(arch)]
     configs = {name: config for name, (config, _, _) in database.facts().items()}
@@ -315,7 +311,7 @@ def _made(
     certificates: dict[str, list[Certificate]] = {}
     models = Models()
     if database:
-        with TuningDatabase(database, readonly=True) as opened:
+        with Decisions(database) as opened:
             winners, timings, checksums, spills = read(opened, family.kernels, products)
             models = models_in(opened, products)
             certificates = opened.certificates()
@@ -388,7 +384,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{summary}, 0 files written")
             return 0
         with ExitStack() as stack:
-            opened = [stack.enter_context(TuningDatabase(path, readonly=True)) for path in databases]
+            opened = [stack.enter_context(Decisions(path)) for path in databases]
             products = products_in(opened, archs)
         for arch in archs:
             products[arch] = [one for one in options.product if one.arch == arch] or products[arch]

@@ -34,7 +34,7 @@ class Entry:
         return f"{{&{self.image}, {{{psels}}}, {string(self.psels_text)}, {string(self.copts_text)}}}"
 
 
-@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
+@dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
 class Evidence:
     """Why a cell has its entry. ``first`` and ``count`` are its slice of the functional's runners-up."""
 

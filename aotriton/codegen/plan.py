@@ -16,11 +16,11 @@ from aotriton.codegen.costs import Models
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Product, Winner
+from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.programs import tuner
-from aotriton.rules.rows import Borrowed
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -36,7 +36,7 @@ UNTIMED = "no image of this build was measured in this bin"
 UNREACHED = "the image of another bin: here another backend is faster"
 
 
-# Timings and cells are many, and not frozen for the same reason as winners are not (rules/rows.py).
+# Timings and cells are many, and not frozen for the same reason as winners are not (rules/database/rows.py).
 @dataclass(slots=True)
 class Timing:
     """The time of one config in one cell, with the image that was timed and the day."""
@@ -131,8 +131,8 @@ def plan(
     image that is known to spill nothing may replace a borrowed winner; with None every image may. If ``models`` know
     which images are worth shipping, a functional has these and, unless coverage is full, no others.
 
-    PlanError if a cell of an operator's first backend has no winner, or if a needed winner has psels or copts that its
-    kernel does not have.
+    PlanError if a cell of an operator's first backend has no winner, or if a needed winner has a config that its kernel
+    does not have.
     """
     rows = {key_of(row): row for row in winners}
     models = models or Models()
@@ -178,7 +178,7 @@ def plan(
                                 absent[cell] = None
                             continue
                         try:
-                            found.append((cell, row, specs.of(row.psels, row.copts)))
+                            found.append((cell, row, specs.of(row.config)))
                         except ValueError as error:
                             if needed:
                                 complete = False
@@ -260,25 +260,24 @@ class _Specs:
 
     def __init__(self, functional: Functional, spills: Mapping[str, int] | None) -> None:
         self._functional, self._spills = functional, spills
-        self._by_parts: dict[Hashable, ImageSpec] = {}
-        self._by_config: dict[str, ImageSpec | None] = {}
+        self._of: dict[str, ImageSpec] = {}
+        self._fitting: dict[str, ImageSpec | None] = {}
 
-    def of(self, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The image spec of a config; ValueError if the kernel does not have these psels and copts."""
-        parts = tuple(psels.items()), tuple(copts.items())
-        if parts not in self._by_parts:
-            self._by_parts[parts] = ImageSpec.of(self._functional, psels, copts)
-        return self._by_parts[parts]
+    def of(self, config: str) -> ImageSpec:
+        """The image spec of a config; ValueError if the kernel does not have it."""
+        if config not in self._of:
+            self._of[config] = ImageSpec.parse(self._functional, config)
+        return self._of[config]
 
     def fitting(self, config: str) -> ImageSpec | None:
         """The image with this config, where the kernel has it and it is not known to spill, nor unknown if it does."""
-        if config not in self._by_config:
-            self._by_config[config] = self._parsed(config)
-        return self._by_config[config]
+        if config not in self._fitting:
+            self._fitting[config] = self._fit(config)
+        return self._fitting[config]
 
-    def _parsed(self, config: str) -> ImageSpec | None:
+    def _fit(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
-            spec = ImageSpec.parse(self._functional, config)
+            spec = self.of(config)
             if self._spills is None or self._spills.get(spec.name) == 0:
                 return spec
         return None

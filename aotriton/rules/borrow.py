@@ -14,13 +14,13 @@ from functools import cache
 from math import inf, log2
 
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Borrowed, Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Value
-from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
-_Image = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
+_Image = tuple[str, str]  # its name and its config
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
@@ -126,7 +126,7 @@ class _Borrower:
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
-        image, psels, copts = self._fitting(lender.configs)
+        image, config = self._fitting(lender.configs)
         theirs = lender.winner
         product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
@@ -137,8 +137,7 @@ class _Borrower:
             functional=str(self._functional),
             bin=bin,
             image=image,
-            psels=psels,
-            copts=copts,
+            config=config,
             provenance="borrowed",
             source=f"{product}{self._differences(lender.functional)[1]}{where}",
             lender=theirs,
@@ -170,7 +169,7 @@ class _Borrower:
             spec = ImageSpec.parse(self._functional, config)
         except ValueError:  # a runner-up of another time
             return None
-        return spec.name, *spec.canonical()
+        return spec.name, spec.config
 
 
 def _pinned(functional: Functional) -> _Kind:
@@ -207,7 +206,7 @@ def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Wi
         for cell, bin in bins.items() if theirs else ():
             if winner := theirs.get(bin):
                 with suppress(ValueError):
-                    config = ImageSpec.of(functional, winner.psels, winner.copts).config
+                    config = ImageSpec.parse(functional, winner.config).config
                     found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))
     return found
 

@@ -154,11 +154,6 @@ class ImageSpec:
         psels, copts = _parsed(functional.kernel, config)
         return cls(functional, *_whole(functional.kernel, functional.arch, psels, copts))
 
-    def canonical(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Psels and copts, those at their defaults left out."""
-        psels, copts = _canonical(self.functional.kernel, self.psels, self.copts)
-        return dict(psels), dict(copts)
-
     @cached_property
     def config(self) -> str:
         """The candidate as people and the database read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
@@ -254,7 +249,7 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 @cache  # two products, and functionals that borrow, ask for the same images
 def _name(spec: ImageSpec, source: str, triton: str) -> str:
     kernel, request = spec.functional.kernel, spec.compiler_request()
-    psels, copts = spec.canonical()
+    psels, copts = (dict(pairs) for pairs in _canonical(kernel, spec.psels, spec.copts))
     at_default = {name for name, _ in spec.psels if name not in psels}
     at_default |= {c.name for c, v in zip(kernel.choices, spec.functional.values, strict=True) if v == c.default}
     for part in ("signature", "constexprs"):
@@ -288,13 +283,21 @@ def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -
     return made[0], made[1]
 
 
+def config_values(config: str) -> dict[str, int]:
+    """The parameters that a config names; ValueError if it is not one."""
+    try:
+        return {name: int(value) for name, value in (part.split("=") for part in config.split())}
+    except ValueError:
+        raise ValueError(f"{config!r} is not a config") from None
+
+
 @cache
 def _parsed(kernel: KernelDescription, config: str) -> tuple[_Pairs, _Pairs]:
     """The psels and copts of a config, as ``ImageSpec.parse``."""
     try:
-        values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
-    except ValueError:
-        raise ValueError(f"{kernel.name}: {config!r} is not a config") from None
+        values = config_values(config)
+    except ValueError as error:
+        raise ValueError(f"{kernel.name}: {error}") from None
     psels = tuple((name, value) for name, value in values.items() if name in kernel.psel_names)
     return psels, tuple((name, value) for name, value in values.items() if name not in kernel.psel_names)
 

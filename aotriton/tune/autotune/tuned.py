@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import VARIABLE
-from aotriton.rules.image import TRITON_VERSION
+from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
 
 if TYPE_CHECKING:
-    from aotriton.rules.rows import Winner
+    from aotriton.rules.database.rows import Winner
 
 DATABASE = Path("rules") / "tuning_database.sqlite3"
 STAMP = "tuned.json"  # of each product: a digest of what all of its measurements were made of
@@ -148,7 +148,7 @@ class Tuned:
     def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
         if row is None:
             raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
-        config = {**row.psels, **row.copts}
+        config = config_values(row.config)
         for name, value in config.items():
             if value not in self._wanted.tried.get(name, ()):
                 raise RuntimeError(
@@ -165,7 +165,7 @@ class Tuned:
         from aotriton.rules.database import TuningDatabase
 
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
-            found = [row for row in database.failures(self._name) if row[:2] == self._place(sizes)]
+            found = [row for row in database.evidence.failures(self._name) if row[:2] == self._place(sizes)]
         counts = Counter(said.partition(":")[0] for *_, said in found)
         last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
         return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"

@@ -28,7 +28,7 @@ def merge(call: Invocation) -> int:
     require_triton()
     with TuningDatabase(call.options.database) as database:
         taken = database.merge(call.options.merge)
-        measured = {(outcome.arch, outcome.kernel) for outcome in database.outcomes()}
+        measured = {(outcome.arch, outcome.kernel) for outcome in database.evidence.outcomes()}
         known = [kernel for one in families() for kernel in one.kernels]
         of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
                    for one in kernel.functionals(arch)]  # fmt: skip

@@ -479,18 +479,17 @@ class Engine:
             gpu = next(iter(self._gpus.values()))
             self._take(gpu, search)
             row, session, tried = search.row, gpu.session, search.trials
-            self._writer.change(lambda database: database.end_search(row, session, tried))
-        winners = decide([functional], self._outcomes(search), self.database.samples_of, before)
+            self._writer.change(lambda database: database.evidence.end_search(row, session, tried))
+        winners = decide([functional], self._outcomes(search), self.database.evidence.samples_of, before)
         self._close(search)
         if not winners:
             self.progress.solved(problem, None, 0.0)
             return
         self._writer.change(lambda database: database.put_winners(winners))
         (winner,) = winners
-        self._compile_borrowed(ImageSpec.of(functional, winner.psels, winner.copts))
-        config = " ".join(f"{name}={value}" for name, value in {**winner.psels, **winner.copts}.items())
-        self._last_best[str(functional)] = config
-        self.progress.solved(problem, config, winner.median_us)
+        self._compile_borrowed(ImageSpec.parse(functional, winner.config))
+        self._last_best[str(functional)] = winner.config
+        self.progress.solved(problem, winner.config, winner.median_us)
 
     def _compile_borrowed(self, winner: ImageSpec) -> None:
         """What siblings borrow is to be known to fit: it is compiled while GPUs measure, and there when it is asked."""
@@ -551,7 +550,7 @@ class Engine:
         self._writer.close()
 
     def _outcomes(self, search: Search) -> list[Outcome]:
-        return self.database.outcomes(problem=search.row, product=self.product)
+        return self.database.evidence.outcomes(problem=search.row, product=self.product)
 
     def _best_now(self) -> str:
         best = [one.best for one in self._open if one.begun and one.best]

@@ -71,7 +71,7 @@ def _history(
     """The kernel's problems that are most like this one."""
     space, kernel, arch = set(configs), problem.kernel, problem.functional.arch
     by_problem: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in database.outcomes(arch, kernel.name, product=product):
+    for outcome in database.evidence.outcomes(arch, kernel.name, product=product):
         by_problem.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     by_problem.pop((str(problem.functional), problem.bin, problem.shape_text), None)
     found = []

@@ -98,9 +98,9 @@ def _tasks(
     """Chunks of draws, of all functionals in turns, so that a run that is cut short has some of each."""
     wanted: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
     for operator in operators:
-        by_kernel = {kernel.name: database.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
+        by_kernel = {kernel.name: database.evidence.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
         saves = {one.image: one.saves for one in database.models(device.arch) if one.product == device.name}
-        unfit = {name for name, spills in database.spills().items() if spills}
+        unfit = {name for name, spills in database.evidence.spills().items() if spills}
         for functional in sampled(operator, device.arch, wished):
             lists: dict[tuple[str, str], list[ImageSpec]] = {}
             found: dict[Shape, list[Found]] = {}
@@ -120,7 +120,7 @@ def _tasks(
     images = {spec.name: image for spec, image in plan.compile_images(specs.values(), plan.store, plan.jobs)}
     known: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}
     for operator in operators:
-        for one in database.samples(device.arch, operator.name):
+        for one in database.evidence.samples(device.arch, operator.name):
             if one.product == device.name:
                 timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
                 timed.update(timing.images for timing in one.timings)
@@ -184,7 +184,7 @@ def _work(
                         break
                     continue
                 failures = 0
-                database.add_sample(
+                database.evidence.add_sample(
                     session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
                     taken.conditions.sm_clock, taken.conditions.temperature,
                 )  # fmt: skip

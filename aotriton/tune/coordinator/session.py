@@ -92,7 +92,7 @@ def tune(
             database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
             begin_session=lambda device: _begin_session(plan, database, device),
             counting=lambda outcomes: _counting(plan, database, outcomes),
-            checksums=database.checksums(),
+            checksums=database.evidence.checksums(),
             began=plan.began,
         )  # fmt: skip
         minds = minds or minds_of(plan.strategy)
@@ -116,8 +116,10 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds
     def begin(task: Task) -> Search:
         problem = task.problem
         functional = problem.functional
-        row = database.problem_id(functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes)
-        outcomes = _counting(plan, database, database.outcomes(problem=row, product=plan.product))
+        row = database.evidence.problem_id(
+            functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes
+        )
+        outcomes = _counting(plan, database, database.evidence.outcomes(problem=row, product=plan.product))
         known = {one.image: one for one in outcomes if one.phase == "sweep" and one.image in task.specs}
         if plan.strategy in (EXHAUSTIVE, FINALISTS):
             space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
@@ -165,11 +167,11 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
     ended: set[tuple[str, ...]] = set()
     marks = campaign.campaigns(database)
     for arch, kernel in {(task.problem.functional.arch, task.problem.kernel.name) for task in tasks}:
-        for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
+        for outcome in _counting(plan, database, database.evidence.outcomes(arch, kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
         ended |= {
             (one.kernel, one.functional, one.bin, one.shape)
-            for one in database.searched(arch, kernel, plan.product)
+            for one in database.evidence.searched(arch, kernel, plan.product)
             if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
         }
     left = []
@@ -199,7 +201,7 @@ def begin_session(
     database: TuningDatabase, device: Device, options: str, strategy: str = "exhaustive", seed: int | None = None
 ) -> int:
     """Id of a new session on this GPU."""
-    return database.begin_session(
+    return database.evidence.begin_session(
         device=device.name,
         driver=device.driver,
         triton=TRITON_VERSION,

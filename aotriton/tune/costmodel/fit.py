@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from aotriton.rules.database.rows import Model, Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Model, Sample
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.savings import savings
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs

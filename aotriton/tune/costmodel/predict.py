@@ -16,10 +16,10 @@ from random import Random
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.arch import STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.rules.database.rows import Model
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Model
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import Apart, fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
@@ -163,10 +163,10 @@ def predict(
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
-                database.image_id(name, config, **known[name])  # type: ignore[arg-type]
+                database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type]
             database.put_models(made, (made[0].arch, made[0].product, operator.name))
             print(f"{operator.name}: {len(made)} models", flush=True)
-    facts, worth = database.facts(), set[tuple[str, str, str]]()
+    facts, worth = database.evidence.facts(), set[tuple[str, str, str]]()
     for model in database.models():
         if model.saves >= WORTH_SHIPPING and model.image in facts:
             worth.add((model.kernel, model.functional, facts[model.image][0]))
@@ -183,7 +183,7 @@ def predict(
 
 def _models(database: TuningDatabase, operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
     """The models of an operator; none where a functional was left out, or where those are of timings."""
-    if arch not in operator.lead.archs or database.samples(arch, operator.name):
+    if arch not in operator.lead.archs or database.evidence.samples(arch, operator.name):
         return []
     for functional in operator.lead.functionals(arch):
         own = _own(operator.backends[0], functional)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from aotriton.rules.database.rows import Outcome, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
-from aotriton.rules.rows import Outcome, latest_medians
 from aotriton.tune.problem.candidates import spec_of
 from aotriton.tune.problem.problems import is_served
 

@@ -27,10 +27,10 @@ def carry(
     now. How many of those that had another source have the same bits, and now go by their new names; how many have not,
     and wait to be measured again.
     """
-    checksums, known = database.checksums(), database.facts()
+    checksums, known = database.evidence.checksums(), database.evidence.facts()
     deciding = list(_deciding(database, operators, kernels, arch))
     # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
-    free = database.unmeasured_images() - {image for _, _, image in deciding}
+    free = database.evidence.unmeasured_images() - {image for _, _, image in deciding}
     earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
     specs: dict[str, ImageSpec] = {}
     for kernel, functional, image in deciding:
@@ -59,12 +59,12 @@ def _deciding(
     """Kernel, functional and name of each image, some of them more than once."""
     for kernel in kernels:
         yield from ((kernel, one.functional, one.image) for one in database.winners(arch, kernel.name))
-        for outcome in database.outcomes(arch, kernel.name):
+        for outcome in database.evidence.outcomes(arch, kernel.name):
             if outcome.phase == "race":
                 yield kernel, outcome.functional, outcome.image
     for operator in operators:
         backends = {one.name: one for one in operator.backends}
-        for sample in database.samples(arch, operator.name):
+        for sample in database.evidence.samples(arch, operator.name):
             functional = parse_functional(operator.lead, arch, sample.functional)
             sizes = {name: int(str(value)) for name, value in sample.shape.items()}
             for timing in sample.timings:

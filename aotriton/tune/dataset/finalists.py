@@ -27,10 +27,10 @@ def write_finalists(
     path: Path, database: TuningDatabase, problems: Sequence[Problem], product: str, store: ImageStore, count: int
 ) -> int:
     """Writes the ``count`` fastest candidates of each problem that the product has measured; how many there are."""
-    checksums, listed, images = database.checksums(), list[dict[str, Any]](), dict[str, bytes]()
+    checksums, listed, images = database.evidence.checksums(), list[dict[str, Any]](), dict[str, bytes]()
     by_place: dict[tuple[str, ...], list[Outcome]] = {}
     for arch, name in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
-        for one in database.outcomes(arch, name, product=product):
+        for one in database.evidence.outcomes(arch, name, product=product):
             by_place.setdefault((name, one.functional, one.bin, one.shape), []).append(one)
     for problem in problems:
         functional, candidates = problem.functional, list[dict[str, Any]]()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, foreign_tables
+from aotriton.rules.database.rows import Winner
 from aotriton.rules.family import Family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Value
-from aotriton.rules.rows import Winner
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.problems import keys_of
 
@@ -122,7 +122,7 @@ def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int 
         elif why := unfit(spec, image):
             unusable[spec.name] = f"the image is pruned, {why.partition(':')[0]}"
         else:
-            database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             fit.add(spec.name)
     found.dropped.update(unusable[winner.image] for winner, _ in wanted if winner.image in unusable)
     written = [winner for winner, _ in wanted if winner.image in fit]

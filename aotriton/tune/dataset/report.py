@@ -19,11 +19,11 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database.rows import Model, Outcome, Product, Winner
 from aotriton.rules.expression import Environment, evaluate
-from aotriton.rules.image import ImageSpec
+from aotriton.rules.image import ImageSpec, config_values
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
-from aotriton.rules.rows import Model, Outcome, Product, Winner
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of
@@ -112,7 +112,7 @@ def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | N
     with TuningDatabase(path, readonly=True) as database:
         products = database.products()
         found = [_product(database, operators, product, products) for product in products]
-        sessions = database.sessions()
+        sessions = database.evidence.sessions()
         winners = _measured(database)
     before = {}
     if since:
@@ -175,7 +175,7 @@ def changed(before: Mapping[Key, Winner], now: Mapping[Key, Winner]) -> list[Cha
     """The cells of both with another config each, those first whose time changed most."""
     found = []
     for key in before.keys() & now.keys():
-        old, new = (one.psels | one.copts for one in (before[key], now[key]))
+        old, new = (config_values(one.config) for one in (before[key], now[key]))
         if old != new:
             values = {name: (old.get(name, ""), new.get(name, "")) for name in {**old, **new}}
             differs = ", ".join(f"{name} {was} → {value}" for name, (was, value) in values.items() if was != value)
@@ -192,7 +192,7 @@ def _product(
         of_arch = database.winners(product.arch, kernel.name)
         winners = [one for one in of_arch if one.product == product.name]
         made.provenance += _provenance(kernel, product, of_arch, products)
-        outcomes = database.outcomes(product.arch, kernel.name, product=product.name)
+        outcomes = database.evidence.outcomes(product.arch, kernel.name, product=product.name)
         if winners:
             operator = next(one for one in operators if kernel in one.kernels)
             made.kernels.append(_kernel(operator, kernel, product, winners))
@@ -261,7 +261,7 @@ def _alone(operator: Operator, kernel: KernelDescription) -> bool:
 
 def _functional(operator: Operator | None, functional: Functional, winners: Mapping[str, Winner]) -> Functionals:
     kernel = functional.kernel
-    specs = {bin: ImageSpec.of(functional, one.psels, one.copts).config for bin, one in _fitting(functional, winners)}
+    specs = {bin: ImageSpec.parse(functional, one.config).config for bin, one in _fitting(functional, winners)}
     counts = Counter(specs.values())
     letters = {config: _letter(place) for place, (config, _) in enumerate(counts.most_common())}
     values = {bin: _value(operator, functional, winners[bin]) for bin in specs}
@@ -308,7 +308,7 @@ def _fitting(functional: Functional, winners: Mapping[str, Winner]) -> Iterable[
     """Without those whose config the kernel's description no longer has."""
     for bin, winner in winners.items():
         try:
-            ImageSpec.of(functional, winner.psels, winner.copts)
+            ImageSpec.parse(functional, winner.config)
         except ValueError:
             continue
         yield bin, winner

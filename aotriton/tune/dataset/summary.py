@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aotriton.rules.database import TuningDatabase
-from aotriton.rules.rows import Outcome, Winner
+from aotriton.rules.database.rows import Outcome, Winner
 
 FAILURES = ("wrong", "compile_failed", "crashed", "timed_out")
 MOST_FAILURES = 5  # that are told one by one
@@ -26,14 +26,18 @@ class Before:
 
     @classmethod
     def of(cls, database: TuningDatabase, arch: str, product: str) -> Before:
-        return cls(arch, product, len(database.session_options()), _winners(database.winners(arch, product=product)))
+        return cls(
+            arch, product, len(database.evidence.session_options()), _winners(database.winners(arch, product=product))
+        )
 
 
 def summary(database: TuningDatabase, before: Before, left: int | None, following: str) -> list[str]:
     """The lines. ``left`` is how many problems the run did not come to, None where it was cut off; ``following`` is
     what to do when none is.
     """
-    outcomes = [one for one in database.outcomes(before.arch, product=before.product) if one.session > before.sessions]
+    outcomes = [
+        one for one in database.evidence.outcomes(before.arch, product=before.product) if one.session > before.sessions
+    ]
     winners = _winners(database.winners(before.arch, product=before.product))
     lines = []
     if outcomes:

@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aotriton.codegen.store import write_atomically
-from aotriton.rules import flat
-from aotriton.rules.database import TuningDatabase, TuningDatabaseError
-from aotriton.rules.schema import Column
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError, flat
+from aotriton.rules.database.schema import Column
 
 FORMATS = (".parquet", ".csv")
 BATCH = 16384  # rows of Parquet that are made at once
@@ -33,14 +32,14 @@ def export(path: Path, out: Path) -> dict[str, int]:
     TuningDatabaseError where that cannot be, OSError where it cannot be written.
     """
     with TuningDatabase(path, readonly=True) as database:
-        tables = database.tables()
+        tables = database.exchange.tables()
         if alone := bool(out.suffix) and not out.is_dir():
             _check_name(out, tables)
         else:
             _pyarrow(out)
             out.mkdir(exist_ok=True)
         written = {}
-        for table, rows in database.flat_rows(*([out.stem] if alone else tables)):
+        for table, rows in database.exchange.flat_rows(*([out.stem] if alone else tables)):
             file = out if alone else out / f"{table}.parquet"
             content, written[table] = (_csv if file.suffix == ".csv" else _parquet)(file, tables[table], rows)
             write_atomically(file, content)
@@ -58,14 +57,16 @@ def take_in(path: Path, database: TuningDatabase) -> int:
     with TemporaryDirectory() as folder:
         staged = Path(folder) / "staged.sqlite3"
         with TuningDatabase(staged) as made:
-            tables = made.tables()
+            tables = made.exchange.tables()
             for file in files:
                 _check_name(file, tables)
             for file in sorted(files, key=lambda one: list(tables).index(one.stem)):  # so that ids keep their order
                 try:
                     columns = tables[file.stem]
                     read = _csv_rows(file, columns) if file.suffix == ".csv" else _parquet_rows(file, columns)
-                    made.add_flat(file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read))
+                    made.exchange.add_flat(
+                        file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read)
+                    )
                 except OSError as error:
                     raise TuningDatabaseError(f"{file}: {error.strerror}") from None
                 except ValueError as error:

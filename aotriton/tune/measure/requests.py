@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aotriton.codegen.compile import CompiledImage
+from aotriton.rules.database.rows import SequenceTiming
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
-from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure.clock import Sample
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem, Shape

@@ -7,12 +7,12 @@ from statistics import median
 from typing import Any
 
 from aotriton.codegen.program import launch_program
+from aotriton.rules.database.rows import SequenceTiming
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
-from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure.clock import GpuClock, HostBehind
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.family import tuning

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.rows import Winner
 from aotriton.tune.problem.problems import Cell
 
 # Compiles images, into the store, by so many processes: codegen.compile.compile_images, or what stands in for it.
@@ -33,7 +33,6 @@ def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
 def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) -> Winner:
     """Of a cell of the arch's usual product, by what ``source`` says and nobody measured."""
     functional = spec.functional
-    psels, copts = spec.canonical()
     return Winner(
         arch=functional.arch,
         product=functional.arch_spec.product,
@@ -41,8 +40,7 @@ def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) ->
         functional=str(functional),
         bin=bin_text(functional.kernel.tuning_keys, cell),
         image=spec.name,
-        psels=psels,
-        copts=copts,
+        config=spec.config,
         provenance=provenance,
         source=source,
     )

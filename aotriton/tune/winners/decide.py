@@ -93,7 +93,6 @@ def _overlap(ranked: Ranked, image: str | None, samples_of: SamplesOf) -> bool:
 
 def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> Winner:
     (best, spec), *others = ranked
-    psels, copts = spec.canonical()
     low, high = interval(samples_of(best.id))
     return Winner(
         arch=functional.arch,
@@ -102,8 +101,7 @@ def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> 
         functional=str(functional),
         bin=best.bin,
         image=spec.name,
-        psels=psels,
-        copts=copts,
+        config=spec.config,
         provenance="measured",
         median_us=best.median_us or 0.0,
         runners_up=tuple((outcome.config, outcome.median_us or 0.0) for outcome, _ in others[:RUNNERS_UP]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.borrow import filled, siblings
@@ -34,10 +34,10 @@ def settle(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.psels, one.copts))
+        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.config))
     compiled, failed = 0, set[str]()
     while True:
-        known = database.spills()
+        known = database.evidence.spills()
         unfit = {name for name, spills in known.items() if spills}
         specs: dict[str, ImageSpec] = {}
         for (arch, kernel), named in asked.items():
@@ -47,21 +47,21 @@ def settle(
             ):
                 waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
                 if waits and winner.functional in named:
-                    specs[winner.image] = ImageSpec.of(named[winner.functional], winner.psels, winner.copts)
+                    specs[winner.image] = ImageSpec.parse(named[winner.functional], winner.config)
         if not specs:
             return compiled
         for spec, image in (compiler or compile_images)(specs.values(), store, jobs):
             if isinstance(image, CompiledImage):
-                database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+                database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
                 compiled += 1
             else:
                 failed.add(spec.name)
 
 
-def sayable(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
+def sayable(functional: Functional, config: str) -> bool:
     """Whether the functional's kernel has these parameters today."""
     try:
-        ImageSpec.of(functional, psels, copts)
+        ImageSpec.parse(functional, config)
     except ValueError:
         return False
     return True

@@ -15,15 +15,15 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
     """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
     group = siblings(functional)
     texts = {str(one) for one in group}
-    outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
+    outcomes = database.evidence.outcomes(functional.arch, functional.kernel.name, product=product)
     before = database.winners(functional.arch, functional.kernel.name, product)
     searched: dict[tuple[str, str, str], set[int]] = {}
-    for one in database.searched(functional.arch, functional.kernel.name, product):
+    for one in database.evidence.searched(functional.arch, functional.kernel.name, product):
         searched.setdefault((one.functional, one.bin, one.shape), set()).add(one.session)
     outcomes, held = campaign.decidable(
         group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
     )
-    winners = decide(group, outcomes, database.samples_of, standing(before), held)
+    winners = decide(group, outcomes, database.evidence.samples_of, standing(before), held)
     database.put_winners(winners)
     return winners
 

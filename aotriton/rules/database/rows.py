@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from aotriton.rules import checked
@@ -79,8 +79,7 @@ class Winner:
     functional: str
     bin: str
     image: str
-    psels: dict[str, int]
-    copts: dict[str, int]
+    config: str
     provenance: str
     source: str = ""
     median_us: float = 0.0
@@ -93,6 +92,9 @@ class Winner:
     def __post_init__(self) -> None:
         if self.provenance not in PROVENANCES:
             raise ValueError(f"provenance must be among {PROVENANCES}, not {self.provenance!r}")
+
+
+WINNER_COLUMNS = tuple(field.name for field in fields(Winner))
 
 
 @dataclass(slots=True)
@@ -141,6 +143,18 @@ class Certificate:
     checks: int
     error: float
     allowed: float
+
+
+@dataclass(slots=True)
+class Median:
+    """A timing that counts: the latest of an image in a cell, its median and on which ``day``, in ISO 8601."""
+
+    functional: str
+    bin: str
+    config: str
+    image: str
+    median_us: float
+    day: str
 
 
 @dataclass(frozen=True)
@@ -244,8 +258,8 @@ def _credible(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 def winner(row: Sequence[object]) -> Winner:
     """The winner that a row holds, its columns in the order of the fields; ValueError names what will not do."""
-    arch, product, kernel, functional, bin, image, psels, copts, provenance, source, median_us, runners_up = row[:12]
-    low_us, high_us, shape, measured = row[12:]
+    arch, product, kernel, functional, bin, image, config, provenance, source, median_us, runners_up = row[:11]
+    low_us, high_us, shape, measured = row[11:]
     return Winner(
         checked.text("arch", arch),
         checked.text("product", product),
@@ -253,8 +267,7 @@ def winner(row: Sequence[object]) -> Winner:
         checked.text("functional", functional),
         checked.text("bin", bin),
         checked.identifier("image", image),
-        dict(checked.settings("psels", psels)),
-        dict(checked.settings("copts", copts)),
+        checked.config("config", config),
         checked.text("provenance", provenance),
         checked.text("source", source),
         checked.time_us("median_us", median_us),
@@ -304,6 +317,35 @@ def outcomes(
         return found
 
     return made
+
+
+def median(row: Sequence[object]) -> Median:
+    """As ``winner``."""
+    functional, bin, config, image, median_us, day = row
+    if not checked.time_us("median_us", median_us):
+        raise ValueError("median_us is 0")
+    return Median(
+        checked.text("functional", functional),
+        checked.text("bin", bin),
+        checked.text("config", config),
+        checked.identifier("image", image),
+        checked.time_us("median_us", median_us),
+        checked.day("measured", day),
+    )
+
+
+def certificate(row: Sequence[object]) -> Certificate:
+    """As ``winner``."""
+    image, product, day, problems, checks, error, allowed = row
+    return Certificate(
+        checked.identifier("image", image),
+        checked.text("product", product),
+        checked.day("day", day),
+        checked.count("problems", problems),
+        checked.count("checks", checks),
+        checked.relative("error", error),
+        checked.relative("allowed", allowed),
+    )
 
 
 def product(row: Sequence[object]) -> Product:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aotriton.rules import checked
-from aotriton.rules.schema import Column
+from aotriton.rules.database.schema import Column
 
 INT64 = range(-(2**63), 2**63)
 
 # Beyond what its type says of a column. By its name, which means the same in every table.
 CHECKS: Mapping[tuple[str, str], Callable[[str, object], object]] = {
     **{("REAL", name): checked.time_us for name in ("median_us", "low_us", "high_us", "spread")},
-    **{("TEXT", name): checked.settings for name in ("psels", "copts")},
+    ("TEXT", "config"): checked.config,
     **{("TEXT", name): checked.numbers for name in ("samples", "coefficients")},
     ("TEXT", "sha256"): checked.sha256,
     ("TEXT", "images"): checked.identifiers,

@@ -1,11 +1,16 @@
-"""The SQL that makes the tuning database: its tables, step by step, the merging of two files, and flat rows."""
+"""Tuning databases of versions 1 to 3, in which decisions and evidence were in one file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
-# Step n takes a file from user_version n to n + 1. A step that was ever committed with a database is never edited.
+from aotriton.rules.database import rows
+from aotriton.rules.database.file import APPLICATION_ID, File
+from aotriton.rules.database.rows import Winner
+
+# Step n takes a file from version n to n + 1. No step is ever edited.
 MIGRATIONS = (
     """
     CREATE TABLE session (
@@ -121,108 +126,37 @@ MIGRATIONS = (
 )
 
 
-# What another file, attached as ``other``, has more. Ids are given anew; rows are found by what makes them unique.
-MERGE = """
-    INSERT INTO image (name, config, sha256, registers, spills, shared)
-        SELECT name, config, sha256, registers, spills, shared FROM other.image WHERE true ORDER BY id
-        ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,
-            spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL;
-    INSERT INTO problem (arch, kernel, functional, bin, shape)
-        SELECT arch, kernel, functional, bin, shape FROM other.problem WHERE true ORDER BY id ON CONFLICT DO NOTHING;
-    INSERT INTO device (product, uuid, arch, multiprocessors, memory, power_limit, driver)
-        SELECT product, uuid, arch, multiprocessors, memory, power_limit, driver
-        FROM other.device WHERE true ORDER BY id ON CONFLICT DO NOTHING;
-    INSERT INTO session (uuid, device, triton, torch, options, strategy, seed, started)
-        SELECT os.uuid, d.id, os.triton, os.torch, os.options, os.strategy, os.seed, os.started
-        FROM other.session os JOIN other.device od ON od.id = os.device
-        JOIN device d ON (d.product, d.uuid, d.arch, d.multiprocessors, d.memory, d.power_limit, d.driver)
-            IS (od.product, od.uuid, od.arch, od.multiprocessors, od.memory, od.power_limit, od.driver)
-        WHERE true ORDER BY os.id ON CONFLICT DO NOTHING;
-    INSERT INTO measurement
-        (problem, image, session, phase, status, median_us, samples, error, tolerance, detail, sm_clock, temperature)
-        SELECT p.id, i.id, s.id, m.phase, m.status, m.median_us, m.samples, m.error, m.tolerance, m.detail,
-            m.sm_clock, m.temperature
-        FROM other.measurement m
-        JOIN other.problem op ON op.id = m.problem JOIN problem p USING (arch, kernel, functional, bin, shape)
-        JOIN other.image oi ON oi.id = m.image JOIN image i ON i.name = oi.name
-        JOIN other.session os ON os.id = m.session JOIN session s ON s.uuid = os.uuid
-        WHERE true ORDER BY m.id ON CONFLICT DO NOTHING;
-    INSERT INTO sample (session, operator, functional, shape, sm_clock, temperature)
-        SELECT s.id, os.operator, os.functional, os.shape, os.sm_clock, os.temperature
-        FROM other.sample os JOIN other.session oe ON oe.id = os.session JOIN session s ON s.uuid = oe.uuid
-        WHERE true ORDER BY os.id ON CONFLICT DO NOTHING;
-    INSERT INTO sequence (operator, backend, images)
-        SELECT operator, backend, images FROM other.sequence WHERE true ORDER BY id ON CONFLICT DO NOTHING;
-    INSERT INTO timing (sample, sequence, median_us, spread, rounds)
-        SELECT s.id, q.id, t.median_us, t.spread, t.rounds
-        FROM other.timing t JOIN other.sample os ON os.id = t.sample JOIN other.session oe ON oe.id = os.session
-        JOIN session e ON e.uuid = oe.uuid
-        JOIN sample s ON (s.session, s.operator, s.functional, s.shape)
-            = (e.id, os.operator, os.functional, os.shape)
-        JOIN other.sequence oq ON oq.id = t.sequence JOIN sequence q USING (operator, backend, images)
-        WHERE true ON CONFLICT DO NOTHING;
-    INSERT INTO search (problem, session, trials)
-        SELECT p.id, s.id, x.trials FROM other.search x
-        JOIN other.problem op ON op.id = x.problem JOIN problem p USING (arch, kernel, functional, bin, shape)
-        JOIN other.session os ON os.id = x.session JOIN session s ON s.uuid = os.uuid
-        WHERE true ON CONFLICT DO NOTHING;
-    INSERT INTO winner SELECT * FROM other.winner WHERE true ON CONFLICT DO NOTHING;
-    INSERT INTO model SELECT * FROM other.model o WHERE NOT EXISTS (
-        SELECT 1 FROM model m WHERE (m.arch, m.product, m.operator) = (o.arch, o.product, o.operator));
-"""
+def copy(path: Path, to: Path) -> None:
+    """Copies a file of version 1 to 3 and brings the copy to version 3."""
+    source, made = File(path, True, APPLICATION_ID), File(to, False, APPLICATION_ID)
+    try:
+        with source.errors():
+            source.backup(made)
+            made.execute("PRAGMA foreign_keys = OFF")  # a step makes tables anew that others refer to
+            with made.transaction():
+                for step in MIGRATIONS[made.version() :]:
+                    made.script(step)
+                made.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    finally:
+        source.close()
+        made.close()
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its SQL type is TEXT, INTEGER or REAL, and it may be NULL where it is ``optional``."""
-
-    name: str
-    kind: str
-    optional: bool
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table's columns but for ``id``, which table those refer to that refer to one, and its primary key."""
-
-    columns: tuple[Column, ...]
-    references: Mapping[str, str]
-    key: tuple[str, ...]
+def winners(path: Path) -> list[Winner]:
+    """The winners of a file of version 3."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        found = file.execute(
+            "SELECT arch, product, kernel, functional, bin, image, psels, copts, provenance, source, median_us,"
+            " runners_up, low_us, high_us, shape, measured FROM winner"
+        )
+        return list(file.read("winner", _winner, found, key=5))
+    finally:
+        file.close()
 
 
-# What is called otherwise where it stands in a row of something else.
-FLAT_NAMES = {("device", "uuid"): "gpu", ("session", "uuid"): "session", ("image", "name"): "image"}
-
-
-def depth(tables: Mapping[str, Table], table: str) -> int:
-    """How long the longest chain of references from a table is."""
-    return max((1 + depth(tables, other) for other in tables[table].references.values()), default=0)
-
-
-def flat_name(table: str, column: str) -> str:
-    return FLAT_NAMES.get((table, column), column)
-
-
-def flat_select(tables: Mapping[str, Table], table: str) -> tuple[list[Column], str]:
-    """The statement that gives the rows of a table with those that they refer to in place of ids, and its columns.
-
-    A name may be there twice, as ``arch`` of a measurement: its problem's and its device's.
-    """
-    parts = list(_parts(tables, table, table))
-    columns = [column for column, _, _ in parts if column]
-    names = ", ".join(name for column, name, _ in parts if column)
-    joins = " ".join(join for _, _, join in parts if join)
-    order = ", ".join(f"{table}.{name}" for name in tables[table].key)
-    return columns, f"SELECT {names} FROM {table} {joins} ORDER BY {order}"
-
-
-def _parts(tables: Mapping[str, Table], table: str, alias: str) -> Iterator[tuple[Column | None, str, str]]:
-    """Of each column of a flat row itself and its name in SQL; of each table that is joined, how."""
-    for column in tables[table].columns:
-        if other := tables[table].references.get(column.name):
-            joined = f"{alias}_{column.name}"
-            yield None, "", f"JOIN {other} {joined} ON {joined}.id = {alias}.{column.name}"
-            yield from _parts(tables, other, joined)
-        else:
-            made = Column(flat_name(table, column.name), column.kind, column.optional)
-            yield made, f"{alias}.{column.name}", ""
+def _winner(row: Sequence[object]) -> Winner:
+    """A config stood in two columns, as JSON."""
+    *cell, psels, copts = row[:8]
+    values = {**json.loads(str(psels)), **json.loads(str(copts))}
+    return rows.winner((*cell, " ".join(f"{name}={value}" for name, value in values.items()), *row[8:]))

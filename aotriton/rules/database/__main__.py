@@ -1,0 +1,23 @@
+"""Migrates a tuning database to this version: ``python3 -m aotriton.rules.database rules/tuning_database.sqlite3``."""
+
+import sys
+from pathlib import Path
+
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or not Path(arguments[0]).exists():
+        print("usage: python3 -m aotriton.rules.database FILE", file=sys.stderr)
+        return 2
+    try:
+        with TuningDatabase(arguments[0]) as database:
+            print(f"{database.path}: {len(database.winners())} winners, {len(database.evidence.sessions())} sessions")
+    except TuningDatabaseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
