@@ -87,11 +87,9 @@ def test_another_checkout_has_its_own_evidence(path: Path, tmp_path: Path) -> No
     """Files that come are added, with files that go their rows go too; what was not packed yet is packed first."""
     older, before = path.read_bytes(), rows(path)
     write_rows(path, 1, 2)
-    newer, after, newest = path.read_bytes(), rows(path), sessions(path)[-1]
+    newer, after = path.read_bytes(), rows(path)
     assert len(after["session"]) == len(before["session"]) + 1
-    newest = next(
-        one for one in sessions(path) if one.stat().st_mtime_ns == max(f.stat().st_mtime_ns for f in sessions(path))
-    )
+    newest = max(sessions(path), key=lambda one: one.stat().st_mtime_ns)
     shutil.move(newest, tmp_path)
     path.write_bytes(older)
     assert rows(path) == before
@@ -110,7 +108,7 @@ def test_decisions_need_no_evidence(path: Path, tmp_path: Path) -> None:
         assert decisions.certificates() == whole.certificates()
         assert decisions.products() == whole.products()
     assert list(alone.parent.iterdir()) == [alone]
-    with pytest.raises(TuningDatabaseError, match="2 sessions of measurements that it rests on are not in .*evidence"):
+    with pytest.raises(TuningDatabaseError, match=r"2 sessions of measurements that it rests on are not in .*evidence"):
         TuningDatabase(alone, readonly=True)
 
 
@@ -152,18 +150,18 @@ BAD = {
     "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),
     "another format": (
         lambda text: packed(text.replace('evidence":1', 'evidence":9', 1)),
-        "line 1: .* a newer version",
+        "a newer version",
     ),
     "no JSON": (lambda text: packed(text.replace('{"device.product":', "{device.product:", 1)), "line 2: "),
     "a column less": (lambda text: packed("\n".join(text.splitlines()[:-1])), "it has [0-9]+ lines, not "),
     "another column": (
         lambda text: packed(text.replace("device.uuid", "device.name", 1)),
-        "line 3: device.name stands",
+        "device.name stands",
     ),
     "a value less": (lambda text: packed(text.replace('"device.arch":["sm_90"]', '"device.arch":[]', 1)), "line 4: "),
     "another type": (
         lambda text: packed(text.replace('"device.arch":["sm_90"]', '"device.arch":[9]', 1)),
-        "is 9, not str",
+        "not str",
     ),
     "a row that is not there": (
         lambda text: packed(text.replace('"measurement.image":[0]', '"measurement.image":[5]', 1)),

@@ -422,8 +422,9 @@ def version_1(path: Path) -> None:
 
 
 def test_version_1_is_migrated_with_every_row(path: Path) -> None:
-    """Sessions, problems, images and measurements are what they were; a session's GPU has a row of its own. Measurements
-    stay append-only, every reference is to a row that is there, and the file is one that this version makes.
+    """Sessions, problems, images and measurements are what they were; a session's GPU has a row of its own.
+
+    Measurements stay append-only, every reference is to a row that is there, and the file is one of this version.
     """
     version_1(path)
     unchanged(path, True, "schema is version 1, older than 4")

@@ -20,6 +20,8 @@ from aotriton.rules.database import (
     TuningDatabase,
     TuningDatabaseError,
     Winner,
+    archive,
+    local,
 )
 from aotriton.tune.cli.main import main
 from aotriton.tune.dataset.tables import export, take_in
@@ -311,7 +313,7 @@ def test_another_binary_is_refused_under_the_name_of_the_file(full: Path, tmp_pa
 
 def test_a_row_that_says_two_things_is_not_written(full: Path, tmp_path: Path) -> None:
     """A column that stands for two of the database says what both say."""
-    with sqlite3.connect(full) as connection:
+    with sqlite3.connect(archive.folder_of(full) / local.NAME) as connection:
         connection.execute("UPDATE device SET arch = 'sm_80' WHERE product = 'Two'")
     with pytest.raises(TuningDatabaseError, match=r"table measurement, row .*: arch is 'sm_80', but 'sm_90'"):
         export(full, tmp_path / "measurement.csv")

@@ -194,7 +194,10 @@ def test_what_the_gpu_was_is_recorded(tmp_path: Path, orders: dict[str, object])
     """
     outcomes = run(tmp_path, small())
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
-        session = "SELECT product, d.uuid, memory, power_limit, strategy, seed FROM evidence.session JOIN device d ON d.id = device"
+        session = (
+            "SELECT product, d.uuid, memory, power_limit, strategy, seed"
+            " FROM evidence.session JOIN device d ON d.id = device"
+        )
         assert database._file.execute(session).fetchall() == [("stand-in", "GPU-0", 1 << 30, 700, "exhaustive", None)]
         conditions = "SELECT DISTINCT status, sm_clock, temperature FROM measurement ORDER BY status"
         assert database._file.execute(conditions).fetchall() == [("ok", 1980, 41), ("pruned", None, None)]

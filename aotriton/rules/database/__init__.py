@@ -26,7 +26,7 @@ from aotriton.rules.database.rows import (
     Winner,
     latest_medians,
 )
-from aotriton.rules.database.tuning import TuningDatabase
+from aotriton.rules.database.tuning import TuningDatabase, decisions
 
 __all__ = [
     "PHASES",
@@ -47,6 +47,7 @@ __all__ = [
     "TuningDatabase",
     "TuningDatabaseError",
     "Winner",
+    "decisions",
     "foreign_tables",
     "latest_medians",
 ]

@@ -1,4 +1,7 @@
-"""Migrates a tuning database to this version: ``python3 -m aotriton.rules.database rules/tuning_database.sqlite3``."""
+"""Unpacks the evidence of a tuning database, and migrates an older one; says what is there.
+
+python3 -m aotriton.rules.database rules/tuning_database.sqlite3
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +15,12 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         with TuningDatabase(arguments[0]) as database:
-            print(f"{database.path}: {len(database.winners())} winners, {len(database.evidence.sessions())} sessions")
+            measured, stale = database.measured(), database.stale()
+            print(f"{database.path}: {len(database.winners())} winners, {len(database.models())} models")
+            print(
+                f"{database.evidence.path}: {len(database.evidence.sessions())} sessions, {measured} measurements,"
+                f" {stale} of them stale: of images that the source of today no longer makes"
+            )
     except TuningDatabaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,8 +2,8 @@
 
 A session's file is UTF-8 text in xz, named after the time when the session began and its uuid. Its first line names the
 format. Each further line is one column of a table as JSON, for example ``{"measurement.median_us": [4.1]}``. Tables
-stand in the order of ``ARCHIVED``, their rows in the order in which they were added. A reference to another table is the
-position of a row in this file, from 0 on. A file is written anew if its session has more rows; that of a finished
+stand in the order of ``ARCHIVED``, their rows in the order in which they were added. A reference to another table is
+the position of a row in this file, from 0 on. A file is written anew if its session has more rows; that of a finished
 session never changes.
 
 A file of renamed images has one line after the first: old names with the new ones. It applies to the sessions that

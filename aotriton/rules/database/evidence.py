@@ -308,7 +308,8 @@ class Evidence:
         with self._file.errors():
             found = self._file.execute(
                 "SELECT i.name, d.product, m.problem, s.started, m.status,"
-                " CASE m.status WHEN 'ok' THEN ifnull(m.error, 0) ELSE 0 END, ifnull(m.tolerance, 0) FROM evidence.measurement m"
+                " CASE m.status WHEN 'ok' THEN ifnull(m.error, 0) ELSE 0 END, ifnull(m.tolerance, 0)"
+                " FROM evidence.measurement m"
                 " JOIN evidence.image i ON i.id = m.image JOIN evidence.session s ON s.id = m.session"
                 " JOIN evidence.device d ON d.id = s.device"
                 " WHERE m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL)"

@@ -16,7 +16,7 @@ from aotriton.rules.database.file import File, TuningDatabaseError
 from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_VERSION, VERSION
 
 APPLICATION_ID = 0x414F5445  # "AOTE"
-NAME = "local.sqlite3"
+NAME = "evidence.sqlite3"
 
 
 @contextmanager

@@ -58,7 +58,7 @@ DECISIONS = """
     CREATE TABLE session (uuid TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-# What was measured, unpacked. ``packed`` is how many rows of the session its file in the archive has; -1 without a file.
+# What was measured, unpacked. ``packed`` is how many rows a session has in its file of the archive; -1 without a file.
 EVIDENCE_VERSION = 1
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;

@@ -137,6 +137,26 @@ class TuningDatabase(Decisions):
         known = {(one.name, one.arch): one for one in (*super().products(), *self.evidence.products())}
         return [known[key] for key in sorted(known) if arch in (None, key[1])]
 
+    def measured(self) -> int:
+        """The number of measurements."""
+        with self._file.errors():
+            return int(str(self._file.value("SELECT count(*) FROM evidence.measurement")))
+
+    def stale(self) -> int:
+        """The number of measurements of images that the source of today no longer makes, as of the last ``conclude``.
+
+        Decisions keep nothing of them, unless a winner or a model rests on it.
+        """
+        with self._file.errors():
+            return int(
+                str(
+                    self._file.value(
+                        "SELECT count(*) FROM evidence.measurement WHERE image IN (SELECT id FROM evidence.image"
+                        " WHERE name NOT IN (SELECT name FROM main.image_row))"
+                    )
+                )
+            )
+
     def put_winners(self, winners: Iterable[Winner]) -> None:
         """Writes winners, all or none, over those of the same bins; only a measured one replaces a measured one."""
         winners = list(winners)
@@ -199,6 +219,18 @@ class TuningDatabase(Decisions):
                 put_models(self._file, (m for m in models if (m.arch, m.product, m.operator) not in modelled))
                 self._decided |= {(one.arch, one.kernel) for one in winners}
                 return int(str(self._file.value(count))) - int(str(before))
+
+
+@contextmanager
+def decisions(path: Path) -> Iterator[Decisions]:
+    """The decisions of the database at ``path``, which may be older; its evidence need not be there."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        version = file.version()
+    finally:
+        file.close()
+    with Decisions(path) if version == VERSION else _readable(path) as opened:
+        yield opened
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
-from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database import Decisions, TuningDatabase, decisions
 from aotriton.rules.database.rows import Model, Outcome, Product, Winner
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec, config_values
@@ -116,7 +116,7 @@ def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | N
         winners = _measured(database)
     before = {}
     if since:
-        with TuningDatabase(since, readonly=True) as database:
+        with decisions(since) as database:
             before = _measured(database)
     changes = changed(before, winners) if since else []
     values = {
@@ -157,7 +157,7 @@ def colour(share: float | None) -> str:
 Key = tuple[str, str, str, str, str]  # arch, product, kernel, functional and bin of a winner
 
 
-def _measured(database: TuningDatabase) -> dict[Key, Winner]:
+def _measured(database: Decisions) -> dict[Key, Winner]:
     found = (one for one in database.winners() if one.provenance == "measured")
     return {(one.arch, one.product, one.kernel, one.functional, one.bin): one for one in found}
 
