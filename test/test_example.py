@@ -99,7 +99,7 @@ def must(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> 
 @pytest.fixture(scope="module")
 def copy(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example's folder elsewhere, tuned there with what is installed: sm_90 by the stand-in, gfx942 predicted."""
-    folder = tmp_path_factory.mktemp("outside") / "rms_norm"
+    folder: Path = tmp_path_factory.mktemp("outside") / "rms_norm"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "build", DATABASE))
     rules = folder / "rules" / "__init__.py"
     for old, new in FEWER:
@@ -239,7 +239,7 @@ def test_its_program_names_what_is_wrong(program: Path, arguments: tuple[str, ..
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the stand-in for CUDA's runtime."""
-    folder = tmp_path_factory.mktemp("runtime")
+    folder: Path = tmp_path_factory.mktemp("runtime")
     (folder / "runtime.c").write_text(RUNTIME)
     flags = ("-shared", "-fPIC", "-O2", "-x", "c", "runtime.c", "-x", "none", "-o", "libcudart.so", "-lm", "-ldl")
     must(compiler(), *flags, cwd=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.rules import KERNEL, PORTABLE
@@ -182,7 +183,12 @@ def test_what_is_lent_by_another_product_merges_as_there(toy: KernelDescription)
 def test_evidence_tells_of_the_measurement(toy: KernelDescription) -> None:
     """The shape as a reader takes it, the day, and between which times the median is."""
     rows, timings = near_and_far(toy)
-    told = {"shape": '{"batch": 4, "rows": 64}', "measured": "2026-11-21", "low_us": 99.0, "high_us": 101.0}
+    told: dict[str, Any] = {
+        "shape": '{"batch": 4, "rows": 64}',
+        "measured": "2026-11-21",
+        "low_us": 99.0,
+        "high_us": 101.0,
+    }
     cell = next(iter(plan_of([replace(rows[0], **told), *rows[1:]], timings).values()))
     assert (cell.shape, cell.measured, cell.low_us, cell.high_us) == ("batch 4 rows 64", "2026-11-21", 99.0, 101.0)
 
@@ -358,7 +364,14 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
     own = winner(image, cell, median=7.0, runners_up=(("BLOCK_M=32 num_warps=4", 8.0),))
     rows = [replace(own, product="d")]
     with TuningDatabase(path) as opened:
-        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": "d",
+            "driver": "1",
+            "triton": "0",
+            "torch": "0",
+            "arch": "sm_90",
+            "options": "",
+        }
         session = opened.begin_session(multiprocessors=132, **conditions)
         problem = opened.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
         for phase, median in (("sweep", 7.5), ("race", 7.0)):

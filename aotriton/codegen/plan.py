@@ -307,10 +307,10 @@ def _cells(
         if like not in known:
             known[like] = one_near(row, spec, specs, ranked.get(timed_in, {}), worth)
         near.append(known[like])
+    ratios = [{config: ratio for config, (ratio, _) in one.items()} for one in near]
     if worth and not exact:
-        chosen = [min(one, key=lambda config, one=one: one[config][0]) for one in near]  # type: ignore[misc]
+        chosen = [min(one, key=one.__getitem__) for one in ratios]
     else:
-        ratios = [{config: ratio for config, (ratio, _) in one.items()} for one in near]
         chosen = _cover(ratios, [one.config for one in worth])
     picked = zip(near, chosen, strict=True)
     return [[_cell(one, *next(picked), specs) for one in rows] for rows in present]

@@ -476,9 +476,9 @@ class KernelDescription:
             for choice, (place, default) in zip(self.choices, _correspondence(self, functional.kernel), strict=True)
         )
         served = all(value in places for value, places in zip(values, self.places, strict=True))
-        if not served or not self._available(functional.arch, values):  # type: ignore[arg-type]
+        if not served or not self._available(functional.arch, values):  # type: ignore[arg-type] # None is not served
             return None
-        return Functional(self, functional.arch, values)  # type: ignore[arg-type]
+        return Functional(self, functional.arch, values)  # type: ignore[arg-type] # see above
 
     @cached_property
     def cell_count(self) -> int:
