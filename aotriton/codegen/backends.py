@@ -22,7 +22,7 @@ def key_of(row: Winner) -> CellKey:
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
 class BackendCell:
-    """The index of the backend of one cell. ``medians_us``: the time of each backend, 0 if not comparable."""
+    """The index of one cell's backend. ``medians_us``: the time of each backend, 0 if it is not comparable."""
 
     bin: tuple[int, ...]
     backend: int
@@ -35,8 +35,9 @@ class BackendCell:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """The backends of an operator on one product: by the lead's godel number, the cells of those functionals where
-    another backend was compared with the first one.
+    """The backends of an operator on one product: the cells of each functional, by the lead's godel number.
+
+    Only functionals in which another backend was compared with the first one are listed.
     """
 
     operator: Operator
@@ -72,11 +73,11 @@ class OperatorPlan:
 def choose(
     operator: Operator, arch: str, product: str, functionals: Sequence[Functional], rows: Mapping[CellKey, Winner]
 ) -> OperatorPlan:
-    """Each cell of the lead's ``functionals`` gets the backend whose kernels' winners take the least time together.
+    """The fastest backend of each cell of the lead's ``functionals``, by the sum of its kernels' times.
 
-    A backend that does not serve a cell, or was not measured in it or in the cell that the first one's winners were
-    borrowed from, is not compared. Times are of one product: this one, or where nothing was compared on it, that which
-    lent the first backend's winners.
+    A backend is not compared if it does not serve the cell, or if it was measured neither there nor in the cell that
+    lent the first backend's winners. Times belong to one product: to ``product``, or, if nothing was compared on it, to
+    the product that lent the first backend's winners.
     """
     chosen = {}
     on = arch, product

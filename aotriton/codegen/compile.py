@@ -41,9 +41,9 @@ __all__ = [
 
 
 def serve() -> None:
-    """The main loop of a worker: answers requests from stdin on the original stdout, until stdin closes.
+    """Runs a worker: reads requests from stdin and answers them on the original stdout, until stdin closes.
 
-    Output of libraries goes to stderr, so that it cannot mix with the answers.
+    The output of libraries goes to stderr, so that it cannot mix with the answers.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)

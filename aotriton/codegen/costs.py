@@ -17,8 +17,9 @@ from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runtime evaluates: v2src/program/cost.h. ``source`` names whose model it is, where that is another
-    image's.
+    """The numbers of v2src/program/cost.h, from which the runtime computes an image's time.
+
+    ``source`` names the image to which the model belongs, if it is another one.
     """
 
     row_tile: int
@@ -38,8 +39,10 @@ class Cost:
 
 
 class Models:
-    """The models of a database. A functional has those of the one that is measured for it, a product its own or those
-    of the nearest one that has any.
+    """The models of a database.
+
+    A functional uses the models of the functional that is measured for it. A product uses its own models, or those of
+    the nearest product that has any.
     """
 
     def __init__(
@@ -64,9 +67,9 @@ class Models:
         self._nearest = cache(lambda arch, product: nearest_first(arch, product, known))
 
     def shipped(self, functional: Functional) -> list[ImageSpec]:
-        """The images of the functional that are worth shipping for any product, those first that save most.
+        """The images of the functional that are worth shipping for any product; those that save most come first.
 
-        None where nothing is known of it.
+        The list is empty if no model of the functional is known.
         """
         lender = functional.measured
         found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
@@ -78,7 +81,7 @@ class Models:
         return list(specs.values())
 
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
-        """None where no product has a model of the image."""
+        """The cost of the image on the product; None if no product has a model of the image."""
         functional, work = spec.functional, spec.functional.kernel.work
         having = self._having.get(f"{functional.arch} {functional.kernel.name}")
         if not having or work is None:

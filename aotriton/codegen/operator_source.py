@@ -12,7 +12,7 @@ from aotriton.rules.operators import Operator
 
 
 def values(operator: Operator, tables: Collection[str], backend_tables: Collection[str]) -> dict[str, Any]:
-    """``tables`` and ``backend_tables`` are the names of those that this build has."""
+    """The values of the two templates. ``tables`` and ``backend_tables`` are the names of this build's tables."""
     program = operator_program(operator)
     expressions: dict[tuple[Code, ...], str] = {}
     rows = []
@@ -25,7 +25,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
             rows.append((expressions[code], code, roots.get(code), compiled, _text(code, program, psels)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
-        """The table of each arch, None where there is none."""
+        """The name of each arch's table, ``<stem>_<arch>_<tail>``, or None if it is not ``among`` the names."""
         return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in ARCHS]
 
     guards = program.guards

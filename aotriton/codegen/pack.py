@@ -25,7 +25,7 @@ def write(
 ) -> None:
     """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` into ``out`` if their content changed.
 
-    ``certificates``, by image, are rows of numbers as the image list has them.
+    ``certificates`` has, for each image, rows of numbers in the form of the image list.
     """
     packed = bytearray()
     rows = []

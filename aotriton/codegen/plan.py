@@ -1,6 +1,6 @@
 """The plan of a build: from the winners and timings of the tuning database to the image of every cell and product.
 
-Images are shared by an arch; which of them serves a cell is each product's own.
+All products of an arch share its images; each product has its own choice of the image that serves a cell.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FunctionalPlan:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Those of all products."""
+        """The cells of all products."""
         return tuple(cell for cells in self.products for cell in cells)
 
 
@@ -104,7 +104,7 @@ class TablePlan:
 class Plan:
     """A build: one table for each kernel and arch, one choice of backends for each operator and product, by arch.
 
-    ``products``: those of each arch, in the order in which tables have them.
+    ``products`` has the products of each arch, in the order of the tables.
     """
 
     tables: tuple[TablePlan, ...]
@@ -113,7 +113,7 @@ class Plan:
 
 
 class PlanError(ValueError):
-    """The database does not fill the coverage; the message lists every gap and the commands that would fill it."""
+    """The database does not fill the coverage. The message lists every gap and the commands that would fill it."""
 
 
 def plan(
@@ -271,7 +271,7 @@ class _Specs:
         return self._by_parts[parts]
 
     def fitting(self, config: str) -> ImageSpec | None:
-        """The image with this config, where the kernel has it and it is not known to spill, nor unknown if it does."""
+        """The image with this config, or None if the kernel has no such config or the image may spill."""
         if config not in self._by_config:
             self._by_config[config] = self._parsed(config)
         return self._by_config[config]

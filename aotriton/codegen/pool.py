@@ -38,7 +38,7 @@ COMPILER_VARIABLES = re.compile(
 
 
 def cpu_count() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -117,7 +117,7 @@ def compile_images(
 
 
 class WarmCompiler:
-    """One worker for a caller with its own threads; each thread needs its own worker."""
+    """One worker process, for a caller with several threads; each thread needs its own worker."""
 
     def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="aotriton-compile-")

@@ -1,4 +1,4 @@
-"""GPU architectures: a record each, with all that compiler, tuner, generator and runtime ask of it."""
+"""GPU architectures: one record each, with all facts that compiler, tuner, generator and runtime need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDRESSING = ("general", "offset32", "descriptor")
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one multiprocessor, or compute unit, holds at once. Sizes in bytes, registers of 32 bits."""
+    """The capacity of one multiprocessor, or compute unit. Sizes are in bytes, registers have 32 bits."""
 
     registers: int
     register_granule: int  # registers of a thread are given out in multiples of it
@@ -35,7 +35,7 @@ class Multiprocessor:
 
 @dataclass(frozen=True)
 class ComputeUnit:
-    """Rates of a compute unit for guesses where no GPU is, for a cycle where nothing else is said."""
+    """Rates of a compute unit, per cycle unless stated otherwise, for estimates without a GPU."""
 
     cycles: int  # in a microsecond
     simds: int

@@ -1,4 +1,4 @@
-"""From a functional and a candidate to the exact request made of the compiler, and to the image's name."""
+"""Image specs: from a functional and a candidate to the exact request to the compiler, and to the image's name."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipp
 
 @cache
 def source_digest(package: str, module: str) -> str:
-    """SHA-256 of the code of a module (aotriton.tritonsrc.<family>.kernels.<kernel>) and of what it imports of its
-    package (aotriton.tritonsrc.<family>).
+    """The SHA-256 of the code of a module and of the modules that it imports from its package.
 
-    Comments, docstrings, layout and the package's own name do not count: they do not reach the image.
+    ``module`` is aotriton.tritonsrc.<family>.kernels.<kernel>, ``package`` aotriton.tritonsrc.<family>. Comments,
+    docstrings, layout and the package's own name do not count, because they do not reach the image.
     """
     digest = hashlib.sha256()
     for own in sorted(_closure(package, module.removeprefix(f"{package}."))):
@@ -142,43 +142,43 @@ class ImageSpec:
 
     @classmethod
     def of(cls, functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The spec with psels and copts in the order of the kernel description, those not given at their defaults.
+        """The spec with psels and copts in the order of the description; missing ones have their defaults.
 
-        ValueError where a name is off, or one without a default is missing.
+        ValueError if a name is unknown, or if one without a default is missing.
         """
         return cls(functional, *_whole(functional.kernel, functional.arch, (*psels.items(),), (*copts.items(),)))
 
     @classmethod
     def parse(cls, functional: Functional, config: str) -> ImageSpec:
-        """The spec whose ``config`` is this; ValueError where the rules do not know its psels and copts."""
+        """The spec with this ``config``; ValueError if the rules do not know its psels and copts."""
         psels, copts = _parsed(functional.kernel, config)
         return cls(functional, *_whole(functional.kernel, functional.arch, psels, copts))
 
     def canonical(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Psels and copts, those at their defaults left out."""
+        """The psels and the copts, without those at their defaults."""
         psels, copts = _canonical(self.functional.kernel, self.psels, self.copts)
         return dict(psels), dict(copts)
 
     @cached_property
     def config(self) -> str:
-        """The candidate as people and the database read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
+        """The candidate as text, for people and the database: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
 
-        What is at its default is left out.
+        Psels and copts at their defaults are left out.
         """
         return _config(self.functional.kernel, self.psels, self.copts)
 
     @cached_property
     def name(self) -> str:
-        """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
+        """The image's name: cache key, database key and C++ symbol. Equal names mean equal images."""
         return _name(self, _source_digest(self.functional.kernel), _compiler(self.functional.kernel))
 
     @property
     def suffix(self) -> str:
-        """Of the image's file."""
+        """The suffix of the image's file: "cubin" or "hsaco", or "py" for a Python function."""
         return "py" if self.functional.kernel.called else self.functional.arch_spec.image_suffix
 
     def compiler_request(self) -> dict[str, Any]:
-        """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
+        """The signature, constexprs, attributes and options for ``triton.compile``, as plain data.
 
         ``attrs`` maps an argument's name to a list of [attribute, value] pairs.
         """
