@@ -88,7 +88,7 @@ class Models:
             return None
         lender = functional.measured
         image = spec.name if lender == functional else _name(lender, spec.config)
-        # Behind those that the build has tables for, those that others measured.
+        # First the products for which the build has tables, then others that were measured.
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
                 environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
@@ -96,7 +96,7 @@ class Models:
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
-                # What has a source was fitted to that, not to timings: how far off it is from those nobody knows.
+                # A model with a source was fitted to that, not to timings, so its error against timings is not known.
                 error = 0.0 if model.source else model.error
                 fitted = model.occupancy, error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
@@ -105,7 +105,7 @@ class Models:
 
 @cache
 def _name(functional: Functional, config: str) -> str:
-    """Empty where the kernel's description has no such config any more."""
+    """The name; empty if the kernel's description no longer has such a config."""
     try:
         return ImageSpec.parse(functional, config).name
     except ValueError:

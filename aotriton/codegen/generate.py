@@ -181,7 +181,7 @@ def _packs(
     certificates: Mapping[str, Sequence[Certificate]],
     products: Mapping[str, Sequence[Product]],
 ) -> list[dict[str, object]]:
-    """What the compile step must make: for each kernel and arch the request of every image, and its facts."""
+    """The input of the compile step: for each kernel and arch the request of every image, and its facts."""
 
     def known(name: str, arch: str) -> dict[str, object]:
         facts: dict[str, object] = {"measured_sha256": checksums[name]} if name in checksums else {}
@@ -229,7 +229,7 @@ def _usual(row: ArchSpec) -> Product:
 
 
 def _word(product: Product) -> str:
-    """The product as ``--product`` takes it."""
+    """The product in the form that ``--product`` takes."""
     return f"{product.arch}/{product.name}/{product.multiprocessors}/{product.memory or 0}"
 
 
@@ -307,7 +307,7 @@ def _made(
     coverage: str,
     rebuilt: Collection[str],
 ) -> Part:
-    """What a build has of a family. Without a database nothing is looked up."""
+    """The part of a family in a build. Without a database nothing is looked up."""
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
     checksums: dict[str, str] = {}
@@ -327,7 +327,7 @@ def _made(
 
 
 def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
-    """The parts; PlanError with what all families miss, or what else one of them raised."""
+    """The parts; PlanError lists the gaps of all families, or an exception of one of them is raised."""
     errors = [one for one in outcomes if isinstance(one, Exception)]
     for error in errors:
         if not isinstance(error, PlanError):

@@ -151,7 +151,7 @@ def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
 
 @cache
 def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """For each row of an index, the text that its bins have in common: all keys but the last."""
+    """The text that the bins of each row of an index have in common: all keys except the last."""
     keys = kernel.tuning_keys[:-1]
     return {row: bin_text(keys, row) for row in product(*(key.representatives for key in keys))}
 

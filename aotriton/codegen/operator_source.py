@@ -20,7 +20,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     for code, psels in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
-            # What has a step is not evaluated by itself, and of one instruction the interpreter is as fast.
+            # An expression with a step is not evaluated by itself; a single instruction is as fast in the interpreter.
             compiled = code not in roots and len(code) > 1
             rows.append((expressions[code], code, roots.get(code), compiled, _text(code, program, psels)))
 
@@ -55,7 +55,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
 
 
 def _most(operator: Operator) -> dict[str, int]:
-    """The greatest value of each size that the lead's kernels round up to what there are images for."""
+    """The largest value of each size that the lead's kernels round up to a size with images."""
     return {
         choice.source.name: max(map(int, choice.values))
         for choice in operator.lead.choices
@@ -64,7 +64,7 @@ def _most(operator: Operator) -> dict[str, int]:
 
 
 def _multiples(operator: Operator) -> dict[str, int]:
-    """What each size is a multiple of that all kernels of the lead's backend count on."""
+    """The divisor of each size that all kernels of the lead's backend assume."""
     return {
         argument.value.name: argument.multiple_of
         for argument in operator.lead.arguments
@@ -93,7 +93,7 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
 
 
 def _text(code: tuple[Code, ...], program: OperatorProgram, psels: tuple[str, ...]) -> str:
-    """The expression as a reader of the generated file wants it."""
+    """The text of the expression for readers of the generated file."""
     slots = tuple(one.name for one in (*program.operands, *program.workspace))
     names = {
         "size": program.sizes,

@@ -26,7 +26,7 @@ COVERAGES = ("none", "small", "default", "full")
 
 TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a functional needs fewer images
 
-# The same where predicted times choose for all but the very problems that were measured: an image more serves few.
+# The same if predicted times choose for all but the measured problems: another image serves few calls.
 EXACT_TOLERANCE = 0.04
 
 RUNNERS_UP = 3
@@ -72,7 +72,7 @@ class FunctionalPlan:
 
     functional: Functional
     products: tuple[tuple[Cell, ...], ...]
-    shipped: tuple[ImageSpec, ...] = ()  # the images among which predicted times decide; none where there are no models
+    shipped: tuple[ImageSpec, ...] = ()  # the images among which predicted times decide; none without models
 
     @property
     def images(self) -> dict[str, ImageSpec]:
@@ -294,9 +294,9 @@ def _cells(
     worth: Sequence[ImageSpec],
     exact: bool,
 ) -> list[list[Cell]]:
-    """The cells of a functional by product, each with its winner or with an image that is as good and serves other
-    cells too, of whichever product; where images are ``worth`` shipping, with the fastest of those,
-    and of few others where cells are ``exact``.
+    """The cells of a functional by product, each with its winner or with an equally good image that serves other cells.
+
+    If images are ``worth`` shipping, a cell gets the fastest of these; if cells are ``exact``, a few others, too.
     """
     one_near = _near_exact if exact and worth else _near
     known: dict[Hashable, dict[str, tuple[float, Timing]]] = {}  # many cells borrow from few
@@ -355,9 +355,10 @@ def _near(
 ) -> dict[str, tuple[float, Timing]]:
     """Configs that may serve the cell, the winner's first, with their time over the best one's, and their timing.
 
-    ``times`` may stand beside the winner's: they are of this cell, or of the cell that it was borrowed from. Those of a
-    measured cell must be as up to date with the kernel's source as its winner is. Of images that are ``worth`` shipping
-    all that were timed may serve, whatever they took; if none was, the winner if it is among them, else the first.
+    ``times`` are comparable with the winner's time: they belong to this cell, or to the cell that lent the winner. The
+    times of a measured cell must be of the same state of the kernel's source as its winner. All timed images that are
+    ``worth`` shipping may serve, regardless of their time. If none was timed, the winner serves if it is worth
+    shipping, else the first of them.
     """
     borrowed = row.provenance == "borrowed"
     current = own.name == row.image if times else True

@@ -352,7 +352,7 @@ class _Numbering:
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
-        """The expression's postfix program, with numbers for names; it may name these ``sizes``."""
+        """The expression's postfix program, with numbers instead of names; it may name these ``sizes``."""
         names = {
             "size": self.sizes,
             "scalar": self.scalars,

@@ -20,7 +20,7 @@ from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
-_Image = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
+_Image = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts except those at their defaults
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
@@ -118,7 +118,7 @@ class _Borrower:
         self.kind = _kind(functional)
         self._functional, self._product, self._unfit = functional, product, unfit
         self._differing: dict[int, tuple[int, str]] = {}
-        self._images: dict[str, _Image | None] = {}  # by config; None where the kernel has it no more
+        self._images: dict[str, _Image | None] = {}  # by config; None if the kernel no longer has it
 
     def strangeness(self, lender: _Lender) -> tuple[object, ...]:
         """The sort key of lenders whose cells have the same distance."""
@@ -145,7 +145,7 @@ class _Borrower:
         )
 
     def _differences(self, lender: Functional) -> tuple[int, str]:
-        """How many choices differ, and the lender's values of them."""
+        """The number of choices that differ, and the lender's values of them."""
         number = lender.godel_number
         if number not in self._differing:
             found = differences(lender, self._functional)
@@ -174,13 +174,13 @@ class _Borrower:
 
 
 def _pinned(functional: Functional) -> _Kind:
-    """The values of those choices across which nothing is borrowed."""
+    """The values of the choices that must be equal to borrow."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
 
 
 def _kind(functional: Functional) -> _Kind:
-    """The values of the choices that lend only where there is nothing nearer."""
+    """The values of the choices that lend only if there is nothing nearer."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if choice.lends)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-# What each code does to the numbers before it, as a postfix program has them; v2src/call/evaluate.cc does the same.
+# The operation of each code on the numbers before it in a postfix program; v2src/call/evaluate.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -21,7 +21,7 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "choose": lambda condition, a, b: a if condition else b,
 }
 ARITY = {"negate": 1, "lowest_bit": 1, "choose": 3}  # operands of an operation, where they are not two
-# What a call, a candidate and a GPU give. The first five name what they take.
+# Values of a call, a candidate and a GPU. The first five have a name.
 LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
 
 

@@ -142,7 +142,7 @@ def _load(name: str) -> Family:
         found = [str(place) for place in getattr(package, "__path__", [])]
         if folder.resolve() not in [Path(place).resolve() for place in found]:
             raise ValueError(f"{folder}: another package is called {folder.name}, {' '.join(found)}")
-        # Without __init__.py it is made of all folders of its name, wherever Python looks: a build's, for one.
+        # Without __init__.py the package has all folders of its name on Python's path, for example one of a build.
         package.__path__ = [str(folder)]
         module = importlib.import_module(f"{folder.name}.rules")
     operators: tuple[Operator, ...] | None = getattr(module, "OPERATORS", None)

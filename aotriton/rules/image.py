@@ -50,8 +50,9 @@ def source_digest(package: str, module: str) -> str:
 
 
 def _plain(node: object) -> object:
-    """A syntax tree as json has it, the same in every version of Python: without fields that are absent or empty, and
-    text of f-strings that is, which some versions have and others have not.
+    """A syntax tree as JSON, the same in every version of Python.
+
+    Absent and empty fields are left out, and so is empty text of f-strings, which only some versions have.
     """
     if isinstance(node, ast.JoinedStr):
         return ["JoinedStr", [_plain(one) for one in node.values if getattr(one, "value", None) != ""]]
@@ -95,7 +96,7 @@ def _syntax(package: str, name: str) -> ast.Module:
 
 @cache
 def _folder(package: str) -> Path:
-    """Where the package's files are; importing it runs no more than its ``__init__``."""
+    """The folder with the package's files; importing it runs no more than its ``__init__``."""
     return Path(str(importlib.import_module(package).__file__)).parent
 
 
@@ -117,14 +118,14 @@ def _file_digest(path: Path) -> str:
 
 
 def _source_digest(kernel: KernelDescription) -> str:
-    """Of Python the code counts, of any other language each character."""
+    """The SHA-256 of a source: of the code in Python, of all characters in any other language."""
     if kernel.provider is None or kernel.provider.suffix == "py":
         return source_digest(source_package(kernel.family), source_module(kernel))
     return _file_digest(source_file(kernel))
 
 
 def _compiler(kernel: KernelDescription) -> str:
-    """What compiles the kernel, and its version."""
+    """The compiler of the kernel, and its version."""
     return f"{kernel.provider.module} {kernel.provider.version}" if kernel.provider else TRITON_VERSION
 
 
@@ -202,8 +203,9 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a compiler request says of the arguments whatever the psels are. ``signature`` has the element type where a
-    descriptor belongs, ``strides`` those that a descriptor has in it.
+    """The part of a compiler request about arguments that does not depend on psels.
+
+    ``signature`` has the element type in place of a descriptor, ``strides`` has the strides inside of descriptors.
     """
 
     signature: Mapping[str, str]
@@ -268,7 +270,7 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
 _Pairs = tuple[tuple[str, int], ...]
 
 
-# What follows from psels and copts alone is the same in all functionals of a kernel, and there are many of them.
+# Values that follow from psels and copts alone are the same in all functionals of a kernel, which are many.
 @cache
 def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
     """Psels and copts in the order of the description, as ``ImageSpec.of``."""
@@ -315,7 +317,7 @@ def _without_defaults(pairs: _Pairs, parameters: Sequence[Parameter]) -> _Pairs:
 
 
 def _shared_layout(tile: Sequence[int], dtype: str, swizzled: bool) -> str:
-    """How Gluon spells the layout of a tile in shared memory, if swizzled, as widely as its rows allow."""
+    """Gluon's text of the layout of a tile in shared memory; if swizzled, as widely as its rows allow."""
     width = DTYPE_BYTES[dtype]
     swizzle = min(128, width * tile[-1]) if swizzled else 0
     return (

@@ -39,7 +39,7 @@ class Operand:
     contiguous: bool = False
     strided: bool = False
     alignment: int = 0
-    if_empty: float = 0.0  # what a result holds whose call has a size of 0
+    if_empty: float = 0.0  # the value of a result whose call has a size of 0
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.dims):
@@ -282,7 +282,7 @@ class Guard:
 # Kernels count in 32 bits, up to the end of the last tile, and no tile has a side of more than 1024.
 MOST_COUNTED = 2**31 - 1 - 1023
 
-# In which order a kernel goes through independent slices, as in c.h: many side by side, or one after the other.
+# The order in which a kernel processes independent slices, as in c.h: many side by side, or one after the other.
 BFS, DFS = constant(1), constant(2)
 
 
@@ -324,8 +324,8 @@ class KernelDescription:
     needs: tuple[str, ...] = ()  # among CAPABILITIES of rules/arch.py
     archs: tuple[str, ...] = ()  # empty: all
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
-    work: Work | None = None  # what its time is predicted from; without it, cells alone decide
-    provider: Provider | None = None  # who compiles it, where Triton does not
+    work: Work | None = None  # predicts its time; without it, only cells decide
+    provider: Provider | None = None  # the compiler, if it is not Triton
     schedule: Expression | None = None
     source: str = ""
 
@@ -421,14 +421,14 @@ class KernelDescription:
 
     @cached_property
     def _impossible(self) -> tuple[tuple[tuple[int, Value], ...], ...]:
-        """``impossible``, with the places of the choices for their names."""
+        """The combinations of ``impossible``, with indices instead of the names of choices."""
         return tuple(
             tuple((self._choice_names.index(name), value) for name, value in row.items()) for row in self.impossible
         )
 
     @cached_property
     def _addressed(self) -> tuple[int, ...]:
-        """The places of the choices that are the addressing."""
+        """The indices of the choices that are the addressing."""
         return tuple(place for place, choice in enumerate(self.choices) if choice.source.code == "addressing")
 
     @cached_property
@@ -566,12 +566,12 @@ class Functional:
 
 @cache
 def _correspondence(own: KernelDescription, other: KernelDescription) -> tuple[tuple[int | None, Value | None], ...]:
-    """Of each choice of ``own``, its place among those of ``other``, if it is there, and its default."""
+    """The index of each choice of ``own`` among those of ``other``, or None, and the choice's default."""
     there = {choice.name: place for place, choice in enumerate(other.choices)}
     return tuple((there.get(choice.name), choice.default) for choice in own.choices)
 
 
-@cache  # of a functional's name there are as many rows as it has cells
+@cache  # a functional's name has one row for each of its cells
 def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functional:
     """The functional that ``str(functional)`` spelled as ``text``."""
     choices = {choice.name: choice for choice in kernel.choices}
@@ -598,5 +598,5 @@ def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[i
 
 
 def _expression(side: Side) -> Expression:
-    """The side of a block; constexprs, which may be choices, are psels in it."""
+    """The expression of a block's side, in which constexprs, including choices, are psels."""
     return psel(side) if isinstance(side, str) else constant(side) if isinstance(side, int) else side

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
 from aotriton.rules.formula import Real, choose, down, less, maximum, minimum, up
 
-# How many steps the loop of a program has that computes the i-th tile of rows, in the order of the C++ enumeration.
-#   whole      as many as cover the depth
-#   growing    as many as cover rows up to its own last: scores below the diagonal
-#   shrinking  as many as cover the depth from its own first row on: the same, seen from the keys
-#   split      as whole, but the tiles of a last round that would not fill the GPU are split along the depth
+# The number of steps in the loop of the program of the i-th tile of rows, in the order of the C++ enumeration.
+#   whole      steps that cover the depth
+#   growing    steps that cover the rows up to its own last one: scores below the diagonal
+#   shrinking  steps that cover the depth from its own first row on: the same, seen from the keys
+#   split      as for whole, but the tiles of a last round that would not fill the GPU are split along the depth
 FORMS = ("whole", "growing", "shrinking", "split")
 WHOLE, GROWING, SHRINKING, SPLIT = range(len(FORMS))
 
 MOST_SPLITS, FEWEST_STEPS = 16, 4  # of a split tile: its parts, and a part's steps
 
-FORM = "tiles"  # what a model of these terms is called
-# What a coefficient is multiplied by, in the order of the C++ code. A "round" fills the GPU once, with as many programs
-# on a multiprocessor as the grid counts on; a "packed" one with as many as fit.
+FORM = "tiles"  # the name of a model of these terms
+# The factors of the coefficients, in the order of the C++ code. A "round" fills the GPU once, with as many programs on
+# a multiprocessor as the grid expects; a "packed" one with as many as fit.
 TERMS = (
     "one",
     "rounds",
@@ -46,7 +46,7 @@ TERMS = (
 )
 TRAFFIC_UNIT = 1e-7  # so that a coefficient of 1 is 10 TB/s in µs: coefficients are of one order of magnitude
 
-# How much longer calls take in the mean without an image, relatively, for it to be in a build.
+# An image is in a build if calls take longer without it, in the mean, by at least this relative amount.
 WORTH_SHIPPING = 1e-3
 
 ONE, NONE = constant(1), constant(0)
