@@ -167,7 +167,7 @@ class SimulatedGpuStation(GpuStation):
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         super().__init__("0")
-        self._worker = self._simulated = gpu  # type: ignore[assignment]
+        self._worker = self._simulated = gpu  # type: ignore[assignment] # it stands in for a process
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, code_digest(), "of its own", self._simulated.device(), "0")

@@ -63,7 +63,8 @@ def test_what_may_be_wanted_takes_half_of_the_compilers(tmp_path: Path) -> None:
     waits for compilers that have nothing else to do is.
     """
     cluster: Any = Silent()
-    images = Images(cluster, ImageStore(tmp_path), {}, SimpleNamespace())  # type: ignore[arg-type]
+    writer: Any = SimpleNamespace()
+    images = Images(cluster, ImageStore(tmp_path), {}, writer)
     images.compilers["a"] = 6
     specs = space(small()[0]).candidates
     for spec in specs[:5]:
@@ -88,7 +89,7 @@ def test_a_gpu_goes_on_where_its_tensors_are() -> None:
     engine._open = {}
     engine._tensors = {1: {"b"}, 3: {"a", "b"}}
     gpu: Any = SimpleNamespace(address="a", search=None, flying={})
-    order = []
+    order: list[Any] = []
     while searches:
         order.append(engine._next(gpu, searches))
         searches.remove(order[-1])

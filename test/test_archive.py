@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,13 +140,13 @@ def test_renamed_images_are_renamed_everywhere(path: Path) -> None:
     shutil.copy(come, archive.folder_of(path))
     for _ in range(2):
         found = rows(path)
-        assert sorted(row[5] for row in found["measurement"] if row[6] == "BLOCK_M=0") == ["image_new"] * 2
+        assert sorted(str(row[5]) for row in found["measurement"] if row[6] == "BLOCK_M=0") == ["image_new"] * 2
         assert "image_0_0" not in {row[0] for row in found["image"]}
         assert [json.loads(str(row[2])) for row in found["sequence"]] == [["image_new", "image_0_1"]]
         (archive.folder_of(path) / local.NAME).unlink()
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
     "no xz": (lambda text: b"text", "line 1: "),
     "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),
     "another format": (

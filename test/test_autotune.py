@@ -5,6 +5,7 @@ nvcc is a stand-in, too, but for one test, which wants the real one. What is ref
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Number
 from aotriton.rules.provider import Provider
 from aotriton.tune.autotune import device
 from aotriton.tune.autotune import tuned as program
@@ -139,7 +141,7 @@ def test_the_driver_is_asked_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
                 raise OSError(name)
             return found[name]
 
-        monkeypatch.setattr(device.ctypes, "CDLL", open_)
+        monkeypatch.setattr(ctypes, "CDLL", open_)
 
     opened({"libamdhip64.so": Driver("hip", 0)})
     assert device.product_here() == "A GPU"
@@ -156,7 +158,7 @@ def no_tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forbid(*command: object, **more: object) -> None:
         raise AssertionError("the tuner was run")
 
-    return lambda: monkeypatch.setattr(program.subprocess, "run", forbid)
+    return lambda: monkeypatch.setattr(subprocess, "run", forbid)
 
 
 def test_the_package_is_imported_without_what_tuning_needs() -> None:
@@ -276,7 +278,7 @@ def test_the_description_says_what_the_kernel_takes() -> None:
     one = scaled(**tensors, results={"out": "fp32[m, n]"}, sizes={"m": (8, 2**16), "n": 2**15})
     kernel = one._description
     assert [argument.name for argument in kernel.arguments] == ["x", "out", "count", "shift", "steps", "BLOCK"]
-    numbers = {argument.name: argument for argument in kernel.arguments if hasattr(argument, "multiple_of")}
+    numbers = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Number)}
     assert {name: number.dtype for name, number in numbers.items()} == {"count": "i64", "shift": "fp32", "steps": "i32"}
     assert not kernel.guards
     (guard,) = scaled(sizes={"n": (1024, 4096)})._description.guards
@@ -328,7 +330,7 @@ def test_a_decorated_kernel_is_launched_with_its_best_config() -> None:
     one(x, out, steps=2)
     best = one.best(n=1500).config
     given = {"x": x, "out": out, "count": 1500, "shift": 0.5, "steps": 2}
-    assert one.kernel.launched == ((-(-1500 // best["BLOCK"]), 1, 1), given | best)
+    assert one.kernel.launched == ((-(-1500 // best["BLOCK"]), 1, 1), {**given, **best})
     for arguments, error, message in (
         ((x, tensor(7)), ValueError, "out has n 7, others have 1500"),
         ((tensor(1500, contiguous=False), out), ValueError, r"x must be contiguous, \[n\]"),
@@ -488,8 +490,8 @@ def test_the_launcher_calls_a_python_function(tmp_path: Path) -> None:
     """With the inputs, its results, the numbers and the config; there is nothing to load and nothing to release."""
     one = doubled(folder=tmp_path / "called")
     spec = spec_of(one)
-    launcher = GpuLauncher.__new__(GpuLauncher)  # without a GPU
-    launcher.torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)))  # type: ignore[assignment]
+    launcher: Any = GpuLauncher.__new__(GpuLauncher)  # without a GPU
+    launcher.torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)))
     launcher._data = SimpleNamespace(
         tensors={"x": "the input"}, scalars={"bias": 0.25}, result=lambda kernel, argument, psels: ("the result", 0.0)
     )

@@ -31,7 +31,7 @@ GIVEN: dict[str, Any] = {
 
 
 def inputs(**changes: object) -> dict[str, object]:
-    return GIVEN["inputs"] | changes
+    return {**GIVEN["inputs"], **changes}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"prepare": autotuned.of_gate}, "prepare: it takes gate, and is given inputs by name: x, shift, steps"),
         ({"prepare": print}, "prepare: (it takes args, and is given inputs by name|no signature found)"),
         ({"reference": autotuned.lambda_}, "<lambda>: autotune takes functions that are defined by `def` at the top"),
-        ({"kernel": autotuned.nested()}, "nested.<locals>.inner: autotune takes functions that are defined by `def`"),
+        ({"kernel": autotuned.INNER}, "nested.<locals>.inner: autotune takes functions that are defined by `def`"),
         ({"kernel": autotuned.wrapped}, "kernel: .* one within triton.autotune or triton.heuristics is to be given wi"),
         ({"kernel": 7}, "kernel: 7 is neither a triton.jit function, nor a file, nor a Python function"),
         ({"kernel": autotuned.needy}, "needy: `from standin_launcher import time_of`: a change there would not rename"),
@@ -206,7 +206,8 @@ def test_a_slice_has_what_a_function_needs() -> None:
         "@triton.jit",
     ]
     assert [node.name for node in found.body if isinstance(node, ast.FunctionDef)] == ["helper", "decorated"]
-    called = slice_of(autotuned.doubled)
+    doubled: Any = autotuned.doubled
+    called = slice_of(doubled)
     assert "from functools import cache" in called
     assert "@cache\ndef twice()" in called
     assert "TOLD: list[object] = []" in called

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from toy.rules import APPLY, FAST, KERNEL, OPERATOR, WEIGH
 from toy_database import cells, database, lent, spec, usual, with_fast, with_split
@@ -23,7 +24,7 @@ ATTN_FWD = replace(forward.OPERATOR, backends=forward.OPERATOR.backends[:2])  # 
 
 
 def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addressing: str = "descriptor") -> Functional:
-    values = {"T": T, "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": addressing}
+    values: dict[str, Any] = {"T": T, "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": addressing}
     return kernel.functional("sm_90", **{choice.name: values[choice.name] for choice in kernel.choices})
 
 

@@ -17,6 +17,7 @@ from ctest_environment import from_ctest
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
+import contenders  # noqa: E402 - it is no package
 import latency  # noqa: E402 - it is no package
 
 IN_CPP = """
@@ -97,8 +98,11 @@ def test_turns_rotate_and_keep_every_round() -> None:
     turns: list[str] = []
 
     def made_up(name: str, us: int) -> Any:
-        return SimpleNamespace(host=lambda stream: (turns.append(name), (1000 * us, 2000 * us))[1],
-                               events=lambda *arguments: None)  # fmt: skip
+        def host(stream: object) -> tuple[int, int]:
+            turns.append(name)
+            return 1000 * us, 2000 * us
+
+        return SimpleNamespace(host=host, events=lambda *arguments: None)
 
     calls = {"a": made_up("a", 1), "b": made_up("b", 2), "c": made_up("c", 3)}
     start = SimpleNamespace(elapsed_time=lambda end: 0.007)
@@ -115,13 +119,13 @@ def record() -> dict[str, Any]:
     us = dict(zip(latency.ROWS, (5.0, 20.0, 30.0, 25.0, 35.0, 8.0, 0.1), strict=True))
     cell: dict[str, Any] = {"batch": 1, "heads": 16, "seqlen": 512, "head_dim": 128, "causal": True}
     cell["us"] = {clock: dict(us) for clock in latency.CLOCKS}
-    cell["us"]["events"][latency.CUDNN] = 5.4
-    cell["us"]["gpu"] |= {latency.FA2: 5.5, latency.FA2_SDPA: 4.0, latency.CUDNN: 5.2}
+    cell["us"]["events"][contenders.CUDNN] = 5.4
+    cell["us"]["gpu"] |= {contenders.FA2: 5.5, latency.FA2_SDPA: 4.0, contenders.CUDNN: 5.2}
     cell["quartiles_us"] = {
         clock: {who: [time - 0.25, time + 0.25] for who, time in rows.items()} for clock, rows in cell["us"].items()
     }
     cell["ratio"] = {
-        clock: {peer: rows[peer] / rows[latency.LIBRARY] for peer in latency.THROUGH_TORCH}
+        clock: {peer: rows[peer] / rows[contenders.LIBRARY] for peer in latency.THROUGH_TORCH}
         for clock, rows in cell["us"].items()
     }
     names = ("gpu", "cpu", "driver", "torch", "cudnn", "date")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,12 +83,13 @@ def test_arguments_are_the_operators() -> None:
     """One that is missing, unknown, there twice or of a wrong type is a TypeError with its name."""
     refused(TypeError, "attn_fwd has no argument heads", heads=4)
     tensors = list(forward().values())
-    for call, message in (
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: aotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
         (lambda: aotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
         (lambda: aotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors, got 6"),
         (lambda: aotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
-    ):
+    ]
+    for call, message in calls:
         with pytest.raises(TypeError, match=message):
             call()
 
@@ -163,7 +165,12 @@ def arguments_of(functional: Functional, of: Operator) -> dict[str, Any]:
     psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
     copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
     spec = ImageSpec.of(functional, psels, copts)
-    metadata = {"name": "an image", "entry": kernel.name, "arch": functional.arch, "functional": str(functional)}
+    metadata: dict[str, Any] = {
+        "name": "an image",
+        "entry": kernel.name,
+        "arch": functional.arch,
+        "functional": str(functional),
+    }
     metadata |= {"shared": 1024, "global_scratch": 0, "threads": 128, "descriptors": []}
     program = launch_program(kernel, of)
     return {"program": program, "binary": b"binary", "metadata": metadata, "psels": dict(spec.psels)}
@@ -433,8 +440,8 @@ def test_explanations_are_those_of_the_program(name: str, arch: str, product: st
         told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         for choice, other in zip(choices, told, strict=True):
             assert list(choice) == list(other), "the same facts, in the same order"
-            times = ("median_us", "low_us", "high_us", "total_us", "bin_median_us")
-            times += ("predicted_us", "predicted_total_us", "predicted_error")
+            measured = ("median_us", "low_us", "high_us", "total_us", "bin_median_us")
+            times = (*measured, "predicted_us", "predicted_total_us", "predicted_error")
             timed = (*times, "runners_up", "backends", "certificate")
             assert [choice[field] for field in choice if field not in timed] == [
                 other[field] for field in other if field not in timed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import pytest
 from toy.rules import KERNEL as TOY
@@ -55,8 +57,8 @@ def row(
     return Winner("sm_90", product, KERNEL.name, *place, own.name, own.config, "measured", "", 10.0, others)
 
 
-def fill(*rows: Winner, **given: object) -> dict[tuple[str, str], Winner]:
-    found = filled(KERNEL, "sm_90", HOME.name, rows, PRODUCTS, **given)  # type: ignore[arg-type]
+def fill(*rows: Winner, **given: Any) -> dict[tuple[str, str], Winner]:
+    found = filled(KERNEL, "sm_90", HOME.name, rows, PRODUCTS, **given)
     made = {(one.functional, one.bin): one for one in found}
     assert len(made) == len(found)
     return made
@@ -192,9 +194,9 @@ def calls(run: Callable[[], object], of: str | None = None) -> int:
     """How many calls of Python functions there are, or of those of this name."""
     count = 0
 
-    def seen(frame: object, event: str, _argument: object) -> None:
+    def seen(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal count
-        count += event == "call" and of in (None, frame.f_code.co_name)  # type: ignore[attr-defined]
+        count += event == "call" and of in (None, frame.f_code.co_name)
 
     sys.setprofile(seen)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,14 @@ def sha256(text: str) -> str:
 def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Three images of an older source: one won its cell, one was timed on a random shape, one only took part."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
-        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": "d",
+            "driver": "1",
+            "triton": "0",
+            "torch": "0",
+            "arch": "sm_90",
+            "options": "",
+        }
         session = opened.evidence.begin_session(multiprocessors=132, **conditions)
         cell = bin_text(KERNEL.tuning_keys, (512, 512, 8))
         problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), cell, {"batch": 1})

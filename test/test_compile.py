@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +251,12 @@ def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -
     }.items():
         copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
         for head_dim, rows in tiles:
-            given = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": causal, "ADDRESSING": "descriptor"}
+            given: dict[str, Any] = {
+                "T": "bf16",
+                "BLOCK_DMODEL": head_dim,
+                "CAUSAL": causal,
+                "ADDRESSING": "descriptor",
+            }
             specs.append(ImageSpec.of(kernel.functional("sm_90", **given), {kernel.psel_names[0]: rows}, copts))
     for one, image in compile_images(specs, ImageStore(tmp_path), 2):
         assert isinstance(image, CompiledImage), image
@@ -275,7 +281,7 @@ def test_store_refuses_damage(tmp_path: Path) -> None:
 
     assert put().metadata["kernel"] == "k"
     assert store.get("image") == put()
-    damage = [
+    damage: list[Callable[[], object]] = [
         lambda: (tmp_path / "image.cubin").write_bytes(b"binary" * 99 + b"binarx"),
         lambda: (tmp_path / "image.cubin").write_bytes(b"binary"),
         lambda: (tmp_path / "image.cubin").unlink(),
@@ -511,7 +517,12 @@ def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch:
     assert wanted.binary == usual.binary
     begun: list[str] = []
     begin = pool._Worker.begin
-    monkeypatch.setattr(pool._Worker, "begin", lambda self, *request: (begun.append(request[0]), begin(self, *request)))
+
+    def noted(self: Any, *request: Any) -> None:
+        begun.append(request[0])
+        begin(self, *request)
+
+    monkeypatch.setattr(pool._Worker, "begin", noted)
     ((_, other),) = compile_images([one], ImageStore(tmp_path), 1, checksums={one.name: "another"})
     assert isinstance(other, CompiledImage)
     assert begun == [one.name] * 3

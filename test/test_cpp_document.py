@@ -26,7 +26,8 @@ def built(folder: Path, more: str = "") -> Path:
     source.write_text(program)
     prefix = Path(from_ctest("AOTRITON_INSTALL"))
     (file,) = prefix.rglob("pkgconfig/aotriton_v2.pc")
-    command = [os.environ.get("CXX", "c++"), *WARNINGS, source, *pkg_config_flags(file), "-o", folder / "layer"]
+    made = str(folder / "layer")
+    command = [os.environ.get("CXX", "c++"), *WARNINGS, str(source), *pkg_config_flags(file), "-o", made]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "layer"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,12 +45,12 @@ Tables = dict[str, list[tuple[object, ...]]]
 def full(tmp_path: Path) -> Path:
     """A database with something in every table, NULL wherever it may stand, and rows that nothing refers to."""
     path = tmp_path / "full.sqlite3"
-    common = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132}
+    common: dict[str, Any] = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132}
     with TuningDatabase(path) as database:
-        bare = database.evidence.begin_session(device="One", options="", **common)  # type: ignore[arg-type]
+        bare = database.evidence.begin_session(device="One", options="", **common)
         known = database.evidence.begin_session(
             device="Two", options='a "b", c\nd', uuid="GPU-1", memory=2**37, power_limit=700, strategy="random", seed=7,
-            **common,  # type: ignore[arg-type]
+            **common,
         )  # fmt: skip
         problem = database.evidence.problem_id(*PLACE, {"rows": 64})
         database.evidence.problem_id(*PLACE, {"rows": 65})
@@ -63,12 +64,12 @@ def full(tmp_path: Path) -> Path:
             Measurement(problem, broken, known, "sweep", "compile_failed", detail="line 1\nline 2, käse"),
         )
         database.evidence.end_search(problem, known, 3)
-        arch, *place = PLACE
+        arch, kernel, functional, bin = PLACE
         database.put_winners(
             [
-                Winner(arch, "Two", *place, "good", "ROWS=1", "measured", "", 10.1,
-                       (("ROWS=2", 11.0),), 10.0, 10.2, '{"rows": 64}', "2026-01-02"),
-                Winner(arch, "Three", *place, "good", "ROWS=1", "imported", "a list"),
+                Winner(arch, "Two", kernel, functional, bin, "good", "ROWS=1", "measured", "",
+                       10.1, (("ROWS=2", 11.0),), 10.0, 10.2, '{"rows": 64}', "2026-01-02"),
+                Winner(arch, "Three", kernel, functional, bin, "good", "ROWS=1", "imported", "a list"),
             ]
         )  # fmt: skip
         timings = [
@@ -128,8 +129,8 @@ def test_a_database_that_has_some_of_it_takes_the_rest(full: Path, tmp_path: Pat
     some.write_text("".join(lines.splitlines(keepends=True)[:2]))
     assert taken(some, other) == 1
     with TuningDatabase(other) as database:
-        arch, *place = PLACE
-        own = Winner(arch, "Two", *place, "mine", "", "measured", "", 1.0)
+        arch, kernel, functional, bin = PLACE
+        own = Winner(arch, "Two", kernel, functional, bin, "mine", "", "measured", "", 1.0)
         database.put_winners([own])
     assert taken(folder, other) == 3 + 2
     with TuningDatabase(other, readonly=True) as database:
@@ -323,7 +324,7 @@ def test_a_row_that_says_two_things_is_not_written(full: Path, tmp_path: Path) -
 def test_models_come_along_where_there_are_none(full: Path, tmp_path: Path) -> None:
     """All of an operator's on a product, or none of them: models of two fits do not mix."""
     one, two = ("scale_rows", "T=bf16", "good"), ("scale_rows", "T=bf16", "borrowed")
-    more = ("whole", 2, (0.5, 0.0), 0.01, 150, 0.5)
+    more: Any = ("whole", 2, (0.5, 0.0), 0.01, 150, 0.5)
     for path, images in ((full, [one, two]), (tmp_path / "other.sqlite3", [one])):
         with TuningDatabase(path) as database:
             models = [Model("sm_90", "Two", "scale", *image, *more) for image in images]

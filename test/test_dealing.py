@@ -47,7 +47,7 @@ def _taken(
     space["KEYS"] = backward_scheduler.KEYS.value
     for name in ("heads_of_group", "work_index", "work_at"):
         space[name] = FunctionType(getattr(backward_scheduler, name).fn.__code__, space, name)
-    found = []
+    found: list[Any] = []
     ticket, key, head = space["work_at"](0, heads_k, keys, batch, together, causal)
     while key >= 0:
         assert ticket & 1 == len(found) & 1  # the phase of what happens once a tile

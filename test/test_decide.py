@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -59,8 +60,8 @@ class Log:
         (median,) = [float(o.median_us or 0) for o in self.outcomes if o.id == id]
         return [median + self._spread[id] * place / 4 for place in range(-7, 8)]
 
-    def decide(self, *functionals: Functional, **given: object) -> list[Winner]:
-        return decide(functionals or [functional()], self.outcomes, self.samples_of, **given)  # type: ignore[arg-type]
+    def decide(self, *functionals: Functional, **given: Any) -> list[Winner]:
+        return decide(functionals or [functional()], self.outcomes, self.samples_of, **given)
 
 
 def test_a_config_is_read_back() -> None:

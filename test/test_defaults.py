@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.rules import HAS_BIAS, KERNEL, PORTABLE
@@ -104,7 +105,14 @@ def test_a_copt_of_another_vendor_is_none(toy: KernelDescription) -> None:
 def measured(path: Path) -> None:
     """A database of the old kernel on sm_90: three images in every bin of every functional, and its winners."""
     with TuningDatabase(path) as database:
-        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": "d",
+            "driver": "1",
+            "triton": "0",
+            "torch": "0",
+            "arch": "sm_90",
+            "options": "",
+        }
         session = database.evidence.begin_session(multiprocessors=132, **conditions)
         for functional in OLD.functionals("sm_90"):
             for place, cell in enumerate(cells(functional)):

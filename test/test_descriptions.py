@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from toy.rules import ACCESS, APPLY, FAST, KERNEL, OPERATOR, PARTIAL, PORTABLE, ROWS, WAVES, WEIGH, WIDTH, X
@@ -28,12 +29,12 @@ from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 Wrong = tuple[Callable[[], object], str]
 
 
-def kernel(**changes: object) -> Callable[[], object]:
-    return lambda: replace(KERNEL, **changes)  # type: ignore[arg-type]
+def kernel(**changes: Any) -> Callable[[], object]:
+    return lambda: replace(KERNEL, **changes)
 
 
-def operator(**changes: object) -> Callable[[], object]:
-    return lambda: replace(OPERATOR, **changes)  # type: ignore[arg-type]
+def operator(**changes: Any) -> Callable[[], object]:
+    return lambda: replace(OPERATOR, **changes)
 
 
 def with_argument(*more: object) -> Callable[[], object]:
@@ -273,20 +274,20 @@ def test_options_have_names() -> None:
     assert (WIDTH.option, WIDTH.narrowed(32).option, ROWS.option) == ("width", "width", "rows")
 
 
-def numbered(**changes: object) -> Callable[[], object]:
+def numbered(**changes: Any) -> Callable[[], object]:
     """The program of the operator whose first kernel is changed."""
-    made = replace(PORTABLE, backends=(Backend("portable", (replace(KERNEL, **changes),)),))  # type: ignore[arg-type]
+    made = replace(PORTABLE, backends=(Backend("portable", (replace(KERNEL, **changes),)),))
     return lambda: operator_program(made)
 
 
-def numbered_operator(**changes: object) -> Callable[[], object]:
-    made: Operator = replace(OPERATOR, **changes)  # type: ignore[arg-type]
+def numbered_operator(**changes: Any) -> Callable[[], object]:
+    made: Operator = replace(OPERATOR, **changes)
     return lambda: operator_program(made)
 
 
-def many(count: int, **changes: object) -> tuple[Operand, ...]:
+def many(count: int, **changes: Any) -> tuple[Operand, ...]:
     """The operands, and so many more."""
-    made = tuple(Operand(f"more{n}", ("batch",), **changes) for n in range(count))  # type: ignore[arg-type]
+    made = tuple(Operand(f"more{n}", ("batch",), **changes) for n in range(count))
     return (*OPERATOR.operands, *made)
 
 

@@ -100,7 +100,7 @@ def must(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> 
 @pytest.fixture(scope="module")
 def copy(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example's folder elsewhere, tuned there with what is installed: sm_90 by the stand-in, gfx942 predicted."""
-    folder = tmp_path_factory.mktemp("outside") / "rms_norm"
+    folder: Path = tmp_path_factory.mktemp("outside") / "rms_norm"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "build", DATABASE))
     rules = folder / "rules" / "__init__.py"
     for old, new in FEWER:
@@ -211,7 +211,8 @@ def winner(program: Path) -> tuple[str, int, int]:
             for one in database.winners("sm_90", "rms_norm")
             if (one.functional, one.bin) == ("T=bf16 WIDTH=4096 ADDRESSING=descriptor", "rows=8192")
         ]
-    return found.image, *config_values(found.config).values()
+    values = config_values(found.config)
+    return found.image, values["ROWS"], values["num_warps"]
 
 
 def test_its_program_runs_where_it_is(program: Path) -> None:
@@ -242,7 +243,7 @@ def test_its_program_names_what_is_wrong(program: Path, arguments: tuple[str, ..
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the stand-in for CUDA's runtime."""
-    folder = tmp_path_factory.mktemp("runtime")
+    folder: Path = tmp_path_factory.mktemp("runtime")
     (folder / "runtime.c").write_text(RUNTIME)
     flags = ("-shared", "-fPIC", "-O2", "-x", "c", "runtime.c", "-x", "none", "-o", "libcudart.so", "-lm", "-ldl")
     must(compiler(), *flags, cwd=folder)

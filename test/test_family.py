@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.rules import FAST, KERNEL, OPERATOR
@@ -133,7 +134,8 @@ def test_a_folder_of_the_same_name_is_no_package(made: Maker, tmp_path: Path, mo
     (folder / "tune" / "__init__.py").write_text("TUNING = 'its own'\n")
     monkeypatch.syspath_prepend(str(tmp_path / "build"))
     assert add(folder).folder == folder
-    assert tuning("eleventh") == "its own"
+    own: Any = tuning("eleventh")
+    assert own == "its own"
     with pytest.raises(ImportError):
         importlib.import_module("eleventh.more")
     script = "from aotriton.rules.family import families; print(families()[-1].folder)"

@@ -8,6 +8,7 @@ from itertools import product
 from math import inf
 from random import Random
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ class Machine:
 
     @property
     def configs(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for kernel in self.operator.kernels:
             if kernel.like(self.functional):
                 found |= {one.name: one.config for one in (self.image(kernel, place) for place in range(3))}
@@ -132,7 +133,7 @@ def forward() -> Machine:
 
 
 def backward(head_dim: int = 64) -> Machine:
-    values = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": True, "ADDRESSING": "descriptor"}
+    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": True, "ADDRESSING": "descriptor"}
     return Machine(ATTN_BWD, ATTN_BWD.lead.functional("sm_90", **values))
 
 

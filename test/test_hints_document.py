@@ -60,7 +60,7 @@ def is_known(name: str) -> bool:
         (kernel,) = aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints=f"{name}=0", **sizes)
     except (ValueError, aotriton.AotritonError):
         return True
-    return kernel["hints"].get(name, {}).get("why") != "there is no hint of this name"
+    return bool(kernel["hints"].get(name, {}).get("why") != "there is no hint of this name")
 
 
 def test_every_hint_of_the_table_is_known() -> None:

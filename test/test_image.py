@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,11 +53,18 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def name(arch: str = "sm_90", **changed: int | str) -> str:
     source_digest.cache_clear()
-    values = {"T": "bf16", "BLOCK_DMODEL": 64, "ADDRESSING": "general", "BLOCK_M": 64, "num_warps": 4, "num_stages": 1}
+    values: dict[str, Any] = {
+        "T": "bf16",
+        "BLOCK_DMODEL": 64,
+        "ADDRESSING": "general",
+        "BLOCK_M": 64,
+        "num_warps": 4,
+        "num_stages": 1,
+    }
     values |= {"waves_per_eu": 0} if arch == "gfx942" else {}
     values |= changed
     functional = KERNEL.functional(arch, **{choice.name: values.pop(choice.name) for choice in KERNEL.choices})
-    return ImageSpec.of(functional, {"BLOCK_M": int(values.pop("BLOCK_M"))}, values).name  # type: ignore[arg-type]
+    return ImageSpec.of(functional, {"BLOCK_M": values.pop("BLOCK_M")}, values).name
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,7 @@ def test_indirect_imports_count(sources: Path) -> None:
 
 def test_the_request_counts(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Type, constexprs, psels, options, addressing, arch and compiler each give another name, always the same."""
-    variants = [
+    variants: list[dict[str, Any]] = [
         {},
         {"T": "fp16"},
         {"BLOCK_DMODEL": 128},
@@ -118,11 +126,11 @@ def test_the_request_counts(sources: Path, monkeypatch: pytest.MonkeyPatch) -> N
         {"arch": "gfx942", "waves_per_eu": 1},
         {"arch": "gfx942", "ADDRESSING": "offset32"},
     ]
-    names = [name(**variant) for variant in variants]  # type: ignore[arg-type]
+    names = [name(**variant) for variant in variants]
     assert len(set(names)) == len(variants)
-    assert [name(**variant) for variant in variants] == names  # type: ignore[arg-type]
+    assert [name(**variant) for variant in variants] == names
     monkeypatch.setattr(image, "TRITON_VERSION", "9.9.9")
-    assert not {name(**variant) for variant in variants} & set(names)  # type: ignore[arg-type]
+    assert not {name(**variant) for variant in variants} & set(names)
 
 
 def test_the_packages_own_name_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

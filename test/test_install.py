@@ -39,7 +39,7 @@ def must(*command: str | Path) -> str:
 
 def has_gpu() -> bool:
     try:
-        return ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+        return bool(ctypes.CDLL("libcuda.so.1").cuInit(0) == 0)
     except OSError:
         return False
 

@@ -203,7 +203,8 @@ def run(
     tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]
     lying = (name for name in tensors if not name.endswith("Sum") and name != "Split")
     orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.gap else {}
-    return launch(kernel, inputs, results, values, case.gap, absent, orders)
+    made: dict[str, Any] = launch(kernel, inputs, results, values, case.gap, absent, orders)
+    return made
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

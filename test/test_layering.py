@@ -292,6 +292,7 @@ def test_an_arch_is_one_record() -> None:
             continue
         text = path.read_text()
         for node in strings_of(ast.parse(text)):
+            assert isinstance(node.value, str)
             if not any(one in node.value for one in names):
                 continue
             line = text.splitlines()[node.lineno - 1]

@@ -206,7 +206,11 @@ def tuning(truth: dict[str, float], noise: float, drift: float, rng: random.Rand
     best: float | None = None
     outcomes = []
     for place, name in enumerate(truth):
-        typical = median(measure.sweep(lambda count, name=name: [sample(name) for _ in range(count)], best))  # type: ignore[misc]
+
+        def take(count: int, name: str = name) -> list[float]:
+            return [sample(name) for _ in range(count)]
+
+        typical = median(measure.sweep(take, best))
         best = min(best or typical, typical)
         outcomes.append(Outcome(place, "", "", "", "", "", "", name, name, 1, "sweep", "ok", typical))
     if near := racers(outcomes):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from aotriton.tune.measure import nvml
 from aotriton.tune.measure.nvml import ManagedGpu
 
 
@@ -41,7 +40,7 @@ class Library:
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, library: Library, uuid: str = "GPU-two") -> ManagedGpu:
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     return ManagedGpu(uuid)
 
 
@@ -76,5 +75,5 @@ def test_without_the_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -
     def missing(name: str) -> ctypes.CDLL:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     assert facts(ManagedGpu("GPU-two")) == (None,) * 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.rules import KERNEL, PORTABLE
@@ -182,7 +183,12 @@ def test_what_is_lent_by_another_product_merges_as_there(toy: KernelDescription)
 def test_evidence_tells_of_the_measurement(toy: KernelDescription) -> None:
     """The shape as a reader takes it, the day, and between which times the median is."""
     rows, timings = near_and_far(toy)
-    told = {"shape": '{"batch": 4, "rows": 64}', "measured": "2026-11-21", "low_us": 99.0, "high_us": 101.0}
+    told: dict[str, Any] = {
+        "shape": '{"batch": 4, "rows": 64}',
+        "measured": "2026-11-21",
+        "low_us": 99.0,
+        "high_us": 101.0,
+    }
     cell = next(iter(plan_of([replace(rows[0], **told), *rows[1:]], timings).values()))
     assert (cell.shape, cell.measured, cell.low_us, cell.high_us) == ("batch 4 rows 64", "2026-11-21", 99.0, 101.0)
 
@@ -273,7 +279,7 @@ def test_every_gap_is_in_one_message(toy: KernelDescription) -> None:
     """All gaps and all unusable winners are in one error, each with kernel, arch, functional and bin."""
     winners, timings = database(toy)
     kept = [row for row in winners if row.arch == "sm_90"]
-    kept[-4] = replace(kept[-4], psels={"BLOCK_Z": 1})
+    kept[-4] = replace(kept[-4], config="BLOCK_Z=1 num_warps=4")
     with pytest.raises(PlanError) as caught:
         plan([PORTABLE], usual("sm_90", "gfx942"), "default", kept[1:], timings)
     lines = str(caught.value).splitlines()
@@ -356,7 +362,14 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
     own = winner(image, cell, median=7.0, runners_up=(("BLOCK_M=32 num_warps=4", 8.0),))
     rows = [replace(own, product="d")]
     with TuningDatabase(path) as opened:
-        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": "d",
+            "driver": "1",
+            "triton": "0",
+            "torch": "0",
+            "arch": "sm_90",
+            "options": "",
+        }
         session = opened.evidence.begin_session(multiprocessors=132, **conditions)
         problem = opened.evidence.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
         for phase, median in (("sweep", 7.5), ("race", 7.0)):

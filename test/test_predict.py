@@ -38,6 +38,7 @@ from aotriton.tune.flash.estimate import (
     source,
 )
 from aotriton.tune.problem.candidates import configs
+from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
@@ -47,7 +48,8 @@ KERNELS = family("flash").kernels
 
 def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | bool) -> Functional:
     description = kernel_named(kernel)
-    values = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"} | choices
+    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"}
+    values |= choices
     return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
 
 
@@ -189,6 +191,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
     for number in range(FEWEST):
         shape = sizes(100 + 97 * number, batch=1 + number % 7)
         environment = Environment(shape, {"causal": 0}, dict(first.psels), multiprocessors=304)
+        assert ATTN_FWD.work
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}
         calls.append(Apart(one, shape, {"portable": (times | ({second.name: 1.0} if number else {}),)}))
@@ -257,7 +260,7 @@ def metadata(spec: ImageSpec) -> dict[str, Any]:
     return {"registers": 100 + rows, "shared": 128 * rows, "spills": 0, "stack": 0, "sha256": "0" * 64}
 
 
-def compiler(refused: frozenset[int] = frozenset(), spilling: frozenset[int] = frozenset()):  # type: ignore[no-untyped-def]
+def compiler(refused: frozenset[int] = frozenset(), spilling: frozenset[int] = frozenset()) -> Compile:
     """A stand-in for compile_images, which answers in reverse: of these BLOCK_M, some do not compile, some spill."""
 
     def compile_images(

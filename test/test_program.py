@@ -150,8 +150,9 @@ def test_steps_are_what_choosing_asks_for(operator: Operator) -> None:
 
     assert all(tuple(unwound(root)) == code for code, root in roots.items())
     for kernel in whole.kernels:
-        asked = [*(one.condition for one in kernel.guards), *(one.value for one in (*kernel.choices, *kernel.keys))]
-        for code in (*asked, *kernel.work):
+        conditions = [one.condition for one in kernel.guards]
+        choices, keys = [one.value for one in kernel.choices], [one.value for one in kernel.keys]
+        for code in (*conditions, *choices, *keys, *kernel.work):
             assert (code in roots) == ("addressing" not in dict(code))
         for choice in kernel.choices:
             assert (choice in whole.choices) == (choice.value in roots)

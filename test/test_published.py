@@ -183,8 +183,9 @@ OFFSET32 = "T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=offset32"
 def standing(path: Path, provenance: str) -> None:
     """A database with a winner of one of the cells that the row speaks of."""
     with TuningDatabase(path) as database:
-        own = ("gfx942", "AMD Instinct MI300X", ATTN_FWD.name, OFFSET32, CELL, "mine", "", provenance)
-        database.put_winners([Winner(*own, median_us=5.0 if provenance == "measured" else 0.0)])  # type: ignore[arg-type]
+        of = ("gfx942", "AMD Instinct MI300X", ATTN_FWD.name, OFFSET32, CELL)
+        median_us = 5.0 if provenance == "measured" else 0.0
+        database.put_winners([Winner(*of, "mine", "", provenance, median_us=median_us)])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import lzma
 import re
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class DriftingLauncher(StandinLauncher):
 
     _launches = 0
 
-    def round(self, opened: list[Request]) -> list[float | None]:  # type: ignore[override]
+    def round(self, opened: Sequence[Request]) -> list[float | None]:
         self._launches += len(opened)
         return [time_of(one.config) * (1 + 3e-4 * self._launches) for one in opened]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
+pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
 
-from aotriton.rules.family import family  # noqa: E402  (after the check for torch)
-from aotriton.rules.kernel import KernelDescription, Tensor  # noqa: E402
-from aotriton.tune.flash.reference import SHARED, Attention, in_order, in_rows, name_of  # noqa: E402
-from aotriton.tune.flash.split import in_halves  # noqa: E402
-from aotriton.tune.problem.family import results_of  # noqa: E402
+import torch
+
+from aotriton.rules.family import family
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.tune.flash.reference import SHARED, Attention, in_order, in_rows, name_of
+from aotriton.tune.flash.split import in_halves
+from aotriton.tune.problem.family import results_of
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -37,6 +39,8 @@ def test_an_ordinary_implementation_passes(dtype: str, causal: bool) -> None:
     out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, is_causal=causal)
     check = data.compare("out", out)
     assert check.wrong is None
+    assert check.error is not None
+    assert check.tolerance is not None
     assert 0 < check.error < check.tolerance < 0.01
     assert data.compare("lse", data.lse).wrong is None
     assert {(b * 6 + h) % 2 for b, h in data.sample} == {0, 1}

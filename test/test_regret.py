@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from aotriton.rules.family import operator
 
@@ -15,7 +16,7 @@ import regret  # the benchmarks are no package
 def test_what_refuses_a_call_is_left_out_and_named() -> None:
     """A backend whose guards refuse a shape cannot be timed on it: it is no candidate there, and the result says so."""
     attn_bwd = operator("attn_bwd")
-    choices = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
+    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 128, "CAUSAL": False, "ADDRESSING": "descriptor"}
     functional = attn_bwd.lead.functional("sm_90", **choices)
     short = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 100, "seqlen_k": 100, "head_dim": 128}
     found, refusing = regret.serving(attn_bwd, functional, short, 132)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import landscape
 import pytest
@@ -22,7 +24,7 @@ PARAMETERS = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "BLOCK_K": (64,), "GRO
 PARAMETERS |= {"num_stages": (2, 3)}
 
 
-def problem(name: str = "one", kernel: str = "toy", seed: int = 0, **more) -> bench.Problem:
+def problem(name: str = "one", kernel: str = "toy", seed: int = 0, **more: Any) -> bench.Problem:
     """32 configs of the stand-in kernel; both passes see the true times."""
     sizes = landscape.problem(random.Random(seed))
     configs = landscape.configs(PARAMETERS)
@@ -60,8 +62,8 @@ def test_random_search_in_closed_form_is_random_search() -> None:
     for number in range(draws):
         order = draw.sample(range(len(one.seen)), len(one.seen))
         for at, count in enumerate(bench.GRID[: len(expected)]):
-            ok = [place for place in order[:count] if one.seen[place] < bench.inf]
-            worst = max(one.regret(place) for place in range(len(one.seen)) if one.true[place] < bench.inf)
+            ok = [place for place in order[:count] if one.seen[place] < math.inf]
+            worst = max(one.regret(place) for place in range(len(one.seen)) if one.true[place] < math.inf)
             seen[at][number] = one.regret(min(ok, key=one.seen.__getitem__)) if ok else worst
     assert expected == pytest.approx([fmean(values) for values in seen], abs=0.02)
     assert len(expected) == sum(count <= len(one.seen) for count in bench.GRID)
@@ -85,7 +87,7 @@ def test_transfer_learns_from_what_was_tuned_before_and_from_nothing_else(monkey
     problems = [problem(f"{kernel}-{seed}", kernel, seed) for kernel in ("toy", "other") for seed in range(3)]
     seen = {}
 
-    def noted(one: bench.Problem, name: str, seed: int, history: list) -> bench.Run:
+    def noted(one: bench.Problem, name: str, seed: int, history: list[Any]) -> bench.Run:
         seen[one.recording.name] = list(history)
         return bench.Run((0, 1), (1.0, 2.0), 0.0)
 
@@ -146,7 +148,7 @@ def test_a_result_is_made_joined_and_printed(
     def run(*more: str) -> str:
         monkeypatch.setattr(sys, "argv", [*common, *more])
         bench.main()
-        return capsys.readouterr().out
+        return str(capsys.readouterr().out)
 
     run("2", "--arms", "transfer", "--json", str(paths[0]))
     out = run("2", "--arms", "pattern", "--from", str(paths[0]), "--json", str(paths[1]), "--table")

@@ -62,11 +62,11 @@ def client() -> Iterator[Client]:
 def test_what_is_done_meanwhile_is_fetched_together(client: Client) -> None:
     """While one reply is on its way three jobs end: they are one message, and the one that failed says how."""
     told: queue.SimpleQueue[tuple[str, Any, str | None]] = queue.SimpleQueue()
-    replies = Replies(client, lambda *one: told.put(one))  # type: ignore[arg-type]
-    replies.expect(Done("a"))  # type: ignore[arg-type]
+    replies = Replies(client, lambda *one: told.put(one))
+    replies.expect(Done("a"))
     assert client.asked.get(timeout=10) == ["a"]
     for one in (Done("b"), Done("c", ValueError("odd")), Done("d")):
-        replies.expect(one)  # type: ignore[arg-type]
+        replies.expect(one)
     client.may.set()
     assert client.asked.get(timeout=10) == ["b", "c", "d"]
     assert [told.get(timeout=10) for _ in "abcd"] == [
@@ -81,12 +81,12 @@ def test_what_is_done_meanwhile_is_fetched_together(client: Client) -> None:
 def test_a_message_that_fails_is_told_of_each_job(client: Client) -> None:
     """Where the scheduler is gone, no job of the message has a reply, and the next one is tried again."""
     told: queue.SimpleQueue[tuple[str, Any, str | None]] = queue.SimpleQueue()
-    replies = Replies(client, lambda *one: told.put(one))  # type: ignore[arg-type]
+    replies = Replies(client, lambda *one: told.put(one))
     client.may.set()
     client.lost = True
-    replies.expect(Done("a"))  # type: ignore[arg-type]
+    replies.expect(Done("a"))
     assert told.get(timeout=10) == ("a", None, "OSError: no scheduler")
     client.lost = False
-    replies.expect(Done("b"))  # type: ignore[arg-type]
+    replies.expect(Done("b"))
     assert told.get(timeout=10) == ("b", "reply of b", None)
     replies.close()

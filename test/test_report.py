@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,10 +73,10 @@ def cell(m: int, columns: int, k: int) -> str:
     return bin_text(GEMM.tuning_keys, (m, columns, k))
 
 
-def winner(bin: str, spec: ImageSpec, median: float, provenance: str = "measured", **more: object) -> Winner:
+def winner(bin: str, spec: ImageSpec, median: float, provenance: str = "measured", **more: Any) -> Winner:
     return Winner(
         "sm_90", PRODUCT, GEMM.name, str(FUNCTIONAL), bin, spec.name, spec.config, provenance,
-        median_us=median, **more,  # type: ignore[arg-type]
+        median_us=median, **more,
     )  # fmt: skip
 
 

@@ -228,7 +228,7 @@ def test_the_portable_backend_serves_everything(operator: Operator) -> None:
         for backend in operator.backends[1:]:
             for kernel in backend.kernels:
                 for functional in kernel.functionals(row.arch):
-                    wanted = functional.as_dict()
+                    wanted: dict[str, Any] = functional.as_dict()
                     for one in operator.backends[0].kernels:
                         shared = {choice.name for choice in one.choices} & set(wanted)
                         rounding = {choice.name for choice in one.choices if choice.round_up} & shared
@@ -245,7 +245,7 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
     """Of a call that others pad, where its columns are fewer than theirs; a call that has an image of fewer columns
     still is not computed with more. Columns of both parts are powers of two, and no more than the choice says.
     """
-    values = {"T": "bf16", "BLOCK_DMODEL": padded, "CAUSAL": True, "ADDRESSING": "descriptor"}
+    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": padded, "CAUSAL": True, "ADDRESSING": "descriptor"}
     lead = ATTN_FWD.functional("sm_90", **values)
     sizes = {"head_dim": head_dim}
     assert ATTN_FWD_HOPPER.like(lead, sizes) == ATTN_FWD_HOPPER.like(lead)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from standin_compiler import standin_images
@@ -32,6 +33,7 @@ from aotriton.tune.coordinator.sample import CHUNK, FAILURES, Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.workers.gpu_worker import GpuWorker
@@ -48,7 +50,7 @@ def outcomes(
     medians: Iterable[dict[str, float]], product: str = "stand-in", functional: Functional = FUNCTIONAL
 ) -> list[Outcome]:
     """What each config took, cell by cell."""
-    found = []
+    found: list[Outcome] = []
     for cell, of_cell in zip(functional.kernel.cells(), medians, strict=False):
         bin = bin_text(functional.kernel.tuning_keys, cell)
         for config, median in of_cell.items():
@@ -140,11 +142,11 @@ def test_sequences_are_a_star(toy: KernelDescription) -> None:
     assert len(found) == len(set(found))
     for backend in OPERATOR.backends:
         candidates = [lists[kernel.name, str(kernel.like(served))] for kernel in backend.kernels]
-        own = [images for name, images in found if name == backend.name]
-        assert own[0] == tuple(specs[0] for specs in candidates)
-        assert len(own) == 1 + sum(len(specs) - 1 for specs in candidates)
-        assert {one for images in own for one in images} == {one for specs in candidates for one in specs}
-        assert all(sum(a != b for a, b in zip(images, own[0], strict=True)) == 1 for images in own[1:])
+        star = [images for name, images in found if name == backend.name]
+        assert star[0] == tuple(specs[0] for specs in candidates)
+        assert len(star) == 1 + sum(len(specs) - 1 for specs in candidates)
+        assert {one for images in star for one in images} == {one for specs in candidates for one in specs}
+        assert all(sum(a != b for a, b in zip(images, star[0], strict=True)) == 1 for images in star[1:])
 
 
 def test_a_backend_without_candidates_has_no_sequence(toy: KernelDescription) -> None:
@@ -173,7 +175,7 @@ class Bench:
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
-    compiled: object = staticmethod(standin_images)
+    compiled: Compile = standin_images
 
     @property
     def database(self) -> Path:
@@ -197,8 +199,8 @@ class Bench:
                 one = database.evidence.image_id(image(config).name, config, "0" * 64, 128, spills, 1024)
                 database.evidence.record(Measurement(problem, one, session, "sweep", "ok", 10.0, [10.0]))
 
-    def sample(self, count: int, seed: int = 0, gpus: int = 1, **more: object) -> int:
-        orders = {"log": str(self.folder / "log"), **more.pop("orders", {})}  # type: ignore[dict-item]
+    def sample(self, count: int, seed: int = 0, gpus: int = 1, **more: Any) -> int:
+        orders = {"log": str(self.folder / "log"), **more.pop("orders", {})}
         self.monkeypatch.setenv("AOTRITON_STANDIN", json.dumps(orders))
         workers = [GpuWorker(LAUNCHER, str(gpu), 20.0) for gpu in range(gpus)]
         try:
@@ -209,7 +211,7 @@ class Bench:
                 None,
                 count,
                 seed,
-                **more,  # type: ignore[arg-type]
+                **more,
             )
             return sample(given, [ATTN_FWD], workers[0].device(), workers, Progress())
         finally:
@@ -412,7 +414,9 @@ def test_what_is_serialised_does_not_ship(bench: Bench) -> None:
     bench.measure(*CONFIGS)
     bench.sample(40)
 
-    def compiled(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None) -> Iterator[tuple[ImageSpec, object]]:
+    def compiled(
+        specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
+    ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
         for one, made in standin_images(specs, store, jobs):
             assert isinstance(made, CompiledImage)
             made.metadata["serialised"] = ["C7512"] if one.name in found else []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 from math import inf
+from typing import Any
 
 import landscape
 import pytest
@@ -25,7 +26,7 @@ NAMES = sorted(STRATEGIES)
 SLOW = settings(max_examples=8, deadline=None)  # each example runs a whole search
 
 
-def space_of(parameters: Mapping[str, tuple[int, ...]], share: float = 1.0, seed: int = 0, **more) -> SearchSpace:
+def space_of(parameters: Mapping[str, tuple[int, ...]], share: float = 1.0, seed: int = 0, **more: Any) -> SearchSpace:
     """A random ``share`` of all combinations, one at least."""
     draw = random.Random(seed)
     made = [tuple(zip(parameters, values, strict=True)) for values in product(*parameters.values())]
@@ -55,7 +56,9 @@ def separable(config: Config) -> Trial:
 
 def search(one: Strategy, objective: Objective, ahead: int = 1, seed: int = 0) -> list[Trial]:
     """The trials in the order in which they were told: one by one, in a random order, ``ahead`` of them under way."""
-    draw, waiting, told = random.Random(seed), [], []
+    draw = random.Random(seed)
+    waiting: list[Config] = []
+    told: list[Trial] = []
     while waiting or not one.finished:
         waiting += one.ask(ahead - len(waiting))
         assert waiting, "it is not finished, nothing is under way, and it asks for nothing"

@@ -104,10 +104,10 @@ def test_finalists_are_raced_elsewhere(
     assert main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER]) == 0
     with TuningDatabase(here, readonly=True) as first, TuningDatabase(there, readonly=True) as second:
         best = sorted(
-            (o.median_us or 0.0, o.image) for o in first.outcomes() if o.status == "ok" and o.phase == "sweep"
+            (o.median_us or 0.0, o.image) for o in first.evidence.outcomes() if o.status == "ok" and o.phase == "sweep"
         )
-        assert {o.image for o in second.outcomes()} <= {image for _, image in best}
-        assert len({o.image for o in second.outcomes()}) == 3
+        assert {o.image for o in second.evidence.outcomes()} <= {image for _, image in best}
+        assert len({o.image for o in second.evidence.outcomes()}) == 3
         assert [w.image for w in second.winners()] == [w.image for w in first.winners()]
 
 

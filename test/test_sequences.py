@@ -37,10 +37,12 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     own = tuning(operator.family)
     shape = own.draw(functional, Random(0))
     psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.kernels]
-    sequence: Any = LaunchSequence(backend.name, tuple(SimpleNamespace(psels=one) for one in psels))  # type: ignore[misc]
+    images: Any = tuple(SimpleNamespace(psels=one) for one in psels)
+    sequence: Any = LaunchSequence(backend.name, images)
     scalars = {one.name: 0.5 if one.dtype == "fp32" else 0.0 for one in operator.scalars if one.name != "deterministic"}
     draw = Draw(functional, shape, (sequence,))
-    made = Sequences(TORCH, None, None, 132)._workspace(backend, draw, scalars, sequence)  # type: ignore[arg-type]
+    no_clock: Any = None
+    made = Sequences(TORCH, None, no_clock, 132)._workspace(backend, draw, scalars, sequence)
     numbers = {name: int(value) for name, value in scalars.items()}
     asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
     has = next(one for one in psels if asked <= set(one))
@@ -50,4 +52,5 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     assert made is None or {name: one.sizes for name, one in made.items()} == wanted
     assert made is not None or not all(map(prod, wanted.values()))
     for one in backend.workspace if made else ():
+        assert made
         assert made[one.name].dtype == (functional["T"] if one.dtype == "T" else one.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,14 @@ def functional(T: str = "bf16", addressing: str = "descriptor") -> Functional:
 def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Two images of bf16 measured in one bin, and no other that fits."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
-        conditions = {"device": "d", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": "d",
+            "driver": "1",
+            "triton": "0",
+            "torch": "0",
+            "arch": "sm_90",
+            "options": "",
+        }
         session = opened.evidence.begin_session(multiprocessors=132, **conditions)
         text = bin_text(KERNEL.tuning_keys, CELL)
         problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
@@ -132,7 +140,14 @@ def test_what_does_not_compile_is_tried_once(
 
 def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
-    conditions = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+    conditions: dict[str, Any] = {
+        "device": "e",
+        "driver": "1",
+        "triton": "0",
+        "torch": "0",
+        "arch": "sm_90",
+        "options": "",
+    }
     session = database.evidence.begin_session(multiprocessors=132, **conditions)
     for outcome in database.evidence.outcomes(product="d"):
         problem = database.evidence.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})

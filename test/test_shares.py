@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_SHARES
 from aotriton.tritonsrc.flash.kernels import attn_bwd_hopper_shares as kernel
+from aotriton.tritonsrc.flash.lib import backward_scheduler
 
 MULTIPROCESSORS = 132
 SHAPES = [  # batch, query heads, key heads, queries, keys
@@ -63,7 +64,7 @@ def _portions_of(program: int, programs: int, given: tuple[int, int, int, int, i
         "gl": gl,
         "special_register": special.get,
         "opaque": lambda x: x,
-        "KEYS": kernel.KEYS.value,
+        "KEYS": backward_scheduler.KEYS.value,
     }
     for name in ("begin_of", "portion_at"):
         space[name] = FunctionType(getattr(kernel, name).fn.__code__, space, name)

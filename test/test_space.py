@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,11 @@ FAMILIES = pytest.mark.parametrize("name", IN_TREE)
 GPUS = pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("gfx942", 304)])
 
 
-def problem(kernel: str, head_dim: int, cell: tuple[int, ...], arch: str = "sm_90", **choices: object) -> Problem:
-    wanted: dict[str, object] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
+def problem(kernel: str, head_dim: int, cell: tuple[int, ...], arch: str = "sm_90", **choices: Any) -> Problem:
+    wanted: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
     wanted |= {"ADDRESSING": "general"} | choices
     description = kernel_named(kernel)
-    functional = description.functional(arch, **{one.name: wanted[one.name] for one in description.choices})  # type: ignore[arg-type]
+    functional = description.functional(arch, **{one.name: wanted[one.name] for one in description.choices})
     return Problem(functional, cell, shape_of(batch=1, heads=1))
 
 
@@ -252,7 +253,7 @@ def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:
     """Some thousand configs of a matrix product, some hundred of the attention kernels; the values that are
     enumerated, in their order, do not grow with them.
     """
-    known = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
+    known: dict[str, Any] = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
     assert 2000 <= len(space(problem("gemm", 0, (4096, 4096, 4096), **known), rich=True).candidates) <= 4000
     for kernel in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq", "attn_fwd_hopper"):
         found = space(problem(kernel, 128, (2048, 2048, 8), ADDRESSING="descriptor", CAUSAL=True), rich=True)
@@ -265,7 +266,7 @@ def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:
 
 def test_what_a_kernel_cannot_do_is_in_no_space() -> None:
     """Turns of one or three consumers, accumulators beyond all registers, tiles beyond the problem: not even richly."""
-    known = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
+    known: dict[str, Any] = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
     hopper = [
         dict(spec.psels + spec.copts)
         for spec in space(problem("gemm_hopper", 0, (256, 4096, 4096), **known), rich=True).candidates

@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
 pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_map_only  # noqa: E402
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-import aotriton  # noqa: E402
-from aotriton.torch import attention, gemm  # noqa: E402
-from aotriton.torch.library import find  # noqa: E402
+import aotriton
+from aotriton.torch import attention, gemm
+from aotriton.torch.library import find
 
 OPS = torch.ops.aotriton
 LEAST = float(torch.finfo(torch.float32).min)  # AOTRITON_DEFAULT_SCALE of c.h, which says there that none is given
@@ -55,8 +56,8 @@ def truth(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = No
 
 
 def gradients(q: Any, k: Any, v: Any, dout: Any, causal: bool, scale: float | None = None) -> list[Any]:
-    leaves = [x.double().requires_grad_() for x in (q, k, v)]
-    return list(torch.autograd.grad(truth(*leaves, causal, scale), leaves, dout.double()))
+    leaves = a, b, c = [x.double().requires_grad_() for x in (q, k, v)]
+    return list(torch.autograd.grad(truth(a, b, c, causal, scale), leaves, dout.double()))
 
 
 def close(got: Any, expected: Any, roundings: float = 1) -> None:
@@ -248,7 +249,8 @@ class Seen(TorchDispatchMode):
 
     def __init__(self, failing: str = "") -> None:
         super().__init__()
-        self.failing, self.names = failing, []
+        self.failing = failing
+        self.names: list[str] = []
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(str(operator))
@@ -279,7 +281,7 @@ def test_a_mode_sees_this_librarys_operators() -> None:
 
 def test_a_subclass_sees_this_librarys_operators() -> None:
     """So does a class of tensors that has its own way with operators."""
-    seen = []
+    seen: list[str] = []
 
     class Wrapped(torch.Tensor):
         inner: Any

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
 pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
-from torch._dynamo.testing import AotEagerAndRecordGraphs  # noqa: E402
+import torch
+from torch._dynamo.testing import AotEagerAndRecordGraphs
 
-import aotriton  # noqa: E402
-from aotriton.torch import attention, gemm  # noqa: E402
-from aotriton.torch.library import find  # noqa: E402
+import aotriton
+from aotriton.torch import attention, gemm
+from aotriton.torch.library import find
 
 OPS = torch.ops.aotriton
 BACKENDS = [

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
 pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
-from torch._dynamo.testing import AotEagerAndRecordGraphs  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+import torch
+from torch._dynamo.testing import AotEagerAndRecordGraphs
+from torch.utils.checkpoint import checkpoint
 
-import aotriton  # noqa: E402
-from aotriton.torch import attention, gemm, hinted, keep_hints, stats  # noqa: E402
-from aotriton.torch.hints import text_of  # noqa: E402
+import aotriton
+from aotriton.torch import attention, gemm, hinted, keep_hints, stats
+from aotriton.torch.hints import text_of
 
 OPS = torch.ops.aotriton
 BACKENDS = ["eager", "aot_eager", "inductor"]

@@ -40,7 +40,7 @@ def tensor(*sizes: int, seed: int = 0) -> Any:
 
 def registered(operator: str, key: str) -> str:
     """Where the kernel that torch calls was registered."""
-    table = torch._C._dispatch_dump_table(f"aten::{operator}")
+    table: str = torch._C._dispatch_dump_table(f"aten::{operator}")
     return next(line for line in table.splitlines() if line.startswith(f"{key}:"))
 
 

@@ -34,7 +34,7 @@ from aotriton.rules.work import TERMS
 
 @dataclass(frozen=True)
 class Part:
-    """What a build has of some operators: their own files by name, and their part of the image list."""
+    """The files of some operators by name, and the entries of the image list that are theirs."""
 
     files: dict[str, str]
     packs: list[dict[str, object]]
@@ -51,12 +51,12 @@ def write(
     models: Models | None = None,
     certificates: Mapping[str, Sequence[Certificate]] | None = None,
 ) -> list[str]:
-    """Writes the files of a build and removes those of the one before; returns the names of those that changed.
+    """The names of the files that changed, after the files of a build are written to ``out`` and old ones are removed.
 
-    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with;
-    ``certificates`` by image what their checks found. ``added``: the families are not the library's own, and register
-    with it. ValueError where a functional has more images than an
-    index can name, or a description cannot be numbered; nothing is removed then.
+    ``checksums`` has the SHA-256 of each measured image, which the compile step compares. ``certificates`` has, for
+    each image, the results of its checks. ``added``: the families are not the library's own, and register with it.
+    ValueError if a functional has more images than an index can number, or if a description cannot be numbered;
+    then no file is removed.
     """
     return write_parts(
         [part(made, operators, checksums or {}, models, certificates or {})], operators, made.products, out, added
@@ -70,7 +70,7 @@ def part(
     models: Models | None,
     certificates: Mapping[str, Sequence[Certificate]],
 ) -> Part:
-    """The files that are these operators' own; ValueError as ``write`` says."""
+    """The files of these operators alone; ValueError as in ``write``."""
     files: dict[str, str] = {}
 
     def add(name: str, content: str) -> None:
@@ -109,7 +109,7 @@ def write_parts(
     out: Path,
     added: bool = False,
 ) -> list[str]:
-    """As ``write``, of operators whose own files are made."""
+    """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files."""
     output = Output(out)
     output.write("archs.h", render("archs.h", addressing=ADDRESSING, archs=ARCHS))
     for one in parts:
@@ -180,7 +180,7 @@ def _packs(
     certificates: Mapping[str, Sequence[Certificate]],
     products: Mapping[str, Sequence[Product]],
 ) -> list[dict[str, object]]:
-    """What the compile step must make: for each kernel and arch the request of every image, and its facts."""
+    """The input of the compile step: for each kernel and arch the request of every image, and its facts."""
 
     def known(name: str, arch: str) -> dict[str, object]:
         facts: dict[str, object] = {"measured_sha256": checksums[name]} if name in checksums else {}
@@ -202,7 +202,7 @@ def _packs(
 
 
 def certificate_rows(certificates: Sequence[Certificate], products: Sequence[Product]) -> list[dict[str, float]]:
-    """The certificates on these products as numbers, as ``Certificate`` of v2src/program/image.h has them."""
+    """The fields of ``Certificate`` of v2src/program/image.h, as numbers, for each certificate on these products."""
     numbers = {product.name: number for number, product in enumerate(products)}
     return [
         {
@@ -228,7 +228,7 @@ def _usual(row: ArchSpec) -> Product:
 
 
 def _word(product: Product) -> str:
-    """The product as ``--product`` takes it."""
+    """The product in the form that ``--product`` takes."""
     return f"{product.arch}/{product.name}/{product.multiprocessors}/{product.memory or 0}"
 
 
@@ -242,10 +242,9 @@ def _product(word: str) -> Product:
 
 
 def products_in(databases: Iterable[Decisions], archs: Iterable[str]) -> dict[str, list[Product]]:
-    """The products of each arch that any of the databases knows, the usual one first and then by name; that one alone
-    where they know none.
+    """The products of each arch in any of the databases: the usual product first, the others by name.
 
-    TuningDatabaseError as it says.
+    An arch without any has its usual product alone. TuningDatabaseError if a database cannot be read.
     """
     known: dict[tuple[str, str], Product] = {}
     for one in (one for database in databases for one in database.products()):
@@ -264,10 +263,11 @@ def products_in(databases: Iterable[Decisions], archs: Iterable[str]) -> dict[st
 def read(
     database: Decisions, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
 ) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
-    """What these kernels have on the products of each arch: a winner for each cell, its own or a borrowed one; each
-    cell's timings by config; the checksums of measured images, and what each image that was compiled spills.
+    """The database's rows of these kernels on the products of each arch, as four tables.
 
-    TuningDatabaseError as it says.
+    The tables are a winner for each cell, its own or a borrowed one; the timings of each cell by config; the checksums
+    of measured images; and the bytes that each compiled image spills. TuningDatabaseError if the database cannot be
+    read.
     """
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
@@ -290,7 +290,7 @@ def read(
 
 
 def models_in(database: Decisions, products: Mapping[str, Sequence[Product]]) -> Models:
-    """What the database knows of predicted times on these archs. TuningDatabaseError as it says."""
+    """The database's models on these products. TuningDatabaseError if the database cannot be read."""
     models = [model for arch in products for model in database.models(arch)]
     configs = {name: config for name, (config, _, _) in database.facts().items()}
     return Models(models, configs, products)
@@ -303,7 +303,7 @@ def _made(
     coverage: str,
     rebuilt: Collection[str],
 ) -> Part:
-    """What a build has of a family. Without a database nothing is looked up."""
+    """The part of a family in a build. Without a database nothing is looked up."""
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
     checksums: dict[str, str] = {}
@@ -323,7 +323,7 @@ def _made(
 
 
 def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
-    """The parts; PlanError with what all families miss, or what else one of them raised."""
+    """The parts; PlanError lists the gaps of all families, or an exception of one of them is raised."""
     errors = [one for one in outcomes if isinstance(one, Exception)]
     for error in errors:
         if not isinstance(error, PlanError):
@@ -334,7 +334,7 @@ def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Generates; 1 where the database can not be read or does not fill the coverage."""
+    """Generates the files; returns 1 if the database cannot be read or does not fill the coverage, else 0."""
     parser = argparse.ArgumentParser(prog="aotriton.codegen.generate", description=__doc__)
     parser.add_argument("--database", type=Path, required=True, help="the tuning database of the families in the tree")
     archs = [row.arch for row in ARCHS]

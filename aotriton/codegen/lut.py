@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
 class Evidence:
-    """Why a cell has its entry. ``first`` and ``count`` are its slice of the functional's runners-up."""
+    """The reason for a cell's entry. ``first`` and ``count`` are the cell's slice of the functional's runners-up."""
 
     bin: str
     provenance: str
@@ -58,7 +58,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions for a product. ``index`` holds rows of (entries, comment), one row for all bins of the last key."""
+    """The decisions for a product. ``index`` has rows of (entries, comment), each for all bins of the last key."""
 
     index: tuple[tuple[tuple[int, ...], str], ...]
     evidence: tuple[Evidence, ...]
@@ -77,7 +77,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Lut:
-    """One functional's tables; ``decisions`` by product of its arch."""
+    """The tables of one functional; ``decisions`` has one item for each product of the arch."""
 
     functional: str
     godel_number: int
@@ -151,7 +151,7 @@ def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
 
 @cache
 def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """For each row of an index, the text that its bins have in common: all keys but the last."""
+    """The text that the bins of each row of an index have in common: all keys except the last."""
     keys = kernel.tuning_keys[:-1]
     return {row: bin_text(keys, row) for row in product(*(key.representatives for key in keys))}
 

@@ -1,7 +1,7 @@
 """Programs: from the descriptions of an operator and its kernels to the numbered data that the C++ runner evaluates.
 
-Names of rules/ are numbers here: an operand's slot, a size, a scalar, a psel. The generator writes this data as C++
-(``template/operator.cc.j2``); the tuner passes the same data to the binding for an image that is in no archive.
+A program refers to operands, sizes, scalars and psels by number, where rules/ uses names. The generator writes this
+data as C++ (``template/operator.cc.j2``); the tuner passes it to the binding for an image outside of the archive.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Argument:
-    """``kind`` is "tensor", "stride", "i32", "i64" or "fp32"."""
+    """An argument of a kernel. ``kind`` is "tensor", "stride", "i32", "i64" or "fp32"."""
 
     kind: str
     block: bool = False
@@ -103,7 +103,7 @@ class KernelProgram:
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
-        """The expressions that choosing needs; the others are for the launch."""
+        """The expressions that the choice needs; the launch needs the others."""
         return (
             *(guard.condition for guard in self.guards),
             *(choice.value for choice in self.choices),
@@ -114,7 +114,7 @@ class KernelProgram:
 
 @dataclass(frozen=True)
 class OperandProgram:
-    """``dtype`` is a place among DTYPES, 0 for the call's; ``layout`` "rows", "contiguous" or "strided"."""
+    """``dtype`` is an index into DTYPES, 0 for the call's type; ``layout`` is "rows", "contiguous" or "strided"."""
 
     name: str
     dims: tuple[int, ...]
@@ -164,7 +164,7 @@ class OperatorProgram:
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
-        """The expressions that choosing asks for and that have the same value whichever kernel asks, each once."""
+        """The expressions of the choice that have the same value for all kernels, without duplicates."""
         codes = dict.fromkeys(code for kernel in self.kernels for code in kernel.choosing)
         return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
 
@@ -175,14 +175,14 @@ class OperatorProgram:
 
     @property
     def choices(self) -> tuple[ChoiceProgram, ...]:
-        """The choices of such an expression, each once."""
+        """The choices with such an expression, without duplicates."""
         shared = set(self.shared)
         choices = dict.fromkeys(choice for kernel in self.kernels for choice in kernel.choices)
         return tuple(choice for choice in choices if choice.value in shared)
 
 
 def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[tuple[Code, ...], int]]:
-    """Steps that compute all these expressions, common parts once, and for each expression the step with its value."""
+    """The steps that compute these expressions, common parts once, and the number of each expression's step."""
     numbers: dict[Step, int] = {}
     roots: dict[tuple[Code, ...], int] = {}
     for code in codes:
@@ -197,12 +197,12 @@ def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[
 
 
 def operator_program(operator: Operator) -> OperatorProgram:
-    """ValueError where a name in a description is not there, or something is more than the runner has room for."""
+    """The operator's program; ValueError if a description uses an unknown name or exceeds a limit of the runner."""
     return _Numbering(operator).program()
 
 
 def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, Any]:
-    """Plain data with which the binding launches an image of ``kernel``."""
+    """The plain data that the binding needs to launch an image of ``kernel``."""
     whole = operator_program(operator)
     own = next(one for one in whole.kernels if one.name == kernel.name)
     names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes")
@@ -352,7 +352,7 @@ class _Numbering:
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
-        """The expression's postfix program, with numbers for names; it may name these ``sizes``."""
+        """The expression's postfix program, with numbers instead of names; it may name these ``sizes``."""
         names = {
             "size": self.sizes,
             "scalar": self.scalars,

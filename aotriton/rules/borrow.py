@@ -1,8 +1,8 @@
 """Borrowed winners: from the winners of a kernel on one arch to a winner for all of its cells.
 
-The nearest winner of the product itself serves, among the functionals that differ in nothing but choices that lend; if
-the product has none of them, the nearest one of the product that is most like it. The source names what differs, a
-product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
+A cell without a winner borrows the product's nearest winner among the functionals that differ only in choices that
+lend. If the product has none, it borrows the nearest winner of the most similar product. The source names the
+differences, a product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
 def in_a_word(product: str) -> str:
-    """The product's name with underscores for spaces, as sources have it."""
+    """The product's name with underscores instead of spaces, as in a source."""
     return product.replace(" ", "_")
 
 
 def siblings(functional: Functional) -> list[Functional]:
-    """The functionals that may borrow from each other, ``functional`` among them."""
+    """The functionals that may borrow from each other, including ``functional``."""
     own = _pinned(functional)
     return [one for one in functional.kernel.functionals(functional.arch) if _pinned(one) == own]
 
@@ -51,9 +51,9 @@ def filled(
 ) -> list[Winner]:
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
-    ``winners`` are the kernel's on the arch, of all ``products``. A cell is left out if it can borrow no winner. An
-    image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another one: one element type may
-    spill registers where another does not.
+    ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
+    out. An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element
+    type may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
     by_product: dict[str, _Winners] = {}
@@ -100,9 +100,9 @@ class _Market:
         self._near: dict[tuple[_Kind | None, Cell], list[_Lender]] = {}
 
     def nearest(self, borrower: _Borrower, cell: Cell) -> _Lender | None:
-        """One of the borrower's kind, if there is any: of the nearest cell, then the one that differs in least.
+        """The lender in the nearest cell that differs least from the borrower; None if there is none of its kind.
 
-        Of two cells at the same distance the larger one: running out of tiles costs less than running out of waves.
+        Of two cells at the same distance it is the larger one: a lack of tiles costs less than a lack of waves.
         """
         kind = borrower.kind if borrower.kind in self._pools else None
         near = self._pools[kind].get(cell) or self._near.get((kind, cell))
@@ -118,10 +118,10 @@ class _Borrower:
         self.kind = _kind(functional)
         self._functional, self._product, self._unfit = functional, product, unfit
         self._differing: dict[int, tuple[int, str]] = {}
-        self._images: dict[str, _Image | None] = {}  # by config; None where the kernel has it no more
+        self._images: dict[str, _Image | None] = {}  # by config; None if the kernel no longer has it
 
     def strangeness(self, lender: _Lender) -> tuple[object, ...]:
-        """Orders lenders whose cells are equally far."""
+        """The sort key of lenders whose cells have the same distance."""
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
@@ -144,7 +144,7 @@ class _Borrower:
         )
 
     def _differences(self, lender: Functional) -> tuple[int, str]:
-        """How many choices differ, and the lender's values of them."""
+        """The number of choices that differ, and the lender's values of them."""
         number = lender.godel_number
         if number not in self._differing:
             found = differences(lender, self._functional)
@@ -173,19 +173,19 @@ class _Borrower:
 
 
 def _pinned(functional: Functional) -> _Kind:
-    """The values of those choices across which nothing is borrowed."""
+    """The values of the choices that must be equal to borrow."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
 
 
 def _kind(functional: Functional) -> _Kind:
-    """The values of the choices that lend only where there is nothing nearer."""
+    """The values of the choices that lend only if there is nothing nearer."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if choice.lends)
 
 
 def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:
-    """The product and the others of its arch, those first that are most like it; by name where that is not known."""
+    """The product, then the others of its arch by similarity, or by name if it is not known."""
     others = {one.name: one for one in products if one.arch == arch}
     own = others.pop(product, None)
 

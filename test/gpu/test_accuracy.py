@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-from gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
-from gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
+from gpu.gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
+from gpu.gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
 
 LENGTHS = (1, 17, 65, 127, 513, 1000)
 
@@ -222,7 +223,7 @@ def test_scale_has_a_default(head_dim: int) -> None:
         assert same_bits(wanted, got)
 
 
-EMPTY = {
+EMPTY: dict[str, dict[str, Any]] = {
     "batch": {"batch": 0},
     "heads": {"heads_q": 0, "heads_k": 0},
     "queries": {"seqlen_q": 0},

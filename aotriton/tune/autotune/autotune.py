@@ -88,7 +88,8 @@ def autotune(
         for name, value in (("inputs", inputs), ("reference", reference), ("space", space), ("sizes", sizes)):
             if value is None:
                 raise ValueError(f"{name}: it must be given")
-        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)  # type: ignore[arg-type]
+        assert reference
+        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)
         found = given(kernel, provider, space or {})
         described = Described(found, wanted, "", tuple(row.arch for row in ARCHS))
         place = Path(folder).resolve() if folder else _default_folder(described)

@@ -169,7 +169,7 @@ class Described:
         for name, one in parameters.items():
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or (name not in known and one.default is one.empty):
                 raise ValueError(f"{what}: it takes {name}, and is given inputs by name: {', '.join(known)}")
-        return slice_of(function)  # type: ignore[arg-type]
+        return slice_of(function)  # type: ignore[arg-type] # it refuses all but functions
 
 
 def _render(template: str, values: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ class Invocation:
 
         return Wish(
             choices={name: asked(name) for name in choices_of(self.family)},
-            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc]
+            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
             sizes={
                 name: value
                 for name in tuning(self.family.name).shape_options

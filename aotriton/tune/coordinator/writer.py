@@ -95,6 +95,6 @@ class Writer:
     def _record(self, database: TuningDatabase, rows: Sequence[Row]) -> None:
         for (name, config, facts), _ in rows:
             if name not in self._numbers:
-                self._numbers[name] = database.evidence.image_id(name, config, **facts)  # type: ignore[arg-type]
+                self._numbers[name] = database.evidence.image_id(name, config, **facts)  # type: ignore[arg-type] # the store checks
         if rows:
             database.evidence.record(*(replace(row, image=self._numbers[image[0]]) for image, row in rows))

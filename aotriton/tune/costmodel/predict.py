@@ -163,7 +163,7 @@ def predict(
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
-                database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type]
+                database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type] # the store checks
             database.put_models(made, (made[0].arch, made[0].product, operator.name))
             print(f"{operator.name}: {len(made)} models", flush=True)
     facts, worth = database.evidence.facts(), set[tuple[str, str, str]]()

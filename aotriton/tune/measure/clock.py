@@ -79,7 +79,7 @@ def race(
         if any(sample is None for sample in taken):
             continue
         for name, sample in zip(order, taken, strict=True):
-            samples[name].append(sample)  # type: ignore[arg-type]
+            samples[name].append(sample)  # type: ignore[arg-type] # none is None: see above
         done = len(samples[order[0]])
         spent = sum(map(sum, samples.values()))
         if done >= most or (done >= rounds and (spent > RACE_BUDGET_US or decided(samples))):
