@@ -22,7 +22,7 @@ from aotriton.tune.coordinator.cluster import Arrived, Cluster, Ended, Event, Le
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.interrupt import Interrupt
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.under_way import Gpu, Search, Waiting
+from aotriton.tune.coordinator.state import Gpu, Search, Waiting
 from aotriton.tune.coordinator.usage import Usage, Why
 from aotriton.tune.coordinator.writer import Image, Writer
 from aotriton.tune.measure.requests import UNTOLD, Conditions, Device, Race, Request, Result, launch_request

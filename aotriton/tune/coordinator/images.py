@@ -8,7 +8,7 @@ from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, 
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.cluster import Cluster, Ended
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.under_way import Search
+from aotriton.tune.coordinator.state import Search
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers import station
 from aotriton.tune.workers.jobs import CPU, Compiled, CompileJob, received

@@ -15,7 +15,7 @@ from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.engine import Engine
 from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.under_way import Search, Waiting
+from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.error import TuningError
