@@ -14,13 +14,13 @@ from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
+from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, strategy_processes, tune
 from aotriton.tune.dataset.finalists import read_finalists, write_finalists
 from aotriton.tune.dataset.summary import Before, summary
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import BUDGETS, DEFAULT
-from aotriton.tune.search.mind import Minds
+from aotriton.tune.search.handle import StrategyProcesses
 from aotriton.tune.winners.settle import settle
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
@@ -41,7 +41,7 @@ def run(call: Invocation) -> int:
     setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, families)
     # The processes of strategies start while the cluster does.
     with (
-        closing(minds_of(_strategy(call))) as minds,
+        closing(strategy_processes(_strategy(call))) as processes,
         closing(Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)) as cluster,
     ):
         if cluster.dashboard:
@@ -56,12 +56,17 @@ def run(call: Invocation) -> int:
             options.database, store, device, options.again, _deadline(call, limit), limit.gpu_seconds or float("inf"),
             call.spelled, _strategy(call), options.seed, limit.trials, only, began=call.began,
         )  # fmt: skip
-        _tune(call, plan, problems, cluster, progress, minds)
+        _tune(call, plan, problems, cluster, progress, processes)
     return 0
 
 
 def _tune(
-    call: Invocation, plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds
+    call: Invocation,
+    plan: Plan,
+    problems: Sequence[Problem],
+    cluster: Cluster,
+    progress: Progress,
+    processes: StrategyProcesses,
 ) -> None:
     """Tunes, and prints what came of it, also where that was cut off."""
     options, product = call.options, plan.product
@@ -69,7 +74,7 @@ def _tune(
         before = Before.of(database, plan.device.arch, product)
     left = None
     try:
-        left = tune(plan, problems, cluster, progress, minds)
+        left = tune(plan, problems, cluster, progress, processes)
     finally:
         with TuningDatabase(options.database) as database:
             if left is not None and not plan.only:

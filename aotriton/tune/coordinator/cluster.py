@@ -31,7 +31,7 @@ RECONNECT = 600.0  # seconds that a scheduler may be away
 
 
 @dataclass(frozen=True)
-class Arrived:
+class WorkerJoined:
     """A worker that measures, or one that compiles so many images at a time, and that fits."""
 
     address: str
@@ -40,14 +40,14 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class Left:
+class WorkerLeft:
     """A worker that is gone; the jobs that it had end as lost."""
 
     address: str
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobEnded:
     """A job. ``error`` is None, or says why there is no reply: nobody knows then how far the job came."""
 
     key: str
@@ -55,7 +55,7 @@ class Ended:
     error: str | None = None
 
 
-Event = Arrived | Left | Ended
+Event = WorkerJoined | WorkerLeft | JobEnded
 
 
 class Cluster:
@@ -75,7 +75,7 @@ class Cluster:
     ) -> None:
         self.setting, self.address = setting, address
         self._note = note
-        self._events: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[JobEnded | None] = queue.SimpleQueue()
         self._flying: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
@@ -98,7 +98,7 @@ class Cluster:
             if self.address and time.monotonic() >= patient_until:
                 self._note(f"no GPU at {self.address} yet: waiting for a worker that has one")
                 patient_until = float("inf")
-            facts = [one.facts for one in seen if isinstance(one, Arrived)]
+            facts = [one.facts for one in seen if isinstance(one, WorkerJoined)]
             self._kept = []
             for one in facts:
                 if one.device:
@@ -133,7 +133,7 @@ class Cluster:
             found += self._look()
             self._look_at = time.monotonic() + LOOK
         until = min(wait, max(self._look_at - time.monotonic(), 0.0)) if not found else 0.0
-        ended: list[Ended | None] = []
+        ended: list[JobEnded | None] = []
         try:
             ended.append(self._events.get(timeout=until) if until else self._events.get_nowait())
             while True:
@@ -162,7 +162,7 @@ class Cluster:
                 waiting[self.submit(station.compile_image, job, CPU)] = spec
         while waiting:
             for event in self.events(LOOK):
-                if isinstance(event, Ended) and (made := waiting.pop(event.key, None)):
+                if isinstance(event, JobEnded) and (made := waiting.pop(event.key, None)):
                     if event.reply is None or event.reply.error:
                         raise TuningError(f"compiling failed: {event.error or event.reply.error}")
                     yield made, received(event.reply, made.name, store)
@@ -214,7 +214,7 @@ class Cluster:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
     def _told(self, key: str, reply: Any, error: str | None) -> None:
-        self._events.put(Ended(key, reply, error))
+        self._events.put(JobEnded(key, reply, error))
 
     def _look(self) -> list[Event]:
         """Greets who is new, and tells who is gone."""
@@ -236,15 +236,15 @@ class Cluster:
 
     def _gone(self, address: str) -> list[Event]:
         del self._known[address]
-        found: list[Event] = [Left(address)]
+        found: list[Event] = [WorkerLeft(address)]
         for key, (future, bound) in list(self._flying.items()):
             if bound == address:
                 future.cancel()
                 del self._flying[key]
-                found += [Ended(key, error="its worker is gone")] if key not in self._asked else []
+                found += [JobEnded(key, error="its worker is gone")] if key not in self._asked else []
         return found
 
-    def _ended(self, event: Ended) -> list[Event]:
+    def _ended(self, event: JobEnded) -> list[Event]:
         if event.key not in self._flying:
             return []  # it was given up: late news
         del self._flying[event.key]
@@ -252,7 +252,7 @@ class Cluster:
             return [event]
         if event.error:
             self._note(f"{address} does not say what it is: {event.error}")
-            return [Arrived(address, Facts("", "", "", error=event.error), 0)]
+            return [WorkerJoined(address, Facts("", "", "", error=event.error), 0)]
         return self._greeted(address, event.reply)
 
     def _greeted(self, address: str, facts: Facts) -> list[Event]:
@@ -264,13 +264,13 @@ class Cluster:
         if unfit:
             self._note(f"{address} is left out: {unfit}")
             return []
-        return [Arrived(address, facts, self._known.get(address, 0))]
+        return [WorkerJoined(address, facts, self._known.get(address, 0))]
 
     def _reconnected(self) -> list[Event]:
         """Gives up all that is under way, and finds the scheduler again."""
-        lost: list[Event] = [Ended(key, error="the scheduler went away") for key in self._flying]
-        lost = [event for event in lost if isinstance(event, Ended) and event.key not in self._asked]
-        lost += [Left(address) for address in self._known]
+        lost: list[Event] = [JobEnded(key, error="the scheduler went away") for key in self._flying]
+        lost = [event for event in lost if isinstance(event, JobEnded) and event.key not in self._asked]
+        lost += [WorkerLeft(address) for address in self._known]
         self._flying.clear()
         self._asked.clear()
         self._known.clear()

@@ -18,7 +18,7 @@ from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Measurement, Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.coordinator.cluster import Arrived, Cluster, Ended, Event, Left
+from aotriton.tune.coordinator.cluster import Cluster, Event, JobEnded, WorkerJoined, WorkerLeft
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.interrupt import Interrupt
 from aotriton.tune.coordinator.progress import Progress
@@ -29,7 +29,7 @@ from aotriton.tune.measure.requests import UNTOLD, Conditions, Device, Race, Req
 from aotriton.tune.problem.compiled import FACTS, unfit
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search.mind import Step
+from aotriton.tune.search.handle import Step
 from aotriton.tune.search.space import Trial
 from aotriton.tune.winners.decide import decide, race_is_due
 from aotriton.tune.workers import station
@@ -141,7 +141,7 @@ class Engine:
                 if room <= 0 or (search.vain and not search.told):
                     return
                 told, search.told = search.told, []
-                search.thinking = search.mind.step(told, room)
+                search.thinking = search.handle.step(told, room)
                 search.thinking.add_done_callback(lambda _: self.cluster.wake())
             if not search.thinking.done():
                 return
@@ -164,7 +164,7 @@ class Engine:
         if image := self._images.want(search, spec):
             self._made(search, spec.name, image)
 
-    def _compiled(self, event: Ended) -> None:
+    def _compiled(self, event: JobEnded) -> None:
         if ended := self._images.ended(event):
             name, image, users = ended
             for search in users:
@@ -303,7 +303,7 @@ class Engine:
                 found.append(Canary(search.problem, launch_request(search.specs[name], image)))
         return found
 
-    def _measured(self, gpu: Gpu, event: Ended) -> None:
+    def _measured(self, gpu: Gpu, event: JobEnded) -> None:
         search, job = gpu.flying.pop(event.key)
         search.concluding = search.concluding and not job.finish
         made: Measured = event.reply
@@ -509,9 +509,9 @@ class Engine:
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Arrived):
+            if isinstance(event, WorkerJoined):
                 self._arrived(event)
-            elif isinstance(event, Left):
+            elif isinstance(event, WorkerLeft):
                 if event.address in self._gpus or event.address in self._images.compilers:
                     self.progress.note(f"{event.address} is gone")
                 self._gone(event.address)
@@ -520,7 +520,7 @@ class Engine:
             elif gpu := self._jobs.pop(event.key, None):
                 self._measured(gpu, event)
 
-    def _arrived(self, event: Arrived) -> None:
+    def _arrived(self, event: WorkerJoined) -> None:
         device = event.facts.device
         if event.slots and not device:
             self._images.compilers[event.address] = event.slots
@@ -545,7 +545,7 @@ class Engine:
         until = time.monotonic() + 5
         while any(gpu.flying for gpu in self._gpus.values()) and time.monotonic() < until:
             for event in self.cluster.events(0.1):
-                if isinstance(event, Ended) and not self._images.has(event.key):
+                if isinstance(event, JobEnded) and not self._images.has(event.key):
                     self._handle([event])
         self._images.close()
         self._writer.close()

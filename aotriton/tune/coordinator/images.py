@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.coordinator.cluster import Cluster, Ended
+from aotriton.tune.coordinator.cluster import Cluster, JobEnded
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search
 from aotriton.tune.problem.error import TuningError
@@ -95,7 +95,7 @@ class Images:
         """Whether this is a job for a compiler."""
         return key in self._jobs
 
-    def ended(self, event: Ended) -> tuple[str, Made, list[Search]] | None:
+    def ended(self, event: JobEnded) -> tuple[str, Made, list[Search]] | None:
         """The image that a job made, and who waited for it; None where there is none, or nobody waits."""
         name, tried = self._jobs.pop(event.key)
         self._later.discard(name)

@@ -22,14 +22,14 @@ from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import strategy
 from aotriton.tune.search.finish import Finish
-from aotriton.tune.search.mind import Mind, Minds
+from aotriton.tune.search.handle import StrategyHandle, StrategyProcesses
 from aotriton.tune.search.space import SearchSpace, Trial
 from aotriton.tune.winners import campaign
 from aotriton.tune.winners.campaign import finished
 from aotriton.tune.winners.decide import race_is_due
 from aotriton.tune.winners.siblings import decide_siblings
 
-MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
+MOST_PROCESSES = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
 EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
 
 
@@ -70,17 +70,21 @@ class Plan:
         return self.device.name
 
 
-def minds_of(strategy: str) -> Minds:
+def strategy_processes(strategy: str) -> StrategyProcesses:
     """Processes for the run's strategies, which start at once; none for one that does not learn."""
     learns = strategy not in (EXHAUSTIVE, FINALISTS)
-    return Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
+    return StrategyProcesses(max(1, min(MOST_PROCESSES, cpu_count() // 4)) if learns else 0)
 
 
 def tune(
-    plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds | None = None
+    plan: Plan,
+    problems: Sequence[Problem],
+    cluster: Cluster,
+    progress: Progress,
+    processes: StrategyProcesses | None = None,
 ) -> int:
     """Tunes the problems, all of one arch, in order; returns at the deadline or when done, and says how many problems
-    are left. ``minds``: those that were started before.
+    are left. ``processes``: those that were started before.
 
     TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the candidates
     under way were recorded.
@@ -95,12 +99,12 @@ def tune(
             checksums=database.checksums(),
             began=plan.began,
         )  # fmt: skip
-        minds = minds or minds_of(plan.strategy)
+        processes = processes or strategy_processes(plan.strategy)
         try:
             if tasks:
-                engine.run(_searches(plan, tasks, database, minds))
+                engine.run(_searches(plan, tasks, database, processes))
         finally:
-            minds.close()
+            processes.close()
             progress.end()
             if tasks:
                 progress.note(engine.usage.told())
@@ -112,7 +116,9 @@ def tune(
     return len(left)
 
 
-def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Waiting]:
+def _searches(
+    plan: Plan, tasks: Sequence[Task], database: TuningDatabase, processes: StrategyProcesses
+) -> list[Waiting]:
     def begin(task: Task) -> Search:
         problem = task.problem
         functional = problem.functional
@@ -122,14 +128,14 @@ def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds
         if plan.strategy in (EXHAUSTIVE, FINALISTS):
             space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
             every, ends = strategy(EXHAUSTIVE, space), plan.strategy == FINALISTS
-            return Search(problem, row, Mind(every), known, task.specs, records_end=ends)
+            return Search(problem, row, StrategyHandle(every), known, task.specs, records_end=ends)
         space = search_space(problem, list(task.specs.values()), database, plan.product)
         trials = [
             Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
             for name, one in known.items()
         ]
-        mind = minds.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
-        return Search(problem, row, mind, known, task.specs, records_end=True)
+        handle = processes.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
+        return Search(problem, row, handle, known, task.specs, records_end=True)
 
     return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]
 

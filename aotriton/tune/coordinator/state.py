@@ -13,7 +13,7 @@ from aotriton.tune.coordinator.writer import Image
 from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search.mind import Mind, Step
+from aotriton.tune.search.handle import Step, StrategyHandle
 from aotriton.tune.search.space import Config, Trial
 from aotriton.tune.workers.incident import Canary
 from aotriton.tune.workers.jobs import Facts, MeasureJob
@@ -33,7 +33,7 @@ class Search:
 
     problem: Problem
     row: int
-    mind: Mind
+    handle: StrategyHandle
     known: dict[str, Outcome]  # by image, of before: what needs no measuring
     candidates: Mapping[str, ImageSpec]
     records_end: bool = False  # whether the end of the search is a row of its own

@@ -33,7 +33,7 @@ def step(strategy: Strategy, trials: Sequence[Trial], count: int) -> Step:
     return Step(asked, strategy.finished, getattr(strategy, "winner", None), strategy.likely)
 
 
-class Mind:
+class StrategyHandle:
     """A strategy, one step after the other."""
 
     def __init__(self, strategy: Strategy) -> None:
@@ -46,7 +46,7 @@ class Mind:
         return done
 
 
-class Minds:
+class StrategyProcesses:
     """Processes in which strategies live, so that many can learn while the coordinator goes on."""
 
     def __init__(self, count: int) -> None:
@@ -56,19 +56,19 @@ class Minds:
             process.submit(_wake)  # it starts now, not when there is a strategy
         self._numbers = itertools.count()
 
-    def add(self, make: Callable[..., Strategy], *arguments: object) -> Mind:
-        """The mind of ``make(*arguments)``, which is called in one of the processes."""
+    def add(self, make: Callable[..., Strategy], *arguments: object) -> StrategyHandle:
+        """The handle of ``make(*arguments)``, which is called in one of the processes."""
         number = next(self._numbers)
         process = self._processes[number % len(self._processes)]
         process.submit(_make, number, make, arguments)
-        return _Elsewhere(process, number)
+        return _ProcessHandle(process, number)
 
     def close(self) -> None:
         for process in self._processes:
             process.shutdown(wait=False, cancel_futures=True)
 
 
-class _Elsewhere(Mind):
+class _ProcessHandle(StrategyHandle):
     def __init__(self, process: Executor, number: int) -> None:
         self._process, self._number = process, number
 
