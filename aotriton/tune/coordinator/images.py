@@ -46,8 +46,8 @@ class Images:
         return AHEAD * sum(self.compilers.values())
 
     @property
-    def wanted(self) -> int:
-        """How many are under way that somebody waits for."""
+    def awaited(self) -> int:
+        """How many images are being compiled that a problem waits for."""
         return sum(bool(self._users.get(name)) for name, _ in self._jobs.values())
 
     def stored(self, name: str) -> Made | None:

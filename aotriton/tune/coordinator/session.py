@@ -95,7 +95,7 @@ def tune(
         engine = Engine(
             database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
             begin_session=lambda device: _begin_session(plan, database, device),
-            counting=lambda outcomes: _counting(plan, database, outcomes),
+            reusable=lambda outcomes: _reusable(plan, database, outcomes),
             checksums=database.checksums(),
             began=plan.began,
         )  # fmt: skip
@@ -108,7 +108,7 @@ def tune(
             progress.end()
             if tasks:
                 progress.note(engine.usage.told())
-            for functional in engine.touched.values():
+            for functional in engine.decided:
                 decide_siblings(database, functional, plan.product)
         left = _unfinished(plan, tasks, database)
     if engine.unfinished:
@@ -123,7 +123,7 @@ def _searches(
         problem = task.problem
         functional = problem.functional
         row = database.problem_id(functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes)
-        outcomes = _counting(plan, database, database.outcomes(problem=row, product=plan.product))
+        outcomes = _reusable(plan, database, database.outcomes(problem=row, product=plan.product))
         known = {one.image: one for one in outcomes if one.phase == "sweep" and one.image in task.specs}
         if plan.strategy in (EXHAUSTIVE, FINALISTS):
             space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
@@ -171,7 +171,7 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
     ended: set[tuple[str, ...]] = set()
     marks = campaign.campaigns(database)
     for arch, kernel in {(task.problem.functional.arch, task.problem.kernel.name) for task in tasks}:
-        for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
+        for outcome in _reusable(plan, database, database.outcomes(arch, kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
         ended |= {
             (one.kernel, one.functional, one.bin, one.shape)
@@ -193,7 +193,7 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
     return left
 
 
-def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
+def _reusable(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
     """The outcomes that make further measuring needless: of a campaign, its own."""
     if plan.campaign is None:
         return outcomes
