@@ -13,10 +13,10 @@ from aotriton.rules.operators import Operator
 
 @dataclass(frozen=True)
 class Call:
-    """``given`` has the tensors and the operator's scalars by name, ``sizes`` are the tensors'."""
+    """``arguments`` has the tensors and the operator's scalars by name, ``sizes`` are the tensors'."""
 
     operator: Operator
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     sizes: Mapping[str, int]
 
     @classmethod
@@ -44,9 +44,9 @@ class Call:
 
     def launch(self, config: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, Any]]:
         """The grid, and all arguments of the kernel by name but for the config."""
-        whole = {name: value for name, value in self.given.items() if isinstance(value, int)}
+        whole = {name: value for name, value in self.arguments.items() if isinstance(value, int)}
         environment = Environment(self.sizes, whole, config)
-        values = dict(self.given)
+        values = dict(self.arguments)
         for one in self.operator.lead.arguments:
             if isinstance(one, Number) and one.name not in values:
                 values[one.name] = evaluate(one.value, environment)

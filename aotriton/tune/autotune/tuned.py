@@ -51,7 +51,7 @@ class Tuned:
     ) -> None:
         self.kernel, self.folder = kernel, folder
         self._described, self._asked, self._options = described, product, tuple(options)
-        self._operator, self._wanted = described.operator, described.wanted  # what is wrong with them is told now
+        self._operator, self._declared = described.operator, described.declared  # what is wrong with them is told now
         self._description, self._name = self._operator.lead, self._operator.name
         self._winners: tuple[Best, ...] | None = None
 
@@ -74,7 +74,7 @@ class Tuned:
             stamp = {**self._stamp(), self._product(): self._digest}
             write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
         rows = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._wanted.shapes)
+        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._declared.shapes)
         return self
 
     @property
@@ -90,7 +90,7 @@ class Tuned:
 
         A size that images are compiled for must be one of those. ValueError names it, or one that is unknown.
         """
-        known = self._wanted.values
+        known = self._declared.values
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
         measured = dict(sizes)
@@ -117,7 +117,7 @@ class Tuned:
         left out. Errors as ``Call.of`` says.
         """
         if self._description.provider and not self._description.called:
-            raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
+            raise TypeError(f"{self._name}: {self._described.kernel.origin} is launched from C++: see export()")
         call = Call.of(self._operator, arguments, named)
         config = self.best(**call.sizes).config
         grid, values = call.launch(config)
@@ -150,7 +150,7 @@ class Tuned:
             raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
         config = {**row.psels, **row.copts}
         for name, value in config.items():
-            if value not in self._wanted.tried.get(name, ()):
+            if value not in self._declared.tried.get(name, ()):
                 raise RuntimeError(
                     f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
                     f" folder, or remove {self.folder / DATABASE}, which has its measurements"
@@ -183,7 +183,7 @@ class Tuned:
 
         if not (self.folder / DATABASE).is_file():
             return []
-        places = {self._place(sizes) for sizes in self._wanted.shapes}
+        places = {self._place(sizes) for sizes in self._declared.shapes}
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
             found = database.winners(kernel=self._name, product=product)
         return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
@@ -201,7 +201,7 @@ class Tuned:
     def _is_tuned(self) -> bool:
         stamped = [product for product, digest in self._stamp().items() if digest == self._digest]
         product = self._asked or product_here() or (stamped[0] if len(stamped) == 1 else None)
-        return product in stamped and len(self._rows(product)) == len(list(self._wanted.shapes))
+        return product in stamped and len(self._rows(product)) == len(list(self._declared.shapes))
 
     def _stamp(self) -> dict[str, str]:
         try:

@@ -120,7 +120,7 @@ class DrawnTuning:
     tolerance: float = 0.0
     shape_options: Sequence[str] = ()
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         return True
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:

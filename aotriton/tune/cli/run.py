@@ -21,7 +21,7 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import BUDGETS, DEFAULT
 from aotriton.tune.search.handle import StrategyProcesses
-from aotriton.tune.winners.settle import settle
+from aotriton.tune.winners.decide_all import decide_all
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
 
@@ -79,7 +79,7 @@ def _tune(
         with TuningDatabase(options.database) as database:
             if left is not None and not plan.only:
                 functionals = [one.functional for one in problems]
-                settle(database, functionals, plan.store, options.jobs, cluster.compile_images)
+                decide_all(database, functionals, plan.store, options.jobs, cluster.compile_images)
             print("\n".join(summary(database, before, left, _following(call))))
             if options.top:
                 path = options.database.with_suffix(".finalists.zip")

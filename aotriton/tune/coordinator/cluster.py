@@ -76,7 +76,7 @@ class Cluster:
         self.setting, self.address = setting, address
         self._note = note
         self._events: queue.SimpleQueue[JobEnded | None] = queue.SimpleQueue()
-        self._flying: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
+        self._in_flight: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
         self._look_at = 0.0
@@ -87,7 +87,7 @@ class Cluster:
         if address is None:
             self._local = _local(gpus, jobs or cpu_count())
         self._client = self._connect()
-        self._replies = Replies(self._client, self._told)
+        self._replies = Replies(self._client, self._replied)
 
     def first_gpu(self) -> Device:
         """What the first GPU is that comes; TuningError where those of this process do not."""
@@ -120,7 +120,7 @@ class Cluster:
         future = self._client.submit(
             run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted - LATER * later, **where
         )
-        self._flying[key] = future, address
+        self._in_flight[key] = future, address
         self._replies.expect(future)
         return key
 
@@ -169,7 +169,7 @@ class Cluster:
 
     def forget(self, key: str) -> None:
         """The job's reply is of no use any more."""
-        if found := self._flying.pop(key, None):
+        if found := self._in_flight.pop(key, None):
             found[0].cancel()
 
     def leave_out(self, address: str) -> None:
@@ -184,10 +184,10 @@ class Cluster:
                 self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
 
     def close(self) -> None:
-        for future, _ in self._flying.values():
+        for future, _ in self._in_flight.values():
             if self._client.status == "running":
                 future.cancel()
-        self._flying.clear()
+        self._in_flight.clear()
         self._replies.close()
         if self._local is None:
             with suppress(Exception):  # of a client that looks for its scheduler: whatever that ends with
@@ -213,7 +213,7 @@ class Cluster:
         except (OSError, TimeoutError) as error:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
-    def _told(self, key: str, reply: Any, error: str | None) -> None:
+    def _replied(self, key: str, reply: Any, error: str | None) -> None:
         self._events.put(JobEnded(key, reply, error))
 
     def _look(self) -> list[Event]:
@@ -222,12 +222,12 @@ class Cluster:
             workers: Collection[str] = self._client.nthreads()
             if new := [address for address in workers if address not in self._known]:
                 # Not scheduler_info(): its result is the client's, who may overwrite it with one without workers.
-                told = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
+                workers_by_address = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
         except OSError:
             return []  # the next events() finds the client reconnecting
         for address in new:
-            if address in told:
-                resources = told[address].get("resources", {})
+            if address in workers_by_address:
+                resources = workers_by_address[address].get("resources", {})
                 needs = GPU if resources.get(GPU) else CPU if resources.get(CPU) else None
                 self._known[address] = int(resources.get(CPU, 0))
                 if needs:
@@ -237,17 +237,17 @@ class Cluster:
     def _gone(self, address: str) -> list[Event]:
         del self._known[address]
         found: list[Event] = [WorkerLeft(address)]
-        for key, (future, bound) in list(self._flying.items()):
+        for key, (future, bound) in list(self._in_flight.items()):
             if bound == address:
                 future.cancel()
-                del self._flying[key]
+                del self._in_flight[key]
                 found += [JobEnded(key, error="its worker is gone")] if key not in self._asked else []
         return found
 
     def _ended(self, event: JobEnded) -> list[Event]:
-        if event.key not in self._flying:
+        if event.key not in self._in_flight:
             return []  # it was given up: late news
-        del self._flying[event.key]
+        del self._in_flight[event.key]
         if (address := self._asked.pop(event.key, None)) is None:
             return [event]
         if event.error:
@@ -268,10 +268,10 @@ class Cluster:
 
     def _reconnected(self) -> list[Event]:
         """Gives up all that is under way, and finds the scheduler again."""
-        lost: list[Event] = [JobEnded(key, error="the scheduler went away") for key in self._flying]
+        lost: list[Event] = [JobEnded(key, error="the scheduler went away") for key in self._in_flight]
         lost = [event for event in lost if isinstance(event, JobEnded) and event.key not in self._asked]
         lost += [WorkerLeft(address) for address in self._known]
-        self._flying.clear()
+        self._in_flight.clear()
         self._asked.clear()
         self._known.clear()
         if self._local is not None:
@@ -288,7 +288,7 @@ class Cluster:
                 with suppress(TuningError):
                     self._client = self._connect()
             time.sleep(0.05)
-        self._replies = Replies(self._client, self._told)
+        self._replies = Replies(self._client, self._replied)
         self._note(f"the scheduler at {self.address} is back")
         return lost
 

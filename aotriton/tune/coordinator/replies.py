@@ -16,12 +16,12 @@ LIMIT = 60.0  # seconds for it
 
 
 class Replies:
-    """Fetches in a thread of its own; ``tell(key, reply, error)`` is called there. ``error`` is None, or says why there
-    is no reply.
+    """Fetches replies in a thread of its own, and calls ``deliver(key, reply, error)`` there. ``error`` says why there
+    is no reply, or is None.
     """
 
-    def __init__(self, client: Client, tell: Callable[[str, Any, str | None], None]) -> None:
-        self._client, self._tell = client, tell
+    def __init__(self, client: Client, deliver: Callable[[str, Any, str | None], None]) -> None:
+        self._client, self._deliver = client, deliver
         self._done: queue.SimpleQueue[Future | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="replies", daemon=True).start()
 
@@ -41,7 +41,7 @@ class Replies:
             found, why = self._fetched(batch)
             for key, future in batch.items():
                 reply = found.get(key)
-                self._tell(key, reply, None if reply is not None else why or _fault(future))
+                self._deliver(key, reply, None if reply is not None else why or _fault(future))
 
     def _fetched(self, batch: dict[str, Future]) -> tuple[dict[str, Any], str | None]:
         """The replies that there are, or why there is none."""

@@ -12,7 +12,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.coordinator.usage import Usage
 from aotriton.tune.coordinator.writer import Row, Writer
-from aotriton.tune.measure.requests import UNTOLD, Conditions, Device, Race, Result
+from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Conditions, Device, Race, Result
 from aotriton.tune.problem.compiled import FACTS
 from aotriton.tune.workers.jobs import Failed
 
@@ -84,7 +84,7 @@ class Rows:
         error: float | None = None,
         tolerance: float | None = None,
         detail: str | None = None,
-        conditions: Conditions = UNTOLD,
+        conditions: Conditions = UNKNOWN_CONDITIONS,
     ) -> Row:
         measurement = Measurement(
             search.row, 0, gpu.session, phase, status, median(samples) if samples else None, samples, error, tolerance,

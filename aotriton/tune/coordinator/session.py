@@ -107,7 +107,7 @@ def tune(
             processes.close()
             progress.end()
             if tasks:
-                progress.note(engine.usage.told())
+                progress.note(engine.usage.summary())
             for functional in engine.decided:
                 decide_siblings(database, functional, plan.product)
         left = _unfinished(plan, tasks, database)

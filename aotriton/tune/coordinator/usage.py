@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
-EARLY = 10.0  # seconds of a run that begins: how busy it is later is told apart
+EARLY = 10.0  # seconds of a run that begins: the share of the time after them is a number of its own
 
 
 class Why(Enum):
@@ -80,7 +80,7 @@ class Usage:
             return None
         return sum(spent[late] for spent in self._busy.values()) / ((end - begin) * len(self._busy))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """How many trials there were, and how well the GPUs were used; of their other time, what it went to."""
         seconds, gpus = (self.ended or time.monotonic()) - self.began, max(len(self._busy), 1)
         busy, every = self.busy(), self.busy(late=False) or 0.0

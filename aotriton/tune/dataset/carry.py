@@ -45,8 +45,8 @@ def carry(
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
     ages = {name: age for age, name in enumerate(checksums)}
-    wanted = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
-    for spec, result in compile_images(specs.values(), store, jobs, checksums=wanted, tries=TRIES):
+    latest = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
+    for spec, result in compile_images(specs.values(), store, jobs, checksums=latest, tries=TRIES):
         if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
             same[old] = spec.name
     database.rename_images(same)

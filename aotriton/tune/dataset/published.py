@@ -106,17 +106,17 @@ def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int 
     Their images are compiled: one that does not compile, spills or asks for too much shared memory serves no cell.
     """
     standing = {(w.arch, w.product, w.kernel, w.functional, w.bin): w.provenance for w in database.winners()}
-    wanted: list[tuple[Winner, ImageSpec]] = []
+    translated: list[tuple[Winner, ImageSpec]] = []
     for winner, spec in found.winners:
         cell = winner.arch, winner.product, winner.kernel, winner.functional, winner.bin
         if standing.get(cell, "imported") in ("imported", *over):
-            wanted.append((winner, spec))
+            translated.append((winner, spec))
         else:
             hint = ", which --over-predicted replaces" if standing[cell] == "predicted" else ""
             found.dropped[f"the cell has a {standing[cell]} winner{hint}"] += 1
     fit: set[str] = set()
     unusable: dict[str, str] = {}
-    for spec, image in compile_images({spec.name: spec for _, spec in wanted}.values(), store, jobs):
+    for spec, image in compile_images({spec.name: spec for _, spec in translated}.values(), store, jobs):
         if not isinstance(image, CompiledImage):
             unusable[spec.name] = "the image does not compile"
         elif why := unfit(spec, image):
@@ -124,7 +124,7 @@ def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int 
         else:
             database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             fit.add(spec.name)
-    found.dropped.update(unusable[winner.image] for winner, _ in wanted if winner.image in unusable)
-    written = [winner for winner, _ in wanted if winner.image in fit]
+    found.dropped.update(unusable[winner.image] for winner, _ in translated if winner.image in unusable)
+    written = [winner for winner, _ in translated if winner.image in fit]
     database.put_winners(written)
     return len(written)

@@ -10,7 +10,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.rows import Outcome, Winner
 
 FAILURES = ("wrong", "compile_failed", "crashed", "timed_out")
-MOST_FAILURES = 5  # that are told one by one
+MOST_FAILURES = 5  # that are listed one by one
 
 Cell = tuple[str, str, str]  # a winner's kernel, functional and bin
 
@@ -39,8 +39,8 @@ def summary(database: TuningDatabase, before: Before, left: int | None, followin
     if outcomes:
         problems = {(one.kernel, one.functional, one.bin) for one in outcomes}
         verdicts = Counter(one.status for one in outcomes if one.phase == "sweep")
-        told = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
-        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {told}")
+        counts = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
+        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {counts}")
     else:
         lines.append("measured: nothing, all of it is in the database")
     first = sum(cell not in before.winners for cell in winners)

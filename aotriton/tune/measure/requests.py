@@ -39,7 +39,7 @@ class Conditions:
     temperature: int | None = None
 
 
-UNTOLD = Conditions()
+UNKNOWN_CONDITIONS = Conditions()
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Result:
     status: str
     samples: Sequence[float]
     check: Check
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Race:
     """Microseconds by image name, taken side by side."""
 
     samples: dict[str, list[float]]
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Timed:
     """Launch sequences on one shape."""
 
     timings: Sequence[SequenceTiming]
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 class Launcher(Protocol):

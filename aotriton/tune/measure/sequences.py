@@ -19,7 +19,7 @@ from aotriton.tune.problem.family import tuning
 
 # Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
 ROUNDS = ((20.0, 25), (50.0, 15), (200.0, 9), (2000.0, 5), (float("inf"), 3))
-PATIENCE = 2  # times the rounds that are wanted, before the host is too slow to time anything
+PATIENCE = 2  # times the rounds that are needed, before the host is too slow to time anything
 MOST_LOADED = 500  # images at a time
 DISAGREEMENT = 0.03  # of two right results of a 16-bit type, |a - b| / |b|: several times what their rounding makes
 
@@ -133,19 +133,19 @@ class Sequences:
     def _rounds(self, launches: Mapping[int, Callable[[], None]]) -> dict[int, list[float]]:
         samples: dict[int, list[float]] = {number: [] for number in launches}
         order = list(launches)
-        wanted, tried = 1, 0
-        while tried <= PATIENCE * wanted:
+        needed, tried = 1, 0
+        while tried <= PATIENCE * needed:
             tried += 1
             order = order[1:] + order[:1]  # nobody is always behind the same one
             taken = self._clock.round([launches[number] for number in order])
             if any(sample is None for sample in taken):
-                wanted = max(wanted, ROUNDS[0][1])
+                needed = max(needed, ROUNDS[0][1])
                 continue
             for number, sample in zip(order, taken, strict=True):
                 samples[number].append(float(sample or 0.0))
             least = min(map(median, samples.values()))
-            wanted = next(rounds for limit, rounds in ROUNDS if least <= limit)
-            if len(samples[order[0]]) >= wanted:
+            needed = next(rounds for limit, rounds in ROUNDS if least <= limit)
+            if len(samples[order[0]]) >= needed:
                 return samples
         raise HostBehind(f"the host did not keep ahead of the GPU in {tried} rounds")
 

@@ -56,7 +56,7 @@ class Tuning(Protocol):
 
     shape_options: Sequence[str]  # sizes of a shape that a wish may fix, as the command spells them
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         """Whether the cell is measured, by default or because it was asked for."""
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:

@@ -123,7 +123,7 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
                     if values
                 ):
                     continue
-                if not own.wanted(functional, cell, wish):
+                if not own.selects(functional, cell, wish):
                     continue
                 shape = own.shape(functional, cell, multiprocessors, wish)
                 sizes = own.sizes(dict(shape)) if shape and _guards_sizes(kernel) else {}

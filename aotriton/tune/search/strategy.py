@@ -45,7 +45,7 @@ class StrategyBase(ABC):
         self.draw = random.Random(seed)
         self.left = len(space.configs) if budget is None else budget
         self.trials: dict[Config, Trial] = {}
-        self.under_way: set[Config] = set()
+        self.pending: set[Config] = set()
 
     @abstractmethod
     def propose(self, count: int) -> list[Config]:
@@ -58,7 +58,7 @@ class StrategyBase(ABC):
 
     def ask(self, count: int) -> list[Config]:
         found = self.propose(min(count, self.left)) if min(count, self.left) > 0 else []
-        self.under_way.update(found)
+        self.pending.update(found)
         self.left -= len(found)
         return found
 
@@ -67,7 +67,7 @@ class StrategyBase(ABC):
             if trial.config not in self.space.known:
                 raise ValueError(f"{trial.config} is not of the space that is searched")
             self.trials[trial.config] = trial
-            self.under_way.discard(trial.config)
+            self.pending.discard(trial.config)
 
     @property
     def finished(self) -> bool:
@@ -78,7 +78,7 @@ class StrategyBase(ABC):
         return []
 
     def new(self, config: Config) -> bool:
-        return config not in self.trials and config not in self.under_way
+        return config not in self.trials and config not in self.pending
 
     def time(self, config: Config) -> float:
         """The config's median in µs; infinite where there is none."""
@@ -118,7 +118,7 @@ class Stepwise(StrategyBase):
     def _go_on(self) -> None:
         """To the next batch that has anything new in it, if nothing of the last one is missing."""
         self._waiting = [config for config in self._waiting if self.new(config)]
-        while not (self._waiting or self.under_way or self._ended):
+        while not (self._waiting or self.pending or self._ended):
             batch = next(self._batches, None)
             self._ended = batch is None
             self._waiting = [config for config in dict.fromkeys(batch or ()) if self.new(config)]

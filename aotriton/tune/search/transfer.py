@@ -68,7 +68,7 @@ class Transfer(StrategyBase):
 
     @property
     def done(self) -> bool:
-        return not self.under_way and not self._plan()
+        return not self.pending and not self._plan()
 
     @property
     def likely(self) -> list[Config]:
@@ -81,10 +81,10 @@ class Transfer(StrategyBase):
     def _plan(self) -> list[Config]:
         """What is to be measured next; nothing where that depends on what is under way."""
         self._planned = [config for config in self._planned if self.new(config)]
-        if not self._planned and self._since < PATIENCE and len(self.under_way) <= AHEAD:
+        if not self._planned and self._since < PATIENCE and len(self.pending) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
-        if not self._planned and not self.under_way:
+        if not self._planned and not self.pending:
             self._planned = self._polish()
         return self._planned
 

@@ -74,12 +74,12 @@ def decidable(
     held: set[Place] = set()
     for (functional, bin, shape), rows in places.items():
         ended = searched.get((functional, bin, shape), set())
-        if not any(row.session in campaign_of for row in rows) and _through(rows, ended):
+        if not any(row.session in campaign_of for row in rows) and _search_ended(rows, ended):
             kept += rows
             continue
         names = {spec.name for spec in space(Problem(named[functional], cells[bin], ())).candidates}
         rows = _without_unfinished(names, rows, campaign_of, ended)
-        if finished(names, rows) or _through(rows, ended):
+        if finished(names, rows) or _search_ended(rows, ended):
             kept += rows
         elif standing.get((functional, bin)) in names:
             kept += rows
@@ -87,7 +87,7 @@ def decidable(
     return kept, held
 
 
-def _through(rows: Sequence[Outcome], ended: Collection[int]) -> bool:
+def _search_ended(rows: Sequence[Outcome], ended: Collection[int]) -> bool:
     """Whether a search has come to its end in one of these sessions, and its race is over."""
     return any(row.session in ended for row in rows) and not race_is_due(rows)
 
@@ -101,8 +101,8 @@ def _without_unfinished(
     for campaign in sorted({campaign_of[row.session] for row in rows if row.session in campaign_of}):
         own = [row for row in rows if campaign_of.get(row.session) == campaign]
         known = {row.image for row in rows if row.session < min(one.session for one in own)} & names
-        counting = [row for row in own if row.image in names]  # images that were new to it race, too
-        through = known.issubset(row.image for row in counting) and not race_is_due(counting)
-        if known and not through and not any(row.session in ended for row in own):
+        own_known = [row for row in own if row.image in names]  # images that were new to it race, too
+        complete = known.issubset(row.image for row in own_known) and not race_is_due(own_known)
+        if known and not complete and not any(row.session in ended for row in own):
             rows = [row for row in rows if row not in own]
     return rows

@@ -56,7 +56,7 @@ class CompileStation:
                 return Compiled(error="its kernels are not the coordinator's")
             result = self._compile(job, spec)
         except (OSError, TuningError) as error:
-            return Compiled(error=self._told(error))
+            return Compiled(error=self._message(error))
         seconds = time.monotonic() - began
         if isinstance(result, CompileFailure):
             return Compiled(message=result.message, seconds=seconds)
@@ -120,7 +120,7 @@ class CompileStation:
                 self._busy = 0
                 self._changed.notify_all()
 
-    def _told(self, error: BaseException) -> str:
+    def _message(self, error: BaseException) -> str:
         """The error; of a full disk also where, which a failed write does not say."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"{error.filename or self.store.path}: {error.strerror}"

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from aotriton.tune.measure import clock as measure
-from aotriton.tune.measure.requests import UNTOLD, Device, Draw, Launcher, Race, Request, Result, Timed
+from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.workers.cores import pin
@@ -207,7 +207,7 @@ class _Child:
         launcher, opened = self._launcher, self._launcher.open(request)
         check = launcher.check(opened)
         samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
-        conditions = launcher.conditions() if samples else UNTOLD
+        conditions = launcher.conditions() if samples else UNKNOWN_CONDITIONS
         if not launcher.intact():
             assert self._problem is not None
             launcher.prepare(self._problem)

@@ -13,7 +13,7 @@ from aotriton.tune.problem.compiled import FACTS, Compile
 from aotriton.tune.winners.siblings import decide_siblings
 
 
-def settle(
+def decide_all(
     database: TuningDatabase,
     functionals: Iterable[Functional],
     store: ImageStore,
@@ -34,7 +34,7 @@ def settle(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.psels, one.copts))
+        database.forget_winners(one for one in mine if not is_valid(named[one.functional], one.psels, one.copts))
     compiled, failed = 0, set[str]()
     while True:
         known = database.spills()
@@ -58,7 +58,7 @@ def settle(
                 failed.add(spec.name)
 
 
-def sayable(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
+def is_valid(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
     """Whether the functional's kernel has these parameters today."""
     try:
         ImageSpec.of(functional, psels, copts)

@@ -15,7 +15,7 @@ from aotriton.tune.autotune.text import operand
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Declaration:
     """What ``autotune`` was given besides the kernel, each as its user wrote it; what is read of it may raise a
     ValueError that names the argument.
     """
@@ -77,14 +77,14 @@ class Wanted:
         return found
 
     @property
-    def whole(self) -> dict[str, int]:
+    def integers(self) -> dict[str, int]:
         """The scalars that expressions may name."""
         return {name: value for name, value in self.scalars.items() if isinstance(value, int)}
 
     @cached_property
     def names(self) -> dict[str, str]:
         """What expressions may name, with what each of them is."""
-        return dict.fromkeys(self.values, "size") | dict.fromkeys(self.whole, "scalar")
+        return dict.fromkeys(self.values, "size") | dict.fromkeys(self.integers, "scalar")
 
     @cached_property
     def tried(self) -> dict[str, tuple[int, ...]]:
