@@ -102,7 +102,9 @@ def autotune(
 
 
 def _default_folder(described: Described) -> Path:
-    """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
+    """The folder of a kernel with its space. Kernels of one name in two files have two; another space begins anew, so
+    that a config that is no longer in it cannot win.
+    """
     made_of = repr((described.kernel.origin, sorted(described.declared.tried.items())))
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     return cache_folder() / "autotuned" / digest / f"tuned_{described.kernel.name}"

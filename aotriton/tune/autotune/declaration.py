@@ -1,4 +1,4 @@
-"""From what the user of autotune wrote to checked tensors, numbers, sizes and values to try."""
+"""What the user of autotune declares: tensors, numbers, sizes and values to try, checked."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aotriton.tune.autotune.text import operand
 
 @dataclass(frozen=True)
 class Declaration:
-    """What ``autotune`` was given besides the kernel, each as its user wrote it; what is read of it may raise a
-    ValueError that names the argument.
+    """The arguments of ``autotune`` but for the kernel, as its user wrote them. Properties check what they read: a
+    ValueError names the argument that is wrong.
     """
 
     inputs: Mapping[str, str | float]
@@ -31,7 +31,7 @@ class Declaration:
 
     @cached_property
     def values(self) -> dict[str, tuple[int, ...]]:
-        """Those of each size that are measured."""
+        """The values of each size that are measured."""
         found = {}
         for name, values in self.sizes.items():
             identifier("sizes: a name", name)
@@ -64,7 +64,7 @@ class Declaration:
 
     @cached_property
     def scalars(self) -> dict[str, int | float]:
-        """Numbers of the call that are no sizes, with what is measured; truth values are whole numbers."""
+        """The numbers of the call that are not sizes, with the value that is measured; truth values are integers."""
         found = {}
         for name, value in self.inputs.items():
             if isinstance(value, str):
@@ -78,12 +78,12 @@ class Declaration:
 
     @property
     def integers(self) -> dict[str, int]:
-        """The scalars that expressions may name."""
+        """The scalars that are integers, which expressions may name."""
         return {name: value for name, value in self.scalars.items() if isinstance(value, int)}
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What expressions may name, with what each of them is."""
+        """The names that expressions may use, with the kind of each."""
         return dict.fromkeys(self.values, "size") | dict.fromkeys(self.integers, "scalar")
 
     @cached_property

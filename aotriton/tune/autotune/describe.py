@@ -1,4 +1,4 @@
-"""From a kernel and what its user says of it to a family: the text of its files, and what it describes."""
+"""From a kernel and its declaration to a family: the text of its files, and its description."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COPTS = {"num_warps": ("cuda", "hip"), "num_stages": ("cuda", "hip"), "maxnreg":
 
 @dataclass(frozen=True)
 class Described:
-    """The family of one kernel on some archs; ``family`` is its name, and its folder's. What is wrong is a ValueError
-    that names the argument.
+    """The family of one kernel on some archs; ``family`` is its name, and its folder's. A ValueError names the argument
+    that is wrong.
     """
 
     kernel: UserKernel
@@ -42,7 +42,7 @@ class Described:
 
     @cached_property
     def operator(self) -> Operator:
-        """What the family describes, within what the runner has room for."""
+        """The operator that the family describes, checked against what the runner has room for."""
         made: dict[str, Any] = {}
         exec(compile(self.files["rules/__init__.py"], f"{self.family}/rules/__init__.py", "exec"), made)
         found: Operator
@@ -88,7 +88,7 @@ class Described:
 
     @cached_property
     def psels(self) -> tuple[str, ...]:
-        """What of the space reaches the source; the rest is the compiler's."""
+        """The names of the space that reach the source; the others are compiler options."""
         kernel, tried = self.kernel, self.declared.tried
         if kernel.provider and not kernel.called:
             return tuple(tried)  # its module has looked at them
@@ -102,7 +102,9 @@ class Described:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """The kernel's, in its order. A Python function is given its config as it is, so that is not among them."""
+        """The kernel's arguments, in its order. A Python function receives its config as it is, so the config is not
+        among them.
+        """
         kernel, declared = self.kernel, self.declared
         have = [name for name, _ in kernel.arguments]
         for what, names in (("inputs", declared.inputs), ("results", declared.results)):
@@ -140,7 +142,7 @@ class Described:
         return Number(name, dtype, value, multiple_of=16 if whole else 1)
 
     def _check_type(self, name: str, kind: str, *declared: str) -> None:
-        """The source may say more than the user, but nothing else."""
+        """ValueError where the source declares another type than the user."""
         if kind and kind not in declared:
             raise ValueError(f"{name}: {self.kernel.name} takes {kind}, it is declared as {' or '.join(declared)}")
 

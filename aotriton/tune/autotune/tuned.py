@@ -41,7 +41,7 @@ class Best:
 
 
 class Tuned:
-    """A kernel whose family is in ``folder``, and which is tuned when its winners are first asked for.
+    """A kernel whose family is in ``folder``; it is tuned when its winners are first asked for.
 
     ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
     """
@@ -51,7 +51,7 @@ class Tuned:
     ) -> None:
         self.kernel, self.folder = kernel, folder
         self._described, self._asked, self._options = described, product, tuple(options)
-        self._operator, self._declared = described.operator, described.declared  # what is wrong with them is told now
+        self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
         self._winners: tuple[Best, ...] | None = None
 
@@ -64,9 +64,10 @@ class Tuned:
                 write_atomically(path, text.encode())
 
     def tune(self) -> Tuned:
-        """Measures what is not measured yet on this machine's GPUs.
+        """Measures on this machine's GPUs what is not measured yet.
 
-        RuntimeError where that came to no end, where no config is right, or where one won that is not tried any more.
+        RuntimeError where tuning did not finish, where no config is right, or where a config won that is not tried any
+        more.
         """
         self.write()
         if not self._is_tuned():
@@ -79,16 +80,16 @@ class Tuned:
 
     @property
     def winners(self) -> tuple[Best, ...]:
-        """What won at each combination of sizes."""
+        """The winner at each combination of sizes."""
         if self._winners is None:
             self.tune()
         assert self._winners is not None
         return self._winners
 
     def best(self, **sizes: int) -> Best:
-        """What won where such sizes belong: each goes to the next larger one that was measured, or to the largest.
+        """The winner for these sizes: each size belongs to the next larger one that was measured, or to the largest.
 
-        A size that images are compiled for must be one of those. ValueError names it, or one that is unknown.
+        A size that images are compiled for must be a measured one. ValueError names a size that is not, or is unknown.
         """
         known = self._declared.values
         if sizes.keys() != known.keys():
@@ -104,12 +105,12 @@ class Tuned:
 
     @property
     def config(self) -> Mapping[str, int]:
-        """The winner's, where one combination of sizes was asked for."""
+        """The winner's config, where one combination of sizes was asked for."""
         return self._only.config
 
     @property
     def median_us(self) -> float:
-        """Microseconds, likewise."""
+        """The winner's time in microseconds, where one combination of sizes was asked for."""
         return self._only.median_us
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
@@ -161,7 +162,7 @@ class Tuned:
         return " ".join(f"{name}={value}" for name, value in sizes.items())
 
     def _failures(self, sizes: Mapping[str, int]) -> str:
-        """What became of the configs there: how often which verdict, and in whole what is said of the last one."""
+        """The verdicts on the configs at these sizes: how many of each, and the last one in full."""
         from aotriton.rules.database import TuningDatabase
 
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
@@ -189,7 +190,9 @@ class Tuned:
         return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
 
     def _product(self) -> str:
-        """Whose winners are meant: those asked for, this machine's GPU's, or without one the only ones there are."""
+        """The product whose winners are meant: the one asked for, this machine's, or, without a GPU, the only one there
+        is.
+        """
         if product := self._asked or product_here():
             return product
         found = sorted({row.product for row in self._rows()})
@@ -214,7 +217,7 @@ class Tuned:
         return hashlib.sha256(repr((TRITON_VERSION, sorted(self._described.files.items()))).encode()).hexdigest()
 
     def _run(self) -> None:
-        # A process of its own: GPU workers begin with what a program began with, and this program may be anything.
+        # A process of its own: GPU workers import the main module of their parent, and this program's may be any.
         root = str(Path(__file__).absolute().parents[3])
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))

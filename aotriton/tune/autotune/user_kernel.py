@@ -1,4 +1,4 @@
-"""From a kernel as its author has it to what a family needs of it: its arguments, and the source that images are of."""
+"""The kernel that a user tunes: its arguments, and the source that images are made of."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from aotriton.rules.provider import Compiler, Provider
 from aotriton.tune.autotune.source import slice_of
 
 CONSTEXPR = "constexpr"
-BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # who compiles a file that nobody else is named for
+BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # the provider of a file where none is named
 CALLED = "aotriton.codegen.called"
 
-# What device code in Python may import: of the rest no image's name would tell.
+# What device code in Python may import: an image's name would not change with other packages.
 IMPORTS = frozenset({"triton"})
 
 
 @dataclass(frozen=True)
 class UserKernel:
-    """A kernel and its arguments in order, each with what the source says of its type: CONSTEXPR, "*bf16", "i32", ...,
-    or nothing. ``origin`` says where it was found; ``source`` becomes the family's file.
+    """A kernel and its arguments in order, each with the type that the source declares: CONSTEXPR, "*bf16", "i32", ...,
+    or nothing. ``origin`` is the file that has it; ``source`` becomes the family's file.
     """
 
     name: str
@@ -41,8 +41,8 @@ class UserKernel:
 
 
 def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> UserKernel:
-    """What ``kernel`` is: a triton.jit or Gluon function, a path of a file that ``provider`` compiles, which is the
-    name of a module, or a Python function. ValueError names what cannot be tuned, and why.
+    """Reads ``kernel``: a triton.jit or Gluon function, the path of a file that the module named ``provider`` compiles,
+    or a Python function. ValueError names what cannot be tuned, and why.
     """
     if isinstance(kernel, (str, os.PathLike)):
         return _file(Path(kernel), provider, space)

@@ -23,7 +23,7 @@ def decide(call: Invocation) -> int:
 
 
 def merge(call: Invocation) -> int:
-    """Whatever families the other database measured: all of them are decided anew."""
+    """Takes over the other database's measurements, of whatever families, and decides all of their winners anew."""
     make_folder(call.options.database)
     require_triton()
     with TuningDatabase(call.options.database) as database:

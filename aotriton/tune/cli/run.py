@@ -68,7 +68,7 @@ def _tune(
     progress: Progress,
     processes: StrategyProcesses,
 ) -> None:
-    """Tunes, and prints what came of it, also where that was cut off."""
+    """Tunes, and prints what came of it, also where the run was cut off."""
     options, product = call.options, plan.product
     with TuningDatabase(options.database) as database:
         before = Before.of(database, plan.device.arch, product)
@@ -88,7 +88,7 @@ def _tune(
 
 
 def _strategy(call: Invocation) -> str:
-    """How candidates are chosen: all of them, unless something is said of a search or of finalists."""
+    """The name of the strategy: exhaustive, unless the options ask for a search or name finalists."""
     options = call.options
     if options.finalists:
         return FINALISTS
@@ -96,7 +96,7 @@ def _strategy(call: Invocation) -> str:
 
 
 def _budget(call: Invocation) -> Budget:
-    """What is given, else the effort's; exits with an error where it is none."""
+    """The budget of the options, else that of the effort; exits with an error where it is not valid."""
     options = call.options
     if not options.budget:
         return Budget(trials=BUDGETS[options.effort or "full"].get(_strategy(call)))
@@ -107,12 +107,12 @@ def _budget(call: Invocation) -> Budget:
 
 
 def _deadline(call: Invocation, limit: Budget) -> float:
-    """When no further problem is begun, on time.monotonic's clock."""
+    """The time, on time.monotonic's clock, after which no problem is begun."""
     return call.began + min(call.options.time_budget or float("inf"), limit.seconds or float("inf"))
 
 
 def _check_arch(arch: str | None, device: Device) -> None:
-    """CannotBegin where another arch was asked for than the GPU's."""
+    """CannotBegin where the options ask for another arch than the GPU's."""
     if arch and arch != device.arch:
         elsewhere = "--compile-only or --predict" if arch_spec(arch).vendor == "hip" else "--compile-only"
         raise CannotBegin(f"--arch {arch}, but the GPU is {device.arch}: here {elsewhere} works for {arch}")

@@ -113,7 +113,7 @@ class Searches:
             search.best = median_us, spec.config
 
     def _ask(self, search: Search) -> None:
-        """Asks the strategy for so many configs that neither compilers nor GPUs wait for it."""
+        """Asks the strategy for enough configs that neither compilers nor GPUs wait for it."""
         while not search.exhausted:
             if search.step is None:
                 unmeasured = len(search.compiling) + len(search.ready) + len(search.measuring)

@@ -1,4 +1,4 @@
-"""The Dask workers of a run: from jobs to replies, whoever comes, goes or is lost meanwhile."""
+"""The Dask workers of a run: jobs out, replies in, while workers join, leave and are lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECONNECT = 600.0  # seconds that a scheduler may be away
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A worker that measures, or one that compiles so many images at a time, and that fits."""
+    """A worker that fits: one that measures, or one that compiles ``slots`` images at a time."""
 
     address: str
     facts: Facts
@@ -41,14 +41,14 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLeft:
-    """A worker that is gone; the jobs that it had end as lost."""
+    """A worker that is gone; its jobs end without a reply."""
 
     address: str
 
 
 @dataclass(frozen=True)
 class JobEnded:
-    """A job. ``error`` is None, or says why there is no reply: nobody knows then how far the job came."""
+    """A job that has ended. ``error`` is None, or says why there is no reply: how far the job came is unknown then."""
 
     key: str
     reply: Any = None
@@ -59,7 +59,7 @@ Event = WorkerJoined | WorkerLeft | JobEnded
 
 
 class Cluster:
-    """A scheduler with its workers, for one run. Nothing in it is to be called from two threads.
+    """A scheduler with its workers, for one run. All but ``wake`` must be called from one thread.
 
     ``address`` is the scheduler's; without one, a cluster is made in this process: a worker for each of ``gpus``, and
     one that compiles ``jobs`` images at a time (default: one a core). TuningError where there is no such scheduler.
@@ -90,7 +90,7 @@ class Cluster:
         self._replies = Replies(self._client, self._replied)
 
     def first_gpu(self) -> Device:
-        """What the first GPU is that comes; TuningError where those of this process do not."""
+        """The facts of the first GPU that joins; TuningError where those of this process cannot be used."""
         seen: list[Event] = []
         patient_until = time.monotonic() + PATIENCE
         while True:
@@ -111,8 +111,8 @@ class Cluster:
     def submit(
         self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
     ) -> str:
-        """Has a worker run the job, the one at ``address`` or any that has what it ``needs``; the job's key. ``later``:
-        when there is nothing else to do.
+        """Has a worker run the job: the one at ``address``, or any that has what it ``needs``. ``later``: when there is
+        nothing else to do. Returns the job's key.
         """
         key = f"{run.__name__}-{uuid4().hex}"
         where = {"workers": [address], "allow_other_workers": False} if address else {}
@@ -125,7 +125,7 @@ class Cluster:
         return key
 
     def events(self, wait: float) -> list[Event]:
-        """What has happened since; waits so many seconds where nothing has."""
+        """The events since the last call; waits up to ``wait`` seconds where there is none."""
         if self._client.status != "running":
             return self._reconnected()
         found, self._kept = self._kept, []
@@ -143,15 +143,15 @@ class Cluster:
         return found + [event for one in ended if one for event in self._ended(one)]
 
     def wake(self) -> None:
-        """Has ``events`` return; from any thread."""
+        """Makes ``events`` return; may be called from any thread."""
         self._events.put(None)
 
     def compile_images(
         self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None
     ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
-        """As ``codegen.compile.compile_images``, on the workers; in the store, too, are those that they made.
+        """As ``codegen.compile.compile_images``, on the workers; what they make is put into the store.
 
-        For when nothing else is under way. TuningError where none can.
+        Only when no other job is in flight. TuningError where no worker can compile.
         """
         waiting: dict[str, ImageSpec] = {}
         for spec in specs:
@@ -168,17 +168,17 @@ class Cluster:
                     yield made, received(event.reply, made.name, store)
 
     def forget(self, key: str) -> None:
-        """The job's reply is of no use any more."""
+        """Drops a job whose reply is not needed any more."""
         if found := self._in_flight.pop(key, None):
             found[0].cancel()
 
     def leave_out(self, address: str) -> None:
-        """No further job goes to this worker."""
+        """Sends this worker no further job."""
         with suppress(OSError):  # the next events() finds the scheduler gone, and its workers with it
             self._client.retire_workers([address], close_workers=self._local is not None)
 
     def stop(self) -> None:
-        """Has the workers end what they do for this run, at the next candidate."""
+        """Has the workers end their jobs of this run, at the next candidate."""
         with suppress(OSError):
             if self._client.status == "running":
                 self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
@@ -201,7 +201,7 @@ class Cluster:
 
     @property
     def dashboard(self) -> str | None:
-        """Where Dask shows what it does."""
+        """The address of Dask's dashboard."""
         link: str | None = self._client.dashboard_link
         return link if link and self._local is None else None
 
@@ -217,7 +217,7 @@ class Cluster:
         self._events.put(JobEnded(key, reply, error))
 
     def _look(self) -> list[Event]:
-        """Greets who is new, and tells who is gone."""
+        """Greets new workers; the events of those that are gone."""
         try:
             workers: Collection[str] = self._client.nthreads()
             if new := [address for address in workers if address not in self._known]:
@@ -267,7 +267,7 @@ class Cluster:
         return [WorkerJoined(address, facts, self._known.get(address, 0))]
 
     def _reconnected(self) -> list[Event]:
-        """Gives up all that is under way, and finds the scheduler again."""
+        """Gives up all jobs in flight, and waits until the scheduler is back."""
         lost: list[Event] = [JobEnded(key, error="the scheduler went away") for key in self._in_flight]
         lost = [event for event in lost if isinstance(event, JobEnded) and event.key not in self._asked]
         lost += [WorkerLeft(address) for address in self._known]
@@ -301,12 +301,12 @@ def new_setting(
     families: tuple[str, ...] = (),
     candidate_limit: float = CANDIDATE_LIMIT,
 ) -> Setting:
-    """Of a run of its own."""
+    """The setting of a new run."""
     return Setting(uuid4().hex, launcher, compiler, store, tuple(pauses), families, candidate_limit)
 
 
 def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:
-    """Scheduler and workers as threads of this process: GPUs and compilers have processes of their own anyway."""
+    """A scheduler and workers as threads of this process: GPUs and compilers have processes of their own anyway."""
     import logging
 
     import dask

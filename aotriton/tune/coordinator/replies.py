@@ -1,4 +1,4 @@
-"""From Dask futures that are done to their replies, those that are done at the same time in one message."""
+"""The replies of Dask futures that have ended; those that end at the same time come in one message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Replies:
                 self._deliver(key, reply, None if reply is not None else why or _fault(future))
 
     def _fetched(self, batch: dict[str, Future]) -> tuple[dict[str, Any], str | None]:
-        """The replies that there are, or why there is none."""
+        """The replies, or the reason why there are none."""
         try:
             asked = self._client.gather(batch, errors="skip", asynchronous=True)
             loop: Any = self._client.loop
@@ -54,7 +54,7 @@ class Replies:
 
 
 def _fault(future: Future) -> str:
-    """Of a job without a reply: what it raised, or what Dask says of a worker that died with it."""
+    """Why a job has no reply: what it raised, or what Dask says of a worker that died with it."""
     try:
         error = future.exception(timeout=LIMIT)
     except Exception as failed:

@@ -1,7 +1,7 @@
-"""Random shapes: from the candidates that did best in their cells to timings of whole launch sequences, on all GPUs.
+"""Random shapes: timings of whole launch sequences, of the candidates that did best in their cells, on all GPUs.
 
 What is timed is what a call costs: all launches of a backend, the backends of an operator side by side. The cost models
-are fitted on it (``fit.py``).
+are fitted to it (``fit.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aotriton.tune.problem.problems import Shape
 from aotriton.tune.workers.gpu_worker import GpuWorker, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
-FAILURES = 3  # in a row, after which a GPU is not asked again
+FAILURES = 3  # in a row, after which a GPU has no further job
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def sample(
     progress: Progress,
     wished: Collection[str] = (),
 ) -> int:
-    """Times shapes on all workers; returns how many. TuningError where nothing is measured that could be timed.
+    """Times shapes on all workers, and returns how many. TuningError where nothing is measured that could be timed.
 
     At the first Ctrl-C each worker ends its chunk.
     """

@@ -1,4 +1,4 @@
-"""A run of the tuner: from problems to what is left to do of them, whatever was measured before."""
+"""A run of the tuner: from problems to what is left to do of them, after what was measured before."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun, nor
-    when the run has had its GPUs for ``gpu_seconds``, all of them together.
+    """How to tune, on GPUs of one ``device``. No problem is begun after ``deadline``, on time.monotonic's clock, nor
+    when all GPUs of the run together were used for ``gpu_seconds``.
 
-    ``strategy`` is one of ``tune.search``, of at most ``budget`` trials a problem; but for the exhaustive one it
-    chooses from the rich space. ``only`` has the images to choose from by problem, where others chose them before.
-    ``campaign`` is the name of the run of ``again`` that this one is or goes on with.
+    ``strategy`` is one of ``tune.search``, with at most ``budget`` trials for a problem; all but the exhaustive one
+    choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen before.
+    ``campaign`` is the name of the run of ``again`` that this one is or continues.
     """
 
     database: Path
@@ -71,7 +71,7 @@ class Plan:
 
 
 def strategy_processes(strategy: str) -> StrategyProcesses:
-    """Processes for the run's strategies, which start at once; none for one that does not learn."""
+    """Processes for the run's strategies, which start at once; none for a strategy that does not learn."""
     learns = strategy not in (EXHAUSTIVE, FINALISTS)
     return StrategyProcesses(max(1, min(MOST_PROCESSES, cpu_count() // 4)) if learns else 0)
 
@@ -83,11 +83,11 @@ def tune(
     progress: Progress,
     processes: StrategyProcesses | None = None,
 ) -> int:
-    """Tunes the problems, all of one arch, in order; returns at the deadline or when done, and says how many problems
-    are left. ``processes``: those that were started before.
+    """Tunes the problems, all of one arch, in order, until all are done or the deadline comes. Returns how many are
+    left. ``processes``: those that were started before.
 
-    TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the candidates
-    under way were recorded.
+    TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the jobs in
+    flight were recorded.
     """
     with TuningDatabase(plan.database) as database:
         plan, tasks = _begin(plan, problems, database)
@@ -194,7 +194,7 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
 
 
 def _reusable(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes that make further measuring needless: of a campaign, its own."""
+    """The outcomes that need no measuring again: all, or those of the plan's campaign."""
     if plan.campaign is None:
         return outcomes
     own = campaign.campaigns(database)
@@ -204,7 +204,7 @@ def _reusable(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> 
 def begin_session(
     database: TuningDatabase, device: Device, options: str, strategy: str = "exhaustive", seed: int | None = None
 ) -> int:
-    """Id of a new session on this GPU."""
+    """The id of a new session on this GPU."""
     return database.begin_session(
         device=device.name,
         driver=device.driver,

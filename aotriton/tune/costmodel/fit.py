@@ -1,9 +1,9 @@
-"""Cost models: from timings of launch sequences on random shapes to the coefficients of each image's predicted time.
+"""Cost models: the coefficients of each image's predicted time, fitted to timings of launch sequences on random shapes.
 
-A sequence takes what its kernels take together, each of them a sum of terms (``rules/work.py``). So the images of all
-sequences that share kernels are fitted together, one after the other against what the others leave, until that settles:
-the problem is convex, and no bound is of two blocks (P. Tseng, "Convergence of a Block Coordinate Descent Method",
-2001). Errors are relative, coefficients not negative: no image is predicted to be faster than nothing, wherever.
+A sequence takes as long as its kernels together, each of which is a sum of terms (``rules/work.py``). So the images of
+all sequences that share kernels are fitted together, one after the other to what the others leave, until the
+coefficients converge: the problem is convex, and no bound is of two blocks (P. Tseng, "Convergence of a Block
+Coordinate Descent Method", 2001). Errors are relative. Coefficients are not negative, and so no predicted time is.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Place = tuple[str, str]  # of an image: its kernel's functional and its name
 
 
 def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
-    """Programs of the image that fit on one multiprocessor; 1 of a persistent kernel, which has as many as it wants.
-    ``shared`` in bytes.
+    """Programs of the image that fit on one multiprocessor; 1 for a persistent kernel, which has as many as it needs.
+    ``shared`` is in bytes.
     """
     arch = spec.functional.arch_spec
     if spec.functional.kernel.gluon:
@@ -58,7 +58,7 @@ class _Observation:
 
 
 class _Group:
-    """Timings of functionals whose sequences share kernels, on a product of so many multiprocessors."""
+    """Timings of functionals whose sequences share kernels, on a product that has ``multiprocessors``."""
 
     def __init__(self, multiprocessors: int) -> None:
         self.multiprocessors = multiprocessors
@@ -66,12 +66,12 @@ class _Group:
         self.seen: dict[tuple[Place, str], int] = {}
         self.observations: list[_Observation] = []
         self.specs: dict[Place, tuple[ImageSpec, int]] = {}
-        self.calls: dict[str, list[str]] = {}  # by the lead's functional: what tells its calls apart
+        self.calls: dict[str, list[str]] = {}  # by the lead's functional: the keys of its calls
         self.environments: dict[str, tuple[Mapping[str, int], Mapping[str, int]]] = {}  # sizes and scalars, by call
         self.served: dict[str, dict[str, list[set[Place]]]] = {}  # and by backend: the images of each kernel
 
     def add_call(self, functional: str, sizes: Mapping[str, int], scalars: Mapping[str, int]) -> str:
-        """A call of the lead's functional; what tells it apart."""
+        """Adds a call of the lead's functional, and returns its key."""
         call = f"{scalars}{sorted(sizes.items())}"
         self.calls.setdefault(functional, []).append(call)
         self.environments[call] = sizes, scalars
@@ -84,7 +84,7 @@ class _Group:
         return place
 
     def row(self, place: Place, call: str) -> int:
-        """The number of the image's terms for the call, among its rows; made where it is not there."""
+        """The number of the row with the image's terms for the call; it is computed where there is none."""
         if (place, call) not in self.seen:
             spec, fitting = self.specs[place]
             work = spec.functional.kernel.work
@@ -98,7 +98,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class Apart:
-    """A call of the lead's functional, and what each image takes there by itself, in microseconds: by backend, for each
+    """A call of the lead's functional, and the microseconds that each image takes there by itself: by backend, for each
     of its kernels by image name.
     """
 
@@ -127,8 +127,8 @@ def fit(operator: Operator, arch: str, samples: Iterable[Sample], facts: Mapping
 
 def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart], facts: Mapping[str, Facts],
               multiprocessors: int) -> list[Model]:  # fmt: skip
-    """As ``fit``, from times of images that are known one by one, not as parts of a sequence; of backends whose kernels
-    all describe their work.
+    """Models as ``fit`` makes them, from times of single images, not of sequences; for backends whose kernels all
+    describe their work.
     """
     group = _Group(multiprocessors)
     backends = {backend.name: backend for backend in operator.backends}
@@ -158,7 +158,7 @@ def _fitted(group: _Group, operator: Operator, arch: str, product: str) -> list[
 
 
 def _serving(kernel: KernelDescription, lead: Functional, sizes: Mapping[str, int], group: _Group) -> str:
-    """The kernel's functional for a call of the lead's; nothing where it refuses the call."""
+    """The kernel's functional for a call of the lead's; None where it refuses the call."""
     own = kernel.like(lead, sizes)
     return str(own) if own and is_served(own, sizes, group.multiprocessors) else ""
 
@@ -211,7 +211,7 @@ def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
-            continue  # of another time
+            continue  # the source has changed since
         parts = []
         for kernel, image in zip(backend.kernels, timing.images, strict=True):
             own = kernel.like(functional, sizes)
@@ -224,14 +224,14 @@ def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend
             parts.append((place, group.row(place, call)))
         else:
             if not parts:
-                continue  # nobody says what its kernels compute
+                continue  # its kernels do not describe their work
             group.observations.append(_Observation(tuple(parts), timing.median_us))
             for images, (place, _) in zip(_served(group, sample.functional, backend), parts, strict=True):
                 images.add(place)
 
 
 def _served(group: _Group, functional: str, backend: Backend) -> list[set[Place]]:
-    """The images of each of the backend's kernels, to be added to."""
+    """The images of each of the backend's kernels, in sets that callers add to."""
     kernels = [kernel for kernel in backend.kernels if kernel.work is not None]
     return group.served.setdefault(functional, {}).setdefault(backend.name, [set() for _ in kernels])
 
@@ -250,7 +250,7 @@ def _spec(functional: Functional | None, facts: Facts | None) -> ImageSpec | Non
 
 
 def _components(group: _Group) -> list[list[_Observation]]:
-    """The observations, those together that share an image, directly or through others."""
+    """The observations in groups of those that share images, directly or through others."""
     parent: dict[Place, Place] = {place: place for place in group.specs}
 
     def root(place: Place) -> Place:
@@ -268,7 +268,7 @@ def _components(group: _Group) -> list[list[_Observation]]:
 
 
 def _uses(observations: Sequence[_Observation]) -> dict[Place, tuple[list[int], list[int]]]:
-    """By image: the numbers of the observations that it is part of, and the rows of its terms there."""
+    """By image: the numbers of the observations that contain it, and the rows of its terms there."""
     uses: dict[Place, tuple[list[int], list[int]]] = {}
     for number, one in enumerate(observations):
         for place, row in one.parts:
@@ -285,7 +285,7 @@ def _models(
 
     uses = _uses(observations)
     while any(len(mine) < FEWEST for mine, _ in uses.values()):
-        # What takes a part that nobody knows tells nothing of the others.
+        # An observation with an image that has too few timings says nothing of its other images.
         few = {place for place, (mine, _) in uses.items() if len(mine) < FEWEST}
         observations = [one for one in observations if not few & {place for place, _ in one.parts}]
         uses = _uses(observations)
@@ -335,7 +335,7 @@ def _models(
 
 
 def _block(rows: np.ndarray, left: np.ndarray, time: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Coefficients that are not negative, of least squares of errors relative to ``time``; outliers count less."""
+    """Nonnegative coefficients by least squares of errors relative to ``time``; outliers count less."""
     import numpy as np
     from scipy.optimize import nnls
 

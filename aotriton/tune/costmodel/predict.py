@@ -1,8 +1,8 @@
-"""Winners and cost models without a GPU, for gfx942: from what the compiler says of each candidate to a family's guess
-at the fastest.
+"""Winners and cost models without a GPU, for gfx942: a family's guess at the fastest candidate, from the compiler's
+facts of each.
 
-Nothing here was measured, and winners and models say so. The models have the terms that measured ones have, so that a
-call is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
+Nothing is measured here, and winners and models say so. The models have the same terms as measured ones, so that a call
+is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Place = tuple[str, str]  # a kernel and a functional
 def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> list[Winner]:
     """The predicted winner of every cell of ``functional``, among the images ``found``.
 
-    A group of cells shares one, so that there are few; each has its own where they are decided ``alone``. Of those that
-    a restriction rules out in all cells of a group none wins, if there is another.
+    The cells of a group share one winner, so that there are few images; ``alone``: each cell has its own. A candidate
+    that a restriction rules out in all cells of a group wins only if there is no other.
     """
     own = tuning(functional.kernel.family)
     winners = []
@@ -58,11 +58,11 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
 
 
 def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
-    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and save
+    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
     enough there.
 
-    Of functionals that are measured for themselves, whatever their addressing. ``error`` is how far a model is off the
-    static one; how far that is off a GPU, nobody has measured.
+    They are of functionals that are measured for themselves, whatever their addressing. ``error`` is the difference
+    from the static model; how far that is from a GPU has not been measured.
     """
     calls: list[Apart] = []
     for functional in operator.lead.functionals(arch):
@@ -96,8 +96,8 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
 
 
 def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | None = None) -> tuple[Functional, ...]:
-    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve that, or some
-    kernel says nothing of its work.
+    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve the call, or a
+    kernel does not describe its work.
     """
     own = [kernel.like(functional, shape) for kernel in backend.kernels]
     complete = tuple(one for one in own if one is not None and one.kernel.work is not None)
@@ -105,7 +105,7 @@ def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | No
 
 
 def _likely(functional: Functional, found: Fitting) -> Fitting:
-    """Without what a restriction rules out everywhere, if there is another."""
+    """The candidates without those that restrictions rule out everywhere, if there are others."""
     cells = [keys_of(functional, cell) for cell in functional.kernel.cells()]
     return [one for one in found if not all(ruled_out(one[0], cell) for cell in cells)] or found
 
@@ -131,9 +131,10 @@ def predict(
     jobs: int | None = None,
     operators: Collection[Operator] = (),
 ) -> list[Winner]:
-    """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns them.
+    """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns the
+    winners.
 
-    Models, too, of those ``operators`` of whose first backend nothing was left out, unless something was timed. Where
+    It also writes models, of those ``operators`` whose first backend is complete, unless something was timed. Where
     there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
     describe, and where every candidate fails or is pruned.
     """
@@ -154,7 +155,7 @@ def predict(
     for place, functional in asked.items():
         if place not in found:
             raise TuningError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
-        # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
+        # In the order of the description, not of compilation: ties are broken the same way each time.
         found[place].sort(key=lambda pair: pair[0].config)
 
     archs = dict.fromkeys(functional.arch for functional in asked.values())

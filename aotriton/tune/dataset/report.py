@@ -1,6 +1,6 @@
-"""From a tuning database to one HTML page: what was measured, who won where, how sure that is, and what has changed.
+"""A tuning database as one HTML page: what was measured, who won where, how certain that is, and what has changed.
 
-The page needs nothing beside itself: no script, no other file, no network.
+The page is one file: it needs no script, no other file and no network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEMPLATE = Path(__file__).parent.parent / "template"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ORIGINS = ("measured", "predicted", "imported", "borrowed", "from another product", "none")
 MOST_CHANGES = 200  # rows of the table of changes
-FEWEST_CURVE = 4  # candidates of a problem, for it to say anything of a search
+FEWEST_CURVE = 4  # candidates of a problem that a search must have swept to be shown
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ class Functionals:
 
 @dataclass
 class Curve:
-    """How far the best candidate so far is from the best of all, after so many: the geometric mean over problems."""
+    """How much longer the best candidate so far takes than the best of all, after each number of candidates: the
+    geometric mean over problems.
+    """
 
     kernel: str
     session: str
@@ -72,7 +74,7 @@ class Curve:
     loss: list[float]
 
     def points(self, width: float, height: float, most: int, worst: float) -> str:
-        """As an SVG polyline has them."""
+        """The curve as the points of an SVG polyline."""
         step = width / max(most - 1, 1)
         return " ".join(f"{i * step:.1f},{height * (1 - loss / worst):.1f}" for i, loss in enumerate(self.loss))
 
@@ -105,9 +107,10 @@ class ProductReport:
 
 
 def report(path: Path, operators: Sequence[Operator], out: Path, since: Path | None = None) -> None:
-    """Writes the page about what the database knows of these operators; ``since`` is an earlier state of the database.
+    """Writes the page about all that the database knows of these operators; ``since`` is an earlier state of the
+    database.
 
-    TuningDatabaseError where one of the two is none.
+    TuningDatabaseError where one of the two is not a database.
     """
     with TuningDatabase(path, readonly=True) as database:
         products = database.products()
@@ -148,7 +151,7 @@ def _render(template: str, values: Mapping[str, object]) -> str:
 
 
 def colour(share: float | None) -> str:
-    """Of a heat map: from pale to strong, as a CSS colour; grey where nothing was measured."""
+    """The CSS colour of a heat map's cell, from pale to strong; grey where nothing was measured."""
     if share is None:
         return "#eee"
     return f"hsl(210 70% {94 - 44 * max(0.0, min(share, 1.0)):.0f}%)"
@@ -164,7 +167,7 @@ def _measured(database: TuningDatabase) -> dict[Key, Winner]:
 
 @dataclass(frozen=True)
 class Change:
-    """A cell whose winner is another one; ``ratio`` is the new one's time over that of the old one."""
+    """A cell whose winner has changed; ``ratio`` is the new one's time over that of the old one."""
 
     cell: str
     differs: str  # what the two configs differ in
@@ -172,7 +175,7 @@ class Change:
 
 
 def changed(before: Mapping[Key, Winner], now: Mapping[Key, Winner]) -> list[Change]:
-    """The cells of both with another config each, those first whose time changed most."""
+    """The cells that have another config in each of the two, those first whose time changed most."""
     found = []
     for key in before.keys() & now.keys():
         old, new = (one.psels | one.copts for one in (before[key], now[key]))
@@ -206,7 +209,7 @@ def _product(
 def _provenance(
     kernel: KernelDescription, product: Product, winners: Sequence[Winner], products: Sequence[Product]
 ) -> Counter[str]:
-    """The cells of all of a kernel's functionals on the product, by where their winners come from."""
+    """The number of cells of a kernel's functionals on the product by where their winners come from."""
     cells = filled(kernel, product.arch, product.name, winners, products)
     found = Counter("from another product" if one.source.startswith("product=") else one.provenance for one in cells)
     found["none"] = sum(1 for _ in kernel.functionals(product.arch)) * kernel.cell_count - found.total()
@@ -254,7 +257,7 @@ def _kernel(operator: Operator, kernel: KernelDescription, product: Product, win
 
 
 def _alone(operator: Operator, kernel: KernelDescription) -> bool:
-    """Whether the kernel does all of the products of a call, so that their number over its time means something."""
+    """Whether the kernel computes all products of a call by itself, so that their number over its time is a rate."""
     backend = next(one for one in operator.backends if kernel in one.kernels)
     return [one for one in backend.kernels if one.work is not None] == [kernel]
 
@@ -305,7 +308,7 @@ def _letter(place: int) -> str:
 
 
 def _fitting(functional: Functional, winners: Mapping[str, Winner]) -> Iterable[tuple[str, Winner]]:
-    """Without those whose config the kernel's description no longer has."""
+    """The winners whose config the kernel's description still has."""
     for bin, winner in winners.items():
         try:
             ImageSpec.of(functional, winner.psels, winner.copts)
@@ -315,7 +318,7 @@ def _fitting(functional: Functional, winners: Mapping[str, Winner]) -> Iterable[
 
 
 def _value(operator: Operator | None, functional: Functional, winner: Winner) -> float | None:
-    """TFLOP/s where the operator's operations are given, else microseconds; None where neither is known."""
+    """TFLOP/s where the operator counts its operations, else microseconds; None where neither is known."""
     if winner.provenance != "measured" or not winner.median_us:
         return None
     if operator is None or operator.flops is None:
@@ -333,7 +336,7 @@ def _readable(shape: str) -> str:
 def curves(outcomes: Iterable[Outcome]) -> list[Curve]:
     """A curve for each kernel and session that swept at least FEWEST_CURVE candidates of a problem, in their order.
 
-    Candidates that no GPU has seen do not count.
+    Candidates that no GPU has run do not count.
     """
     swept: dict[tuple[str, int, str], dict[tuple[str, str], list[float]]] = {}
     for one in outcomes:
@@ -350,7 +353,8 @@ def curves(outcomes: Iterable[Outcome]) -> list[Curve]:
 
 
 def _losses(problems: Sequence[Sequence[float]]) -> list[float]:
-    """After 1, 2, ... candidates: what the best so far takes longer than the best, relatively, in geometric mean.
+    """How much longer, relatively, the best so far takes than the best of all after 1, 2, ... candidates, in geometric
+    mean.
 
     A problem counts from its first candidate that ran, and stays at its end when others go on.
     """

@@ -30,8 +30,8 @@ class Before:
 
 
 def summary(database: TuningDatabase, before: Before, left: int | None, following: str) -> list[str]:
-    """The lines. ``left`` is how many problems the run did not come to, None where it was cut off; ``following`` is
-    what to do when none is.
+    """The lines. ``left`` is how many problems are left, None where the run was cut off; ``following`` says what to do
+    when none is left.
     """
     outcomes = [one for one in database.outcomes(before.arch, product=before.product) if one.session > before.sessions]
     winners = _winners(database.winners(before.arch, product=before.product))

@@ -85,12 +85,12 @@ class Attention:
 
     @cached_property
     def dq_rows(self) -> torch.Tensor:
-        """What the last kernel of a Hopper backward is given of dq, q's shape in fp32; any numbers will do."""
+        """dq as the last kernel of a Hopper backward reads it, in q's shape and fp32; any numbers will do."""
         return self._any_sum(self.q, 1)
 
     @cached_property
     def dq_sum(self) -> torch.Tensor:
-        """The same as the kernel is given it, in tiles of any width that has the columns."""
+        """The same as the kernel reads it, in tiles of any width that has the columns."""
         return in_order(self.dq_rows, -(-self.head_dim // 32) * 32)
 
     @cached_property
@@ -103,8 +103,8 @@ class Attention:
 
     @cached_property
     def _portions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the last kernel of a backward in shares is given: the first tiles of dv_sum and dk_sum in two portions
-        each, as many as there are programs but one.
+        """What the last kernel of a backward in shares reads: the first tiles of dv_sum and dk_sum, one for each
+        program but the last, each in two portions.
         """
         import torch
 

@@ -29,7 +29,7 @@ class Disagreement(Exception):
 
 
 class Sequences:
-    """Times draws on the current GPU; images stay loaded until there are MOST_LOADED."""
+    """Times draws on the current GPU; images stay loaded until there are MOST_LOADED of them."""
 
     def __init__(self, torch: Any, binding: Any, clock: GpuClock, multiprocessors: int) -> None:
         self._torch, self._binding, self._clock, self._multiprocessors = torch, binding, clock, multiprocessors
@@ -38,7 +38,7 @@ class Sequences:
     def time(self, draw: Draw) -> list[SequenceTiming]:
         """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
 
-        A sequence that has nothing to hand on in its workspace is left out: that call is another backend's.
+        A sequence that has nothing to hand on in its workspace is left out: another backend serves that call.
         """
         self._make_room()
         given = tuning(draw.functional.kernel.family).inputs(draw.functional, draw.shape)
@@ -113,7 +113,9 @@ class Sequences:
         return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=dtype, device="cuda")
 
     def _compare(self, draw: Draw, launches: Mapping[int, Callable[[], None]], results: Mapping[str, Any]) -> None:
-        """Each sequence is launched once, which is its warm-up too; all must make what the first one makes."""
+        """Launches each sequence once, which is its warm-up, too. Disagreement where results differ from the first
+        one's.
+        """
         first: dict[str, Any] = {}
         for number, launch in launches.items():
             for tensor in results.values():
@@ -136,7 +138,7 @@ class Sequences:
         needed, tried = 1, 0
         while tried <= PATIENCE * needed:
             tried += 1
-            order = order[1:] + order[:1]  # nobody is always behind the same one
+            order = order[1:] + order[:1]  # no sequence always follows the same one
             taken = self._clock.round([launches[number] for number in order])
             if any(sample is None for sample in taken):
                 needed = max(needed, ROUNDS[0][1])

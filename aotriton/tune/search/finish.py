@@ -1,4 +1,4 @@
-"""A search and what follows it: when a strategy is through, its winner is made as plain as costs nothing."""
+"""A search and what follows it: when a strategy is finished, its winner is simplified where that costs no time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST = 16  # trials
 
 
 class Finish:
-    """``tune.search.Strategy`` that asks what the strategy called ``name`` does, and then what simplifying its winner
-    takes; ``budget`` is for both.
+    """A ``Strategy`` that asks for what the strategy called ``name`` asks for, and then for what simplifying its winner
+    needs; ``budget`` is for both.
 
-    ``known``: trials of before, which the strategy is told.
+    ``known``: earlier trials, which the strategy is told.
     """
 
     def __init__(

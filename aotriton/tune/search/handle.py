@@ -1,4 +1,4 @@
-"""Who asks a strategy: at once where that costs nothing, in a process of its own where it learns."""
+"""Handles on strategies: in this process where a step costs nothing, in another one where the strategy learns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from aotriton.tune.search.strategy import Strategy
 
 @dataclass(frozen=True)
 class Step:
-    """What a strategy asks for now, whether that was all, which config it would rather have than one as fast, and what
-    it is likely to ask for next.
+    """The result of a step: the configs that the strategy asks for, whether these were all, the config that it prefers
+    to others that are as fast, and the configs that it is likely to ask for next.
     """
 
     asked: list[Config]
@@ -34,20 +34,20 @@ def step(strategy: Strategy, trials: Sequence[Trial], count: int) -> Step:
 
 
 class StrategyHandle:
-    """A strategy, one step after the other."""
+    """A strategy of this process, which is asked step by step."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     def step(self, trials: Sequence[Trial], count: int) -> Future[Step]:
-        """Tells the strategy the trials, and asks it for so many configs."""
+        """Tells the strategy the trials, and asks it for up to ``count`` configs."""
         done: Future[Step] = Future()
         done.set_result(step(self._strategy, trials, count))
         return done
 
 
 class StrategyProcesses:
-    """Processes in which strategies live, so that many can learn while the coordinator goes on."""
+    """Processes that run strategies, so that many can learn while the coordinator goes on."""
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # this process has threads
@@ -80,7 +80,7 @@ _strategies: dict[int, Strategy] = {}
 
 
 def _wake() -> None:
-    """Nothing."""
+    """Does nothing, but in a process that has started."""
 
 
 def _prepare() -> None:

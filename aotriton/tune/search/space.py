@@ -1,4 +1,4 @@
-"""What a search chooses from, and all that is known of it before anything is measured."""
+"""The space of a search, and all that is known about it before it begins."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Config = tuple[tuple[str, int], ...]  # psels, then copts, in the description's 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a config: a measurement's status, and the median time in µs where that is ``ok``.
+    """The result of a config: a measurement's status, and the median time in µs where that is ``ok``.
 
-    ``facts`` are those of the compiled image, as far as known: registers, shared, spills, instructions.
+    ``facts`` are those of the compiled image, where they are known: registers, shared, spills, instructions.
     """
 
     config: Config
@@ -43,9 +43,9 @@ class SearchSpace:
     """The candidates of one problem. ValueError where a config is not of the parameters, or is there twice.
 
     ``parameters``: the ordered values of each, in the order that configs have. ``defaults``: of those parameters that
-    have one. ``features``: numbers that tell the problem from others of the kernel. ``facts``: numbers that are known
-    of a config before it is measured, the same ones for each config that has any. ``history``: the kernel's other
-    problems.
+    have one. ``features``: numbers that distinguish the problem from others of the kernel. ``facts``: numbers that are
+    known of a config before it is measured, the same ones for each config that has any. ``history``: the kernel's
+    other problems.
     """
 
     configs: tuple[Config, ...]

@@ -1,7 +1,7 @@
-"""What of the recorded counts: which sessions are one run of ``--again``, and which cells are finished.
+"""Which outcomes count: which sessions are one run of ``--again``, and which cells are finished.
 
-``--again`` is a *campaign*: its sessions' options hold ``again=<when it began>-<digest of its problems>``. A killed one
-goes on under its name until all of its problems are finished.
+``--again`` is a *campaign*: its sessions' options hold ``again=<when it began>-<digest of its problems>``. A killed
+campaign goes on under its name until all of its problems are finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def campaigns(database: TuningDatabase) -> dict[int, str]:
 
 
 def latest_campaign(database: TuningDatabase, digest: str) -> str | None:
-    """The one that began last with problems of this digest."""
+    """The campaign that began last with problems of this digest."""
     return max((name for name in campaigns(database).values() if name.endswith(digest)), default=None)
 
 
@@ -39,7 +39,7 @@ def new_campaign(digest: str) -> str:
 
 
 def digest_of(product: str, problems: Iterable[Problem]) -> str:
-    """What a campaign is about: the problems with their shapes, on this product."""
+    """A digest of a campaign's problems with their shapes, on this product."""
     lines = sorted(f"{problem} {problem.shape_text}" for problem in problems)
     return hashlib.sha256("\n".join([product, *lines]).encode()).hexdigest()[:8]
 
@@ -59,8 +59,9 @@ def decidable(
 ) -> tuple[list[Outcome], set[Place]]:
     """The outcomes to decide by, and the places that keep their winner until they are finished; all of one product.
 
-    An unfinished cell is not decided, and what an unfinished campaign measured in one does not count yet. ``searched``
-    has by functional, bin and shape the sessions whose strategy came to its end there: it need not have tried all.
+    A cell that is not finished is not decided, and an unfinished campaign's measurements do not count there yet.
+    ``searched`` has, by functional, bin and shape, the sessions whose strategy ended there: it need not have tried all
+    candidates.
     """
     named = {str(functional): functional for functional in functionals}
     keys = functionals[0].kernel.tuning_keys
@@ -88,15 +89,15 @@ def decidable(
 
 
 def _search_ended(rows: Sequence[Outcome], ended: Collection[int]) -> bool:
-    """Whether a search has come to its end in one of these sessions, and its race is over."""
+    """Whether a search has ended in one of these sessions, and its race is over."""
     return any(row.session in ended for row in rows) and not race_is_due(rows)
 
 
 def _without_unfinished(
     names: set[str], rows: list[Outcome], campaign_of: Mapping[int, str], ended: set[int]
 ) -> list[Outcome]:
-    """The rows of one problem, but for those of a campaign that has neither been through all that was known before it
-    nor ``ended`` a search.
+    """The rows of one problem without those of campaigns that have neither measured all images known before them nor
+    ``ended`` a search.
     """
     for campaign in sorted({campaign_of[row.session] for row in rows if row.session in campaign_of}):
         own = [row for row in rows if campaign_of.get(row.session) == campaign]

@@ -32,8 +32,8 @@ def racers(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
-    """The RACERS of those ``swept``, of which each has a median and a config, that are within WITHIN of the best; none
-    where that is one alone.
+    """The images that are within WITHIN of the fastest one, at most RACERS; none where that one leads alone. ``swept``
+    has a median and a config for each image.
     """
     exact = {name: (float(f"{median_us:.5g}"), config) for name, (median_us, config) in swept.items()}  # as rows are
     order = sorted(exact, key=lambda name: exact[name])[:RACERS]
@@ -42,7 +42,7 @@ def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
 
 
 def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
-    """The racers that are still in; nothing where all of them have raced since they were swept, or only one is left."""
+    """The racers that must race now; none where all have raced since they were swept, or only one is left."""
     swept = {o.image: o.session for o in sorted(outcomes, key=lambda o: o.session) if o.phase == "sweep"}
     raced = {o.image: o.status for o in outcomes if o.phase == "race" and o.session >= swept.get(o.image, 0)}
     names = [name for name in racers(outcomes) if raced.get(name, "ok") == "ok"]
@@ -56,10 +56,10 @@ def decide(
     standing: Mapping[Place, str] | None = None,
     held: Collection[Place] = (),
 ) -> list[Winner]:
-    """The winners of the cells of ``functionals`` that were measured. Only images that today's source gives count.
+    """The winners of the measured cells of ``functionals``. Only images that today's source makes count.
 
-    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of
-    the best one's, so that noise changes no winner; and in ``held`` places, as long as it is right.
+    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of the
+    best one's, so that noise changes no winner; in ``held`` places it stays as long as it is right.
     """
     named = {str(functional): functional for functional in functionals}
     winners = []
@@ -73,8 +73,8 @@ def decide(
 
 
 def _ranked(functional: Functional, medians: Iterable[Outcome]) -> Ranked:
-    """What today's kernel source gives, the fastest first. Those that raced were timed side by side, which a sweep's
-    luck does not beat.
+    """The outcomes of images that today's source makes, the fastest first. Images that raced come before others: they
+    were timed side by side, and a sweep may be lucky.
     """
     specs = [(outcome, spec_of(functional, outcome.config)) for outcome in medians]
     current = [(outcome, spec) for outcome, spec in specs if spec and spec.name == outcome.image]

@@ -1,4 +1,6 @@
-"""Borrowed winners are images that nobody has compiled yet: compiles them, so that those that spill are known."""
+"""Decides the winners of whole functionals, and compiles what they borrow: nothing compiled it before, and it may
+spill.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ def decide_all(
     jobs: int | None,
     compiler: Compile | None = None,
 ) -> int:
-    """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
-    until none of it is known to spill, here or by another ``compiler``. A winner whose parameters its kernel has no
-    more wins nothing: its bin borrows until it is measured again.
+    """Decides the winners of the functionals and their siblings, on every product. Then compiles what is borrowed, here
+    or by another ``compiler``, until none of it is known to spill. Returns the number of images that had to be
+    compiled.
 
-    Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
+    A winner whose parameters its kernel no longer has wins nothing: its bin borrows until it is measured again. An
+    image that does not compile is left to the build to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -59,7 +62,7 @@ def decide_all(
 
 
 def is_valid(functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> bool:
-    """Whether the functional's kernel has these parameters today."""
+    """Whether the functional's kernel still has these parameters."""
     try:
         ImageSpec.of(functional, psels, copts)
     except ValueError:

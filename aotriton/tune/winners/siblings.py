@@ -29,5 +29,5 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
 
 
 def standing(winners: Sequence[Winner]) -> dict[Place, str]:
-    """The images that were measured to be the best, by their places."""
+    """The image that was measured to be the best, by place."""
     return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}
