@@ -69,12 +69,7 @@ def functional_maps(operator: Operator | None, functional: Functional, winners: 
                 if bin not in specs:
                     squares.append(Square("", f"{bin}: borrowed from another bin"))
                     continue
-                winner, value = winners[bin], values[bin]
-                title = f"{bin}: {specs[bin]}" + (f", {winner.median_us:.4g} µs" if winner.median_us else "")
-                title += f" ({winner.low_us:.4g} to {winner.high_us:.4g})" if winner.low_us else ""
-                title += f", {winner.provenance}" + (f" on {winner.measured}" if winner.measured else "")
-                title += f", of {_readable(winner.shape)}" if winner.shape else ""
-                letter = letters[specs[bin]]
+                value, letter, title = values[bin], letters[specs[bin]], _title(winners[bin], specs[bin])
                 if value is None:
                     squares.append(Square(letter, title))
                 else:
@@ -85,6 +80,14 @@ def functional_maps(operator: Operator | None, functional: Functional, winners: 
         maps.append(Map(named, column_key.representatives if column_key else (0,), tuple(rows)))
     legend = tuple((letters[config], config, count) for config, count in counts.most_common())
     return Functionals(str(functional), tuple(maps), legend)
+
+
+def _title(winner: Winner, config: str) -> str:
+    """What a square says of its winner: bin, config, time with its interval, provenance and shape."""
+    title = f"{winner.bin}: {config}" + (f", {winner.median_us:.4g} µs" if winner.median_us else "")
+    title += f" ({winner.low_us:.4g} to {winner.high_us:.4g})" if winner.low_us else ""
+    title += f", {winner.provenance}" + (f" on {winner.measured}" if winner.measured else "")
+    return title + (f", of {_readable(winner.shape)}" if winner.shape else "")
 
 
 def _letter(place: int) -> str:
