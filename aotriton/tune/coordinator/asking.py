@@ -8,7 +8,7 @@ from concurrent.futures import BrokenExecutor, Future
 from aotriton.codegen.compile import CompiledImage, CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.coordinator.cluster import JobEnded
+from aotriton.tune.coordinator.events import JobEnded
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search, Waiting

@@ -6,12 +6,13 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, request_of
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, WorkerLeft
+from aotriton.tune.coordinator.local_cluster import local_cluster
 from aotriton.tune.coordinator.replies import Replies
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.error import TuningError
@@ -28,34 +29,6 @@ LOOK = 0.5  # seconds between two looks at who is there
 PATIENCE = 10.0  # seconds without a GPU, before that is said
 CONNECT = 20.0  # seconds that Dask's client looks for a scheduler
 RECONNECT = 600.0  # seconds that a scheduler may be away
-
-
-@dataclass(frozen=True)
-class WorkerJoined:
-    """A worker that fits: one that measures, or one that compiles ``slots`` images at a time."""
-
-    address: str
-    facts: Facts
-    slots: int
-
-
-@dataclass(frozen=True)
-class WorkerLeft:
-    """A worker that is gone; its jobs end without a reply."""
-
-    address: str
-
-
-@dataclass(frozen=True)
-class JobEnded:
-    """A job that has ended. ``error`` is None, or says why there is no reply: how far the job came is unknown then."""
-
-    key: str
-    reply: Any = None
-    error: str | None = None
-
-
-Event = WorkerJoined | WorkerLeft | JobEnded
 
 
 class Cluster:
@@ -85,7 +58,7 @@ class Cluster:
         self._gpus = len(gpus)
         self._local: SpecCluster | None = None
         if address is None:
-            self._local = _local(gpus, jobs or cpu_count())
+            self._local = local_cluster(gpus, jobs or cpu_count())
         self._client = self._connect()
         self._replies = Replies(self._client, self._replied)
 
@@ -303,20 +276,3 @@ def new_setting(
 ) -> Setting:
     """The setting of a new run."""
     return Setting(uuid4().hex, launcher, compiler, store, tuple(pauses), families, candidate_limit)
-
-
-def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:
-    """A scheduler and workers as threads of this process: GPUs and compilers have processes of their own anyway."""
-    import logging
-
-    import dask
-    from distributed import Scheduler, SpecCluster, Worker
-
-    dask.config.set({"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False})
-    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
-    workers = {
-        f"gpu-{gpu}": {"cls": Worker, "options": {"nthreads": 1, "resources": {GPU: 1}, **options}} for gpu in gpus
-    }
-    workers["compile"] = {"cls": Worker, "options": {"nthreads": jobs, "resources": {CPU: jobs}, **options}}
-    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", "dashboard_address": "127.0.0.1:0"}}
-    return SpecCluster(workers=workers, scheduler=scheduler, asynchronous=False, silence_logs=logging.ERROR)

@@ -15,8 +15,9 @@ from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.kernel import Functional
 from aotriton.tune.coordinator.asking import Searches
-from aotriton.tune.coordinator.cluster import Cluster, Event, JobEnded, WorkerJoined, WorkerLeft
+from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.deciding import Deciding
+from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, WorkerLeft
 from aotriton.tune.coordinator.gpus import Gpus
 from aotriton.tune.coordinator.images import Images
 from aotriton.tune.coordinator.incidents import Incidents

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from aotriton.tune.coordinator.cluster import Cluster, WorkerJoined
+from aotriton.tune.coordinator.cluster import Cluster
+from aotriton.tune.coordinator.events import WorkerJoined
 from aotriton.tune.coordinator.next_job import AHEAD
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Gpu, Search

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Set
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.coordinator.cluster import Cluster, JobEnded
+from aotriton.tune.coordinator.cluster import Cluster
+from aotriton.tune.coordinator.events import JobEnded
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search
 from aotriton.tune.problem.error import TuningError
