@@ -21,8 +21,9 @@ from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.rows import Model
 from aotriton.rules.work import WORTH_SHIPPING
-from aotriton.tune.costmodel.fit import Apart, fit_apart
+from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
+from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
