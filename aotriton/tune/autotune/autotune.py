@@ -94,9 +94,9 @@ def autotune(
         )
         found = read_kernel(kernel, provider, space or {})
         described = Described(found, declared, "", tuple(row.arch for row in ARCHS))
-        place = Path(folder).resolve() if folder else _default_folder(described)
-        described = described.named(place.name)
-        return Tuned(kernel, described, place, product, options)
+        home = Path(folder).resolve() if folder else _default_folder(described)
+        described = described.named(home.name)
+        return Tuned(kernel, described, home, product, options)
 
     return tuned if kernel is None else tuned(kernel).tune()
 

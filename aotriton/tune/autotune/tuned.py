@@ -75,7 +75,7 @@ class Tuned:
             stamp = {**self._stamp(), self._product(): self._digest}
             write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
         rows = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._declared.shapes)
+        self._winners = tuple(self._best(sizes, rows.get(self._cell_of(sizes))) for sizes in self._declared.shapes)
         return self
 
     @property
@@ -166,12 +166,12 @@ class Tuned:
         from aotriton.rules.database import TuningDatabase
 
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
-            found = [row for row in database.failures(self._name) if row[:2] == self._place(sizes)]
+            found = [row for row in database.failures(self._name) if row[:2] == self._cell_of(sizes)]
         counts = Counter(said.partition(":")[0] for *_, said in found)
         last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
         return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"
 
-    def _place(self, sizes: Mapping[str, int]) -> tuple[str, str]:
+    def _cell_of(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
         kernel = self._description
         pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
@@ -184,10 +184,10 @@ class Tuned:
 
         if not (self.folder / DATABASE).is_file():
             return []
-        places = {self._place(sizes) for sizes in self._declared.shapes}
+        cells = {self._cell_of(sizes) for sizes in self._declared.shapes}
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
             found = database.winners(kernel=self._name, product=product)
-        return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
+        return [row for row in found if (row.functional, row.bin) in cells and row.provenance == "measured"]
 
     def _product(self) -> str:
         """The product whose winners are meant: the one asked for, this machine's, or, without a GPU, the only one there

@@ -64,8 +64,8 @@ class DrawnData:
         true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, self.tensors))
         results = [one for one in operator.operands if one.written]
         self._expected = {}
-        for place, one in enumerate(results):
-            parts = [made[place] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
+        for number, one in enumerate(results):
+            parts = [made[number] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
             shape = [sizes[dim] for dim in one.dims]
             if list(parts[0].shape) != shape or (len(results) > 1 and not isinstance(true, (tuple, list))):
                 raise ValueError(f"reference: it gives {list(parts[0].shape)} for {one.name}, which is {shape}")

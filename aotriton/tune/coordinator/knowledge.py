@@ -94,4 +94,4 @@ def _history(
             facts = _expected(functional, sizes, (*medians, *failed))
             found.append(Past(features_of(functional, sizes, bin), medians, frozenset(failed), facts))
     near = closeness(features, found)
-    return [found[place] for place in sorted(range(len(found)), key=lambda place: -near[place])[:MOST_PAST]]
+    return [found[index] for index in sorted(range(len(found)), key=lambda index: -near[index])[:MOST_PAST]]

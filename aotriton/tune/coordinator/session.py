@@ -181,13 +181,13 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
     left = []
     for task in tasks:
         problem, specs = task.problem, task.specs
-        place = problem.kernel.name, str(problem.functional), problem.bin
-        outcomes = [o for o in known.get(place, ()) if o.shape == problem.shape_text]
+        key = problem.kernel.name, str(problem.functional), problem.bin
+        outcomes = [o for o in known.get(key, ()) if o.shape == problem.shape_text]
         if plan.strategy == EXHAUSTIVE:
             done = finished(specs, outcomes)
         else:
             mine = [one for one in outcomes if one.image in specs]  # none where the source has changed since
-            done = (*place, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
+            done = (*key, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
         if specs and not done:
             left.append(task)
     return left

@@ -37,7 +37,7 @@ WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: 
 assert WORTH_HAVING >= WORTH_SHIPPING
 
 Fitting = Sequence[tuple[ImageSpec, Candidate]]  # the images of a functional that compile, fit and do not spill
-Place = tuple[str, str]  # a kernel and a functional
+FunctionalKey = tuple[str, str]  # kernel and functional
 
 
 def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> list[Winner]:
@@ -58,7 +58,7 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
     return winners
 
 
-def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]) -> list[Model]:
     """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
     enough there.
 
@@ -139,8 +139,8 @@ def predict(
     there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
     describe, and where every candidate fails or is pruned.
     """
-    found: dict[Place, list[tuple[ImageSpec, Candidate]]] = {}
-    asked: dict[Place, Functional] = {}
+    found: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
+    asked: dict[FunctionalKey, Functional] = {}
     known: dict[str, dict[str, object]] = {}
     for functional in functionals:
         if functional.arch_spec.compute_unit is None:
@@ -150,14 +150,14 @@ def predict(
     specs = [spec for functional in asked.values() for spec in configs(functional)]
     for spec, image in compile_images(specs, store, jobs):
         if isinstance(image, CompiledImage) and not unfit(spec, image):
-            place = spec.functional.kernel.name, str(spec.functional)
-            found.setdefault(place, []).append((spec, Candidate.of(spec, image.metadata)))
+            key = spec.functional.kernel.name, str(spec.functional)
+            found.setdefault(key, []).append((spec, Candidate.of(spec, image.metadata)))
             known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
-    for place, functional in asked.items():
-        if place not in found:
-            raise TuningError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
+    for key, functional in asked.items():
+        if key not in found:
+            raise TuningError(f"{' '.join(key)} {functional.arch}: no candidate compiles, fits and does not spill")
         # In the order of the description, not of compilation: ties are broken the same way each time.
-        found[place].sort(key=lambda pair: pair[0].config)
+        found[key].sort(key=lambda pair: pair[0].config)
 
     archs = dict.fromkeys(functional.arch for functional in asked.values())
     for operator, arch in product(operators, archs):
@@ -174,16 +174,18 @@ def predict(
             worth.add((model.kernel, model.functional, facts[model.image][0]))
 
     winners: list[Winner] = []
-    for place, functional in asked.items():
-        shipped = [one for one in found[place] if (place[0], str(functional.measured), one[0].config) in worth]
-        decided = decide(functional, shipped or found[place], alone=bool(shipped))
+    for key, functional in asked.items():
+        shipped = [one for one in found[key] if (key[0], str(functional.measured), one[0].config) in worth]
+        decided = decide(functional, shipped or found[key], alone=bool(shipped))
         database.put_winners(decided)
         winners += decided
-        print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images", flush=True)
+        print(f"{' '.join(key)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners
 
 
-def _models(database: TuningDatabase, operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+def _models(
+    database: TuningDatabase, operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
+) -> list[Model]:
     """The models of an operator; none where a functional was left out, or where those are of timings."""
     if arch not in operator.lead.archs or database.samples(arch, operator.name):
         return []

@@ -75,6 +75,6 @@ def sequences(
             continue
         first = tuple(specs[0] for specs in candidates)
         found.append((backend.name, first))
-        for place, specs in enumerate(candidates):
-            found += [(backend.name, (*first[:place], spec, *first[place + 1 :])) for spec in specs[1:]]
+        for index, specs in enumerate(candidates):
+            found += [(backend.name, (*first[:index], spec, *first[index + 1 :])) for spec in specs[1:]]
     return found

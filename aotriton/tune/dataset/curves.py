@@ -54,10 +54,10 @@ def _losses(problems: Sequence[Sequence[float]]) -> list[float]:
     A problem counts from its first candidate that ran, and stays at its end when others go on.
     """
     losses = []
-    for place in range(max(map(len, problems))):
+    for index in range(max(map(len, problems))):
         ratios = []
         for times in problems:
-            best = min(times[: place + 1])
+            best = min(times[: index + 1])
             if best < float("inf"):
                 ratios.append(log(best / min(times)))
         losses.append(exp(sum(ratios) / len(ratios)) - 1 if ratios else 0.0)

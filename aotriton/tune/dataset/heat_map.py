@@ -52,7 +52,7 @@ def functional_maps(operator: Operator | None, functional: Functional, winners: 
     kernel = functional.kernel
     specs = {bin: ImageSpec.of(functional, one.psels, one.copts).config for bin, one in _fitting(functional, winners)}
     counts = Counter(specs.values())
-    letters = {config: _letter(place) for place, (config, _) in enumerate(counts.most_common())}
+    letters = {config: _letter(index) for index, (config, _) in enumerate(counts.most_common())}
     values = {bin: _value(operator, functional, winners[bin]) for bin in specs}
     known = [value for value in values.values() if value is not None]
     best = max(known, default=1.0) if operator else min(known, default=1.0)
@@ -90,9 +90,9 @@ def _title(winner: Winner, config: str) -> str:
     return title + (f", of {_readable(winner.shape)}" if winner.shape else "")
 
 
-def _letter(place: int) -> str:
+def _letter(index: int) -> str:
     """A, B, ... z, A1, B1, ..."""
-    again, letter = divmod(place, len(LETTERS))
+    again, letter = divmod(index, len(LETTERS))
     return LETTERS[letter] + (str(again) if again else "")
 
 

@@ -97,7 +97,7 @@ def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
             for number, cells in enumerate(found, 1):
                 if len(cells) != len(columns):
                     raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(columns)}")
-                yield _row(number, (flat.read(one, cells[place]) for one, place in zip(columns, order, strict=True)))
+                yield _row(number, (flat.read(one, cells[index]) for one, index in zip(columns, order, strict=True)))
         except csv.Error as error:
             raise ValueError(f"line {found.line_num}: {error}") from None
 
@@ -143,7 +143,7 @@ def _order(found: Sequence[str], columns: Sequence[Column]) -> list[int]:
     names = [column.name for column in columns]
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"it has no column {missing[0]}")
-    if more := [name for place, name in enumerate(found) if name not in names or name in found[:place]]:
+    if more := [name for index, name in enumerate(found) if name not in names or name in found[:index]]:
         raise ValueError(f"column {more[0]!r} is one too many; the columns are {', '.join(names)}")
     return [found.index(name) for name in names]
 

@@ -95,8 +95,8 @@ class Lfbo(Stepwise):
             config = dict(at)
             for name in self.draw.sample(list(config), min(RADIUS, len(config))):
                 values = self.space.parameters[name]
-                place = values.index(config[name])
-                config[name] = self.draw.choice(values[max(0, place - RADIUS) : place + RADIUS + 1])
+                index = values.index(config[name])
+                config[name] = self.draw.choice(values[max(0, index - RADIUS) : index + RADIUS + 1])
             if (one := tuple(config.items())) in self.space.known:
                 found[one] = None
         return list(found)

@@ -43,8 +43,8 @@ class Simplify(Stepwise):
 def plainer(space: SearchSpace, config: Config) -> list[Config]:
     """The configs that have one more parameter at its default."""
     found = []
-    for place, (name, value) in enumerate(config):
-        step = (*config[:place], (name, space.defaults.get(name, value)), *config[place + 1 :])
+    for index, (name, value) in enumerate(config):
+        step = (*config[:index], (name, space.defaults.get(name, value)), *config[index + 1 :])
         if step != config and step in space.known:
             found.append(step)
     return found

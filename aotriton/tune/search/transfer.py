@@ -115,7 +115,7 @@ class Transfer(StrategyBase):
         if not (fresh := list(configs)):
             return []
         scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31))
-        return [fresh[place] for place in scores.argsort(kind="stable")]
+        return [fresh[index] for index in scores.argsort(kind="stable")]
 
     def _fresh(self) -> list[Config]:
         """All configs that were not tried; of a large space a random choice, and the surroundings of the best."""

@@ -17,7 +17,7 @@ from aotriton.rules.database import Outcome, TuningDatabase, Winner
 from aotriton.rules.kernel import Functional
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.winners.decide import Place, race_is_due
+from aotriton.tune.winners.decide import CellKey, race_is_due
 
 MARK = re.compile(r"\bagain=(\d{8}T\d{12}Z-[0-9a-f]{8})\b")
 
@@ -56,8 +56,8 @@ def decidable(
     winners: Iterable[Winner],
     campaign_of: Mapping[int, str],
     searched: Mapping[tuple[str, str, str], set[int]] = MappingProxyType({}),
-) -> tuple[list[Outcome], set[Place]]:
-    """The outcomes to decide by, and the places that keep their winner until they are finished; all of one product.
+) -> tuple[list[Outcome], set[CellKey]]:
+    """The outcomes to decide by, and the cells that keep their winner until they are finished; all of one product.
 
     A cell that is not finished is not decided, and an unfinished campaign's measurements do not count there yet.
     ``searched`` has, by functional, bin and shape, the sessions whose strategy ended there: it need not have tried all
@@ -67,13 +67,13 @@ def decidable(
     keys = functionals[0].kernel.tuning_keys
     cells = {bin_text(keys, cell): cell for cell in functionals[0].kernel.cells()}
     standing = {(w.functional, w.bin): w.image for w in winners if w.provenance == "measured"}
-    places: dict[tuple[str, str, str], list[Outcome]] = {}
+    problems: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.functional in named and outcome.bin in cells:
-            places.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
+            problems.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     kept: list[Outcome] = []
-    held: set[Place] = set()
-    for (functional, bin, shape), rows in places.items():
+    held: set[CellKey] = set()
+    for (functional, bin, shape), rows in problems.items():
         ended = searched.get((functional, bin, shape), set())
         if not any(row.session in campaign_of for row in rows) and _search_ended(rows, ended):
             kept += rows

@@ -14,9 +14,9 @@ RACERS = 4
 WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
 RUNNERS_UP = 3
 
-Place = tuple[str, str]  # functional and bin
+CellKey = tuple[str, str]  # functional and bin
 SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
-Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a place, the first does
+Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a key, the first does
 
 
 def racers(outcomes: Iterable[Outcome]) -> list[str]:
@@ -53,22 +53,22 @@ def decide(
     functionals: Iterable[Functional],
     outcomes: Iterable[Outcome],
     samples_of: SamplesOf,
-    standing: Mapping[Place, str] | None = None,
-    held: Collection[Place] = (),
+    standing: Mapping[CellKey, str] | None = None,
+    held: Collection[CellKey] = (),
 ) -> list[Winner]:
     """The winners of the measured cells of ``functionals``. Only images that today's source makes count.
 
-    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of the
-    best one's, so that noise changes no winner; in ``held`` places it stays as long as it is right.
+    ``standing`` names the image that won a cell before. It stays where the interval of its median overlaps that of the
+    best one's, so that noise changes no winner; in ``held`` cells it stays as long as it is right.
     """
     named = {str(functional): functional for functional in functionals}
     winners = []
-    for place, medians in latest_medians(outcomes).items():
-        if ranked := _ranked(named[place[0]], medians) if place[0] in named else []:
-            before = (standing or {}).get(place)
-            if place in held or _overlap(ranked, before, samples_of):
+    for key, medians in latest_medians(outcomes).items():
+        if ranked := _ranked(named[key[0]], medians) if key[0] in named else []:
+            before = (standing or {}).get(key)
+            if key in held or _overlap(ranked, before, samples_of):
                 ranked.sort(key=lambda pair: pair[0].image != before)
-            winners.append(_measured(named[place[0]], ranked, samples_of))
+            winners.append(_measured(named[key[0]], ranked, samples_of))
     return winners
 
 

@@ -11,9 +11,9 @@ def launch_cores(gpus: Sequence[str]) -> list[int | None]:
     tuners of different GPUs use different cores. None for all where no core would be left for the compilers.
     """
     cores = sorted(os.sched_getaffinity(0), reverse=True)
-    places = [int(gpu) if gpu.isdigit() else place for place, gpu in enumerate(gpus)]
-    fits = len(set(places)) == len(places) and max(places) + 1 < len(cores)
-    return [cores[place] if fits else None for place in places]
+    indices = [int(gpu) if gpu.isdigit() else index for index, gpu in enumerate(gpus)]
+    fits = len(set(indices)) == len(indices) and max(indices) + 1 < len(cores)
+    return [cores[index] if fits else None for index in indices]
 
 
 def pin(core: int | None) -> None:

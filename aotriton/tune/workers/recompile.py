@@ -40,6 +40,6 @@ def recompile(
     with tempfile.TemporaryDirectory(prefix="aotriton-canary-") as scratch:  # stored images would prove nothing
         proof = compile(known_good, ImageStore(scratch)) if known_good else result
     if isinstance(proof, CompileFailure):
-        places = f"{tempfile.gettempdir()} and {store.path}"
-        raise TuningError(f"nothing compiles here now (it takes memory, and room in {places}): {proof.message}")
+        folders = f"{tempfile.gettempdir()} and {store.path}"
+        raise TuningError(f"nothing compiles here now (it takes memory, and room in {folders}): {proof.message}")
     return result
