@@ -1,4 +1,4 @@
-"""Settling: what is borrowed is compiled, and what spills then is chosen anew."""
+"""Deciding whole functionals: what is borrowed is compiled, and what spills then is chosen anew."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_does_not_compile_is_tried_once(
     assert fast not in database.spills()
 
 
-def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
     conditions = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
     session = database.begin_session(multiprocessors=132, **conditions)

@@ -10,12 +10,12 @@ from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.coordinator.asking import Searches
 from aotriton.tune.coordinator.gpus import Gpus
 from aotriton.tune.coordinator.images import Images
 from aotriton.tune.coordinator.incidents import Incidents
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import Rows
+from aotriton.tune.coordinator.searches import Searches
 from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.coordinator.writer import Writer
 from aotriton.tune.measure.requests import Request, launch_request

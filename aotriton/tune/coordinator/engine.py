@@ -1,7 +1,7 @@
 """The coordinator's event loop: problems become rows and winners, through jobs for workers that compile or measure.
 
 It alone asks strategies and writes the database. The jobs of a worker that was lost are done again by another one; a
-reply that comes twice is dropped. The parts of the loop: ``asking.py``, ``measuring.py`` (with ``next_job.py``),
+reply that comes twice is dropped. The parts of the loop: ``searches.py``, ``measuring.py`` (with ``next_job.py``),
 ``incidents.py``, ``deciding.py``; their state is in ``state.py``.
 """
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.kernel import Functional
-from aotriton.tune.coordinator.asking import Searches
 from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.deciding import Deciding
 from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, WorkerLeft
@@ -26,6 +25,7 @@ from aotriton.tune.coordinator.measuring import Measuring
 from aotriton.tune.coordinator.next_job import why_idle
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import Rows
+from aotriton.tune.coordinator.searches import Searches
 from aotriton.tune.coordinator.state import Gpu, Search, Waiting
 from aotriton.tune.coordinator.usage import Usage
 from aotriton.tune.coordinator.writer import Writer

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from aotriton.tune.coordinator.asking import Searches
 from aotriton.tune.coordinator.gpus import Gpus
 from aotriton.tune.coordinator.incidents import Incidents
 from aotriton.tune.coordinator.next_job import AHEAD, batch_of, batch_size, is_last_job, next_search
 from aotriton.tune.coordinator.rows import Rows
+from aotriton.tune.coordinator.searches import Searches
 from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.measure.requests import Result
 from aotriton.tune.workers.jobs import Failed, Measured, MeasureJob
