@@ -50,7 +50,7 @@ from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search import DEFAULT
-from aotriton.tune.winners.settle import sayable
+from aotriton.tune.winners.decide_all import is_valid
 from aotriton.tune.workers import station
 from aotriton.tune.workers.compile_station import CompileStation
 from aotriton.tune.workers.gpu_station import GpuStation
@@ -109,7 +109,7 @@ class Recordings:
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         every = [Recorded(one) for one in load(RECORDINGS) if not names or one.name in names]
-        self.all = [one for one in every if sayable(one.problem.functional, text(one.recording.configs[0]))]
+        self.all = [one for one in every if is_valid(one.problem.functional, text(one.recording.configs[0]))]
         self._by_problem = {
             (one.recording.kernel, one.recording.functional, one.recording.bin): one for one in self.all
         }

@@ -1,4 +1,4 @@
-"""What is done ahead of its need: images that a search is likely to ask for, and tensors that are made once."""
+"""Compiling ahead: images that a search is likely to ask for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import landscape
 from test_session import small
 
 from aotriton.codegen.compile import ImageStore
-from aotriton.tune.coordinator.engine import Engine
 from aotriton.tune.coordinator.images import Images
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.search.finish import Finish
@@ -77,22 +76,3 @@ def test_what_may_be_wanted_takes_half_of_the_compilers(tmp_path: Path) -> None:
     images.want(search, specs[6])
     images.want(search, specs[6])
     assert cluster.jobs[3:] == [(specs[6].name, True), (specs[6].name, False)]
-
-
-def test_a_gpu_goes_on_where_its_tensors_are() -> None:
-    """Of problems that are ready those whose tensors it made come first, then those that nobody has any of."""
-    engine = Engine.__new__(Engine)
-    searches: Any = [
-        SimpleNamespace(data=data, ready=[0], gpus=set(), compiling=compiling)
-        for data, compiling in ((1, []), (2, []), (3, []), (1, []), (4, ["image"]))
-    ]
-    engine._open = {}
-    engine._tensors = {1: {"b"}, 3: {"a", "b"}}
-    gpu: Any = SimpleNamespace(address="a", search=None, flying={})
-    order: list[Any] = []
-    while searches:
-        order.append(engine._next(gpu, searches))
-        searches.remove(order[-1])
-    assert [(one.data, bool(one.compiling)) for one in order if one] == [
-        (3, False), (2, False), (1, False), (1, False), (4, True),
-    ]  # fmt: skip

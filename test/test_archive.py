@@ -43,7 +43,8 @@ def path(tmp_path: Path) -> Path:
 def rows(path: Path) -> Tables:
     """Every flat row of a database: all that it says, except its ids."""
     with TuningDatabase(path, readonly=True) as database:
-        return {table: list(found) for table, found in database.exchange.flat_rows(*database.exchange.tables())}
+        found = {table: list(rows) for table, rows in database.exchange.flat_rows(*database.exchange.tables())}
+    return found | {"image": sorted(found["image"], key=repr)}  # in the order in which sessions were unpacked
 
 
 def sessions(path: Path) -> list[Path]:

@@ -434,7 +434,7 @@ def test_without_nvcc_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path
     tool.write_text(NVCC)
     tool.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tool.parent.parent))
-    assert swiglu()._described.given.provider == Provider("aotriton.codegen.cuda", "99.1.2", "cu")
+    assert swiglu()._described.kernel.provider == Provider("aotriton.codegen.cuda", "99.1.2", "cu")
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc, which compiles CUDA C++, is not in PATH")

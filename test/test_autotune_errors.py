@@ -16,9 +16,9 @@ from aotriton.codegen import cuda
 from aotriton.rules import expression as words
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.provider import Provider
-from aotriton.tune.autotune.given import IMPORTS, given
 from aotriton.tune.autotune.source import slice_of
 from aotriton.tune.autotune.text import expression, operand, spelled
+from aotriton.tune.autotune.user_kernel import IMPORTS, read_kernel
 
 GIVEN: dict[str, Any] = {
     "inputs": {"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},
@@ -269,10 +269,10 @@ def test_a_slice_is_of_a_file(tmp_path: Path) -> None:
 
 def test_a_kernel_is_known_by_what_it_is() -> None:
     """Constexprs of Triton's functions are told from arguments; a Python function is called."""
-    found = given(autotuned.scaled)
+    found = read_kernel(autotuned.scaled)
     assert dict(found.arguments) == dict.fromkeys(("x", "out", "count", "shift", "steps"), "") | {"BLOCK": "constexpr"}
     assert (found.provider, found.gluon, found.called) == (None, False, False)
-    assert given(autotuned.doubled).called
+    assert read_kernel(autotuned.doubled).called
 
 
 NAMES = {"n": "size", "m": "size", "BLOCK": "psel", "steps": "scalar"}

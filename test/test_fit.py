@@ -23,8 +23,10 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
 from aotriton.rules.work import FORM, TERMS, terms
-from aotriton.tune.costmodel.fit import FEWEST, fit, occupancy
+from aotriton.tune.costmodel.fit import fit
+from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.savings import CERTAIN, savings
+from aotriton.tune.costmodel.timings import occupancy
 from aotriton.tune.problem.family import tuning
 
 PRODUCT, GPU = "stand-in", 132

@@ -25,8 +25,10 @@ from aotriton.rules.image import ImageSpec, config_values
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
 from aotriton.tune.costmodel import predict as module
-from aotriton.tune.costmodel.fit import FEWEST, Apart, fit_apart
+from aotriton.tune.costmodel.fit import fit_apart
+from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.predict import WORTH_HAVING, decide, models, predict
+from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.flash.estimate import (
     PRIOR,
     PUBLISHED_THROUGHPUT,

@@ -172,7 +172,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     broken.write_bytes(b"SQLite format 3\0" + b"?" * 100)
     with pytest.raises(TuningDatabaseError, match=r"broken\.sqlite3: damaged"):
         read(broken, FLASH, ())
-    with pytest.raises(TuningDatabaseError, match="the family gemm knows nobody else's tables"):
+    with pytest.raises(TuningDatabaseError, match="the family gemm knows no other project's tables"):
         read(ours, family("gemm"), ())
 
 

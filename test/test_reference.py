@@ -10,7 +10,8 @@ import torch
 
 from aotriton.rules.family import family
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.tune.flash.reference import SHARED, Attention, in_order, in_rows, name_of
+from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
+from aotriton.tune.flash.reference import SHARED, Attention, name_of
 from aotriton.tune.flash.split import in_halves
 from aotriton.tune.problem.family import results_of
 
@@ -96,7 +97,7 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
         for head, expected in data.expected(name_of(kernel, argument)).items():
             rows[head] = expected.value
         if ordered:
-            tensor = in_order(rows, tensor.shape[2] // 2)  # of two tiles of 64 queries
+            tensor = to_dq_layout(rows, tensor.shape[2] // 2)  # of two tiles of 64 queries
         tensor.nan_to_num_()  # heads that are not looked at
         assert data.check(kernel, argument, {}, {**results, name: tensor}).wrong is None
         wrong = tensor.flip(2) if tensor.any() else tensor + 1
@@ -135,13 +136,13 @@ def test_split_tiles_are_put_together() -> None:
 def test_the_order_of_the_sum_of_dq() -> None:
     """A number lies where the order says, in tiles of any width; rows and columns beyond the end do not come back."""
     rows = torch.randn(2, 3, 70, 40)
-    ordered = in_order(rows, 96)
+    ordered = to_dq_layout(rows, 96)
     assert ordered.shape == (2, 3, 2 * 96, 64)
     for row, c in ((0, 0), (9, 3), (63, 39), (64, 38), (69, 17)):
         r = row % 64
         place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
         assert torch.equal(ordered.view(2, 3, 2, -1)[:, :, row // 64, place], rows[:, :, row, c])
-    assert torch.equal(in_rows(ordered, 70, 40), rows)
+    assert torch.equal(from_dq_layout(ordered, 70, 40), rows)
 
 
 def test_what_kernels_read_is_there() -> None:

@@ -17,7 +17,9 @@ from aotriton.rules.gemm.operator import GEMM, OPERATOR
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription
 from aotriton.tune.cli.main import main
-from aotriton.tune.dataset.report import changed, curves, report
+from aotriton.tune.dataset.changes import changed
+from aotriton.tune.dataset.curves import curves
+from aotriton.tune.dataset.report import report
 
 PRODUCT = "NVIDIA H200"
 FUNCTIONAL = GEMM.functional("sm_90", T="bf16", TRANS_A=False, TRANS_B=True, ADDRESSING="descriptor")

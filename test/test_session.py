@@ -18,7 +18,7 @@ from aotriton.codegen.compile import CompiledImage, ImageStore
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
-from aotriton.tune.coordinator.engine import AHEAD
+from aotriton.tune.coordinator.next_job import AHEAD
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import Plan, tune
 from aotriton.tune.problem.candidates import space

@@ -18,7 +18,7 @@ from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import KernelDescription, parse_functional
 from aotriton.rules.work import FORM, TERMS
-from aotriton.tune.costmodel.fit import FEWEST
+from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.measure.clock import interval
 
 RENAMED = Path(__file__).resolve().parent / "data" / "renamed_images.tsv"

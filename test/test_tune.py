@@ -31,7 +31,7 @@ from aotriton.tune.problem.problems import keys_of, shape_of
 class ToyTuning:
     shape_options = ("batch",)
 
-    def wanted(self, functional, cell, wish):
+    def selects(self, functional, cell, wish):
         return True
 
     def shape(self, functional, cell, multiprocessors, wish):

@@ -42,7 +42,7 @@ def test_all_of_the_time_is_told(clock: Clock) -> None:
     use.end()
     assert use.busy() == pytest.approx(0.5)  # after ten seconds: one of two
     assert use.busy(late=False) == pytest.approx(0.4)
-    first, second = use.told().split("\n")
+    first, second = use.summary().split("\n")
     assert first == "10 trials in 20.0 s, 900 for a GPU and hour: 2 GPUs measured 50% of the time after the first 10 s"
     assert second == (
         "all of their time: 35.0% measuring, 5.0% making tensors; waiting for:"

@@ -104,7 +104,7 @@ def parsers(of: Family, prog: str) -> tuple[argparse.ArgumentParser, dict[str, a
         "--over-predicted", action="store_true", help="cells of predicted winners take what is imported"
     )
     found["report"].add_argument(
-        "--since", type=Path, metavar="DATABASE", help="an earlier state, from which the page tells the changes"
+        "--since", type=Path, metavar="DATABASE", help="an earlier state, whose changes the page shows"
     )
     return made, found
 

@@ -1,5 +1,5 @@
-"""After a kernel's source has changed: images that the compiler makes of the new source as it did of the old one, bit
-for bit, keep what was measured of them.
+"""After a kernel's source has changed: an image keeps its measurements if the compiler makes the same bits of the new
+source.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def carry(
     store: ImageStore,
     jobs: int | None,
 ) -> tuple[int, int]:
-    """Compiles what decides today, the images that won, raced or were timed on random shapes, of the source as it is
-    now. How many of those that had another source have the same bits, and now go by their new names; how many have not,
-    and wait to be measured again.
+    """Compiles the images that won, raced or were timed on random shapes, from the current source. Returns how many of
+    those from another source have the same bits, and now go by their new names, and how many do not, and wait to be
+    measured again.
     """
     checksums, known = database.evidence.checksums(), database.evidence.facts()
     deciding = list(_deciding(database, operators, kernels, arch))
@@ -39,14 +39,14 @@ def carry(
         try:
             spec = ImageSpec.parse(parse_functional(kernel, arch, functional), known[image][0])
         except ValueError:
-            continue  # of a description of another time
+            continue  # the description has changed since
         if spec.name not in known or spec.name in free:
             specs[spec.name] = spec
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
     ages = {name: age for age, name in enumerate(checksums)}
-    wanted = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
-    for spec, result in compile_images(specs.values(), store, jobs, checksums=wanted, tries=TRIES):
+    latest = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
+    for spec, result in compile_images(specs.values(), store, jobs, checksums=latest, tries=TRIES):
         if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
             same[old] = spec.name
     database.rename_images(same)

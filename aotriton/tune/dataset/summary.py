@@ -10,7 +10,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.database.rows import Outcome, Winner
 
 FAILURES = ("wrong", "compile_failed", "crashed", "timed_out")
-MOST_FAILURES = 5  # that are told one by one
+MOST_FAILURES = 5  # that are listed one by one
 
 Cell = tuple[str, str, str]  # a winner's kernel, functional and bin
 
@@ -32,8 +32,8 @@ class Before:
 
 
 def summary(database: TuningDatabase, before: Before, left: int | None, following: str) -> list[str]:
-    """The lines. ``left`` is how many problems the run did not come to, None where it was cut off; ``following`` is
-    what to do when none is.
+    """The lines. ``left`` is how many problems are left, None where the run was cut off; ``following`` says what to do
+    when none is left.
     """
     outcomes = [
         one for one in database.evidence.outcomes(before.arch, product=before.product) if one.session > before.sessions
@@ -43,8 +43,8 @@ def summary(database: TuningDatabase, before: Before, left: int | None, followin
     if outcomes:
         problems = {(one.kernel, one.functional, one.bin) for one in outcomes}
         verdicts = Counter(one.status for one in outcomes if one.phase == "sweep")
-        told = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
-        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {told}")
+        counts = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
+        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {counts}")
     else:
         lines.append("measured: nothing, all of it is in the database")
     first = sum(cell not in before.winners for cell in winners)

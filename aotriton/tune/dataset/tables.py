@@ -26,10 +26,11 @@ Rows = Iterator[tuple[object, ...]]
 
 
 def export(path: Path, out: Path) -> dict[str, int]:
-    """Writes the database at ``path`` to ``out``: a file, which has a suffix, is named after its table and has that
-    one; a folder, made where there is none, has all of them, as Parquet. How many rows of each table.
+    """Writes the database at ``path`` to ``out``, and returns the number of rows of each table. A file is named after
+    its table and has the format of its suffix; a folder, which is made where there is none, receives all tables as
+    Parquet.
 
-    TuningDatabaseError where that cannot be, OSError where it cannot be written.
+    TuningDatabaseError where that is impossible, OSError where it cannot be written.
     """
     with TuningDatabase(path, readonly=True) as database:
         tables = database.exchange.tables()
@@ -47,9 +48,9 @@ def export(path: Path, out: Path) -> dict[str, int]:
 
 
 def take_in(path: Path, database: TuningDatabase) -> int:
-    """Merges into the database what the file at ``path`` has, or all files of the folder, as ``merge`` does.
+    """Merges the file at ``path``, or all files of the folder, into the database, as ``merge`` does.
 
-    TuningDatabaseError names file, row (from 1 on) and column of what will not do; nothing is taken in then.
+    TuningDatabaseError names file, row (from 1 on) and column of what is not valid; nothing is taken in then.
     """
     files = sorted(one for one in path.iterdir() if one.suffix in FORMATS) if path.is_dir() else [path]
     if not files:
@@ -97,7 +98,7 @@ def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
             for number, cells in enumerate(found, 1):
                 if len(cells) != len(columns):
                     raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(columns)}")
-                yield _row(number, (flat.read(one, cells[place]) for one, place in zip(columns, order, strict=True)))
+                yield _row(number, (flat.read(one, cells[index]) for one, index in zip(columns, order, strict=True)))
         except csv.Error as error:
             raise ValueError(f"line {found.line_num}: {error}") from None
 
@@ -139,11 +140,11 @@ def _row(number: int, values: Iterable[object]) -> tuple[object, ...]:
 
 
 def _order(found: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """Where each column stands in a file; ValueError where it has others."""
+    """The position of each column in a file; ValueError where it has other columns."""
     names = [column.name for column in columns]
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"it has no column {missing[0]}")
-    if more := [name for place, name in enumerate(found) if name not in names or name in found[:place]]:
+    if more := [name for index, name in enumerate(found) if name not in names or name in found[:index]]:
         raise ValueError(f"column {more[0]!r} is one too many; the columns are {', '.join(names)}")
     return [found.index(name) for name in names]
 

@@ -1,4 +1,4 @@
-"""Search: which configs of a problem to measure, asked for and told one after the other."""
+"""Strategies that choose which configs of a problem to measure: they are asked for configs, and told the trials."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from aotriton.rules.borrow import siblings
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.kernel import Functional
 from aotriton.tune.winners import campaign
-from aotriton.tune.winners.decide import Place, decide
+from aotriton.tune.winners.decide import CellKey, decide
 
 
 def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
@@ -28,6 +28,6 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
     return winners
 
 
-def standing(winners: Sequence[Winner]) -> dict[Place, str]:
-    """The images that were measured to be the best, by their places."""
+def standing(winners: Sequence[Winner]) -> dict[CellKey, str]:
+    """The image that was measured to be the best, by cell."""
     return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}

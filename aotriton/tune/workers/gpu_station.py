@@ -1,4 +1,4 @@
-"""The station of a worker that measures: from a job to what its GPU's child process found out."""
+"""The station of a worker that measures: from a job to the results of its GPU's child process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class GpuStation:
         return made
 
     def close(self) -> None:
-        """Ends the child, and with it what is under way."""
+        """Ends the child, and its job with it."""
         self._stop.set()
         if self._worker and not self._busy.acquire(timeout=1.0):
             self._worker.kill()
@@ -84,7 +84,7 @@ class GpuStation:
             self._worker.close()
 
     def stop(self, run: str) -> None:
-        """Ends what is under way for that run, at the next candidate."""
+        """Ends the run's job, at the next candidate."""
         if self._setting and self._setting.run == run:
             self._stop.set()
 
@@ -154,7 +154,7 @@ class GpuStation:
                 self._best = min(self._best or middle, middle)
 
     def _leaders(self) -> list[Request]:
-        """Those of the problem's candidates that are to be raced; none where one leads clearly."""
+        """The problem's candidates that must race; none where one leads clearly."""
         found = {name: (middle, request.config) for name, (middle, request) in self._seen.items()}
         return [self._seen[name][1] for name in leaders(found)]
 
@@ -172,7 +172,7 @@ class GpuStation:
             made.notes.append(f"{self._problem}: the leaders race alone, but not together: {race}")
 
     def _localised(self, job: MeasureJob, made: Measured) -> list[Request]:
-        """The requests with the paths of this machine; none where an image is not here."""
+        """The requests with the paths of this machine; none where an image is missing."""
         put_images(self.store, job.images, [*job.requests, *(one.request for one in job.canaries)])
         made.missing = tuple(one.name for one in job.requests if not self._has(one))
         return [] if made.missing else [self._local(one) for one in job.requests]

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from aotriton.tune.measure import clock as measure
-from aotriton.tune.measure.requests import UNTOLD, Device, Draw, Launcher, Race, Request, Result, Timed
+from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.workers.cores import pin
@@ -96,13 +96,13 @@ class GpuWorker:
         return timed
 
     def healthy(self) -> None:
-        """WorkerError where the GPU does not do what it is told."""
+        """WorkerError where the GPU does not work as it should."""
         if not self._call("healthy", limit=self._candidate_limit):
             self.close()
             raise Crashed("the GPU does not answer as it should")
 
     def kill(self) -> None:
-        """Has the child end; from any thread, whatever another one does with it."""
+        """Kills the child; may be called from any thread at any time."""
         if child := self._child:
             child.kill()
 
@@ -164,7 +164,7 @@ class GpuWorker:
 
 
 def _serve(pipe: Connection, launcher_path: str, gpu: str, core: int | None, parent: int) -> None:
-    """The child's life: one answer (value, error, whether it can go on) for each request."""
+    """Runs the child: one answer (value, error, whether it can go on) to each request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -207,7 +207,7 @@ class _Child:
         launcher, opened = self._launcher, self._launcher.open(request)
         check = launcher.check(opened)
         samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
-        conditions = launcher.conditions() if samples else UNTOLD
+        conditions = launcher.conditions() if samples else UNKNOWN_CONDITIONS
         if not launcher.intact():
             assert self._problem is not None
             launcher.prepare(self._problem)
@@ -232,7 +232,7 @@ class _Child:
 
 
 def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it is gone, also by a kill -9."""
+    """Has the kernel kill this process when the thread that started it ends, also by a kill -9."""
     pr_set_pdeathsig = 1
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

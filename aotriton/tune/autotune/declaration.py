@@ -1,4 +1,4 @@
-"""From what the user of autotune wrote to checked tensors, numbers, sizes and values to try."""
+"""What the user of autotune declares: tensors, numbers, sizes and values to try, checked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from aotriton.tune.autotune.text import operand
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What ``autotune`` was given besides the kernel, each as its user wrote it; what is read of it may raise a
-    ValueError that names the argument.
+class Declaration:
+    """The arguments of ``autotune`` but for the kernel, as its user wrote them. Properties check what they read: a
+    ValueError names the argument that is wrong.
     """
 
     inputs: Mapping[str, str | float]
@@ -31,7 +31,7 @@ class Wanted:
 
     @cached_property
     def values(self) -> dict[str, tuple[int, ...]]:
-        """Those of each size that are measured."""
+        """The values of each size that are measured."""
         found = {}
         for name, values in self.sizes.items():
             identifier("sizes: a name", name)
@@ -64,7 +64,7 @@ class Wanted:
 
     @cached_property
     def scalars(self) -> dict[str, int | float]:
-        """Numbers of the call that are no sizes, with what is measured; truth values are whole numbers."""
+        """The numbers of the call that are not sizes, with the value that is measured; truth values are integers."""
         found = {}
         for name, value in self.inputs.items():
             if isinstance(value, str):
@@ -77,14 +77,14 @@ class Wanted:
         return found
 
     @property
-    def whole(self) -> dict[str, int]:
-        """The scalars that expressions may name."""
+    def integers(self) -> dict[str, int]:
+        """The scalars that are integers, which expressions may name."""
         return {name: value for name, value in self.scalars.items() if isinstance(value, int)}
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What expressions may name, with what each of them is."""
-        return dict.fromkeys(self.values, "size") | dict.fromkeys(self.whole, "scalar")
+        """The names that expressions may use, with the kind of each."""
+        return dict.fromkeys(self.values, "size") | dict.fromkeys(self.integers, "scalar")
 
     @cached_property
     def tried(self) -> dict[str, tuple[int, ...]]:

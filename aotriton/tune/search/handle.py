@@ -1,4 +1,4 @@
-"""Who asks a strategy: at once where that costs nothing, in a process of its own where it learns."""
+"""Handles on strategies: in this process where a step costs nothing, in another one where the strategy learns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from aotriton.tune.search.strategy import Strategy
 
 @dataclass(frozen=True)
 class Step:
-    """What a strategy asks for now, whether that was all, which config it would rather have than one as fast, and what
-    it is likely to ask for next.
+    """The result of a step: the configs that the strategy asks for, whether these were all, the config that it prefers
+    to others that are as fast, and the configs that it is likely to ask for next.
     """
 
     asked: list[Config]
@@ -33,21 +33,21 @@ def step(strategy: Strategy, trials: Sequence[Trial], count: int) -> Step:
     return Step(asked, strategy.finished, getattr(strategy, "winner", None), strategy.likely)
 
 
-class Mind:
-    """A strategy, one step after the other."""
+class StrategyHandle:
+    """A strategy of this process, which is asked step by step."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     def step(self, trials: Sequence[Trial], count: int) -> Future[Step]:
-        """Tells the strategy the trials, and asks it for so many configs."""
+        """Tells the strategy the trials, and asks it for up to ``count`` configs."""
         done: Future[Step] = Future()
         done.set_result(step(self._strategy, trials, count))
         return done
 
 
-class Minds:
-    """Processes in which strategies live, so that many can learn while the coordinator goes on."""
+class StrategyProcesses:
+    """Processes that run strategies, so that many can learn while the coordinator goes on."""
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # this process has threads
@@ -56,19 +56,19 @@ class Minds:
             process.submit(_wake)  # it starts now, not when there is a strategy
         self._numbers = itertools.count()
 
-    def add(self, make: Callable[..., Strategy], *arguments: object) -> Mind:
-        """The mind of ``make(*arguments)``, which is called in one of the processes."""
+    def add(self, make: Callable[..., Strategy], *arguments: object) -> StrategyHandle:
+        """The handle of ``make(*arguments)``, which is called in one of the processes."""
         number = next(self._numbers)
         process = self._processes[number % len(self._processes)]
         process.submit(_make, number, make, arguments)
-        return _Elsewhere(process, number)
+        return _ProcessHandle(process, number)
 
     def close(self) -> None:
         for process in self._processes:
             process.shutdown(wait=False, cancel_futures=True)
 
 
-class _Elsewhere(Mind):
+class _ProcessHandle(StrategyHandle):
     def __init__(self, process: Executor, number: int) -> None:
         self._process, self._number = process, number
 
@@ -80,7 +80,7 @@ _strategies: dict[int, Strategy] = {}
 
 
 def _wake() -> None:
-    """Nothing."""
+    """Does nothing, but in a process that has started."""
 
 
 def _prepare() -> None:

@@ -1,4 +1,4 @@
-"""Settling: what is borrowed is compiled, and what spills then is chosen anew."""
+"""Deciding whole functionals: what is borrowed is compiled, and what spills then is chosen anew."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.winners import settle as module
-from aotriton.tune.winners.settle import settle
+from aotriton.tune.winners import decide_all as module
+from aotriton.tune.winners.decide_all import decide_all
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
@@ -89,10 +89,10 @@ def test_each_borrowed_image_is_compiled_once(
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
     store = ImageStore(tmp_path / "store")
-    assert settle(database, [functional(), functional("fp16")], store, 1) == 3
+    assert decide_all(database, [functional(), functional("fp16")], store, 1) == 3
     others = [functional("fp16"), functional(addressing="general"), functional("fp16", "general")]
     assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in others)
-    assert settle(database, [functional()], store, 1) == 0
+    assert decide_all(database, [functional()], store, 1) == 0
     assert {winner.provenance for winner in database.winners()} == {"measured"}
 
 
@@ -102,7 +102,7 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
     compiler = Compiler(spilling=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert settle(database, [other], ImageStore(tmp_path / "store"), 1) == 4
+    assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == 4
     assert {fast, slow} <= set(compiler.asked)
     assert images(database, other) == {slow}
     assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
@@ -115,12 +115,12 @@ def test_a_winner_of_another_time_is_forgotten(
     """Its kernel has no such parameter any more; what was measured stays, and other bins keep their winners."""
     monkeypatch.setattr(module, "compile_images", Compiler())
     store = ImageStore(tmp_path / "store")
-    settle(database, [functional()], store, 1)
+    decide_all(database, [functional()], store, 1)
     (winner,) = database.winners()
     other = bin_text(KERNEL.tuning_keys, (64, 64, 1))
     database.put_winners([replace(winner, bin=other, image="gone", config="BLOCK_M=64 BLOCK_N=64 OUT_IN_Q=1")])
     before = database.evidence.outcomes()
-    settle(database, [functional()], store, 1)
+    decide_all(database, [functional()], store, 1)
     assert database.winners() == [winner]
     assert database.evidence.outcomes() == before
 
@@ -132,13 +132,13 @@ def test_what_does_not_compile_is_tried_once(
     fast = ImageSpec.of(functional("fp16"), FAST, COPTS).name
     compiler = Compiler(failing=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert settle(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2
+    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2
     assert compiler.asked.count(fast) == 1
     assert images(database, functional("fp16")) == {fast}
     assert fast not in database.spills()
 
 
-def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
     conditions: dict[str, Any] = {
         "device": "e",
@@ -157,7 +157,7 @@ def test_every_product_is_settled(database: TuningDatabase, tmp_path: Path, monk
         database.evidence.record(Measurement(*row, median, samples))
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert settle(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * 3
+    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * 3
     for product, psels in (("d", FAST), ("e", SLOW)):
         for one in (functional(), functional("fp16"), functional(addressing="general")):
             assert images(database, one, product) == {ImageSpec.of(one, psels, COPTS).name}

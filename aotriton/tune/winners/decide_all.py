@@ -1,4 +1,6 @@
-"""Borrowed winners are images that nobody has compiled yet: compiles them, so that those that spill are known."""
+"""Decides the winners of whole functionals, and compiles what they borrow: nothing compiled it before, and it may
+spill.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,19 @@ from aotriton.tune.problem.compiled import FACTS, Compile
 from aotriton.tune.winners.siblings import decide_siblings
 
 
-def settle(
+def decide_all(
     database: TuningDatabase,
     functionals: Iterable[Functional],
     store: ImageStore,
     jobs: int | None,
     compiler: Compile | None = None,
 ) -> int:
-    """Decides the winners of the functionals and their siblings, on every product, and compiles what is borrowed then
-    until none of it is known to spill, here or by another ``compiler``. A winner whose parameters its kernel has no
-    more wins nothing: its bin borrows until it is measured again.
+    """Decides the winners of the functionals and their siblings, on every product. Then compiles what is borrowed, here
+    or by another ``compiler``, until none of it is known to spill. Returns the number of images that had to be
+    compiled.
 
-    Returns the number of images that had to be compiled. An image that does not compile is left to the build to report.
+    A winner whose parameters its kernel no longer has wins nothing: its bin borrows until it is measured again. An
+    image that does not compile is left to the build to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -34,7 +37,7 @@ def settle(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not sayable(named[one.functional], one.config))
+        database.forget_winners(one for one in mine if not is_valid(named[one.functional], one.config))
     compiled, failed = 0, set[str]()
     while True:
         known = database.evidence.spills()
@@ -58,8 +61,8 @@ def settle(
                 failed.add(spec.name)
 
 
-def sayable(functional: Functional, config: str) -> bool:
-    """Whether the functional's kernel has these parameters today."""
+def is_valid(functional: Functional, config: str) -> bool:
+    """Whether the functional's kernel still has the parameters of a config."""
     try:
         ImageSpec.parse(functional, config)
     except ValueError:

@@ -1,4 +1,4 @@
-"""From a kernel as its author has it to what a family needs of it: its arguments, and the source that images are of."""
+"""The kernel that a user tunes: its arguments, and the source that images are made of."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aotriton.rules.provider import Compiler, Provider
 from aotriton.tune.autotune.source import slice_of
 
 CONSTEXPR = "constexpr"
-BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # who compiles a file that nobody else is named for
+BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # the provider of a file where none is named
 CALLED = "aotriton.codegen.called"
 
-# What device code in Python may import: of the rest no image's name would tell.
+# What device code in Python may import: an image's name would not change with other packages.
 IMPORTS = frozenset({"triton"})
 
 
 @dataclass(frozen=True)
-class Given:
-    """A kernel and its arguments in order, each with what the source says of its type: CONSTEXPR, "*bf16", "i32", ...,
-    or nothing. ``place`` says where it was found; ``source`` becomes the family's file.
+class UserKernel:
+    """A kernel and its arguments in order, each with the type that the source declares: CONSTEXPR, "*bf16", "i32", ...,
+    or nothing. ``origin`` is the file that has it; ``source`` becomes the family's file.
     """
 
     name: str
-    place: str
+    origin: str
     arguments: tuple[tuple[str, str], ...]
     source: str
     provider: Provider | None = None
@@ -40,9 +40,9 @@ class Given:
         return self.provider is not None and self.provider.called
 
 
-def given(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> Given:
-    """What ``kernel`` is: a triton.jit or Gluon function, a path of a file that ``provider`` compiles, which is the
-    name of a module, or a Python function. ValueError names what cannot be tuned, and why.
+def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> UserKernel:
+    """Reads ``kernel``: a triton.jit or Gluon function, the path of a file that the module named ``provider`` compiles,
+    or a Python function. ValueError names what cannot be tuned, and why.
     """
     if isinstance(kernel, (str, os.PathLike)):
         return _file(Path(kernel), provider, space)
@@ -51,7 +51,7 @@ def given(kernel: Any, provider: str | None = None, space: Collection[str] = ())
     if isinstance(kernel, FunctionType):
         arguments = tuple((name, "") for name in inspect.signature(kernel).parameters)
         made = Provider(CALLED, importlib.import_module(CALLED).version(), "py", called=True)
-        return Given(kernel.__name__, str(inspect.getsourcefile(kernel)), arguments, slice_of(kernel), made)
+        return UserKernel(kernel.__name__, str(inspect.getsourcefile(kernel)), arguments, slice_of(kernel), made)
     function = getattr(kernel, "fn", None)
     if not isinstance(function, FunctionType) or not hasattr(kernel, "params"):
         raise ValueError(
@@ -59,11 +59,11 @@ def given(kernel: Any, provider: str | None = None, space: Collection[str] = ())
             " triton.autotune or triton.heuristics is to be given without them"
         )
     arguments = tuple((one.name, CONSTEXPR if one.is_constexpr else "") for one in kernel.params)
-    place = str(inspect.getsourcefile(function))
-    return Given(function.__name__, place, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
+    origin = str(inspect.getsourcefile(function))
+    return UserKernel(function.__name__, origin, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
 
 
-def _file(path: Path, provider: str | None, space: Collection[str]) -> Given:
+def _file(path: Path, provider: str | None, space: Collection[str]) -> UserKernel:
     module = provider or BY_SUFFIX.get(path.suffix)
     if module is None:
         raise ValueError(f"kernel: who compiles {path}? {', '.join(BY_SUFFIX)} are known, for others name a provider")
@@ -74,4 +74,4 @@ def _file(path: Path, provider: str | None, space: Collection[str]) -> Given:
     compiler: Compiler = importlib.import_module(module)
     arguments = tuple(compiler.parameters(path.stem, source, space))
     made = Provider(module, compiler.version(), path.suffix.removeprefix("."))
-    return Given(path.stem, str(path.resolve()), arguments, source, made)
+    return UserKernel(path.stem, str(path.resolve()), arguments, source, made)
