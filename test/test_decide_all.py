@@ -77,7 +77,7 @@ class Compiler:
 
 def images(database: TuningDatabase, of: Functional, product: str = "d") -> set[str]:
     """What serves the functional on the product."""
-    unfit = {name for name, spills in database.spills().items() if spills}
+    unfit = {name for name, spills in database.evidence.spills().items() if spills}
     found = filled(KERNEL, "sm_90", product, database.winners(), database.products(), unfit)
     return {winner.image for winner in found if winner.functional == str(of)}
 
@@ -106,7 +106,7 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     assert {fast, slow} <= set(compiler.asked)
     assert images(database, other) == {slow}
     assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
-    assert database.spills()[fast] == 8
+    assert database.evidence.spills()[fast] == 8
 
 
 def test_a_winner_of_another_time_is_forgotten(
@@ -135,7 +135,7 @@ def test_what_does_not_compile_is_tried_once(
     assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2
     assert compiler.asked.count(fast) == 1
     assert images(database, functional("fp16")) == {fast}
-    assert fast not in database.spills()
+    assert fast not in database.evidence.spills()
 
 
 def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def shared_files() -> list[Path]:
     own = {ROOT / "v2src" / "include" / "aotriton" / f"{family}.h" for family in FAMILIES}
     places = [ROOT / place for place in SHARED]
     found = [path for place in places for path in (place, *sorted(place.rglob("*"))) if path.is_file()]
-    text = [path for path in found if path.suffix != ".pyc" and ".sqlite3" not in path.name]
+    text = [path for path in found if path.suffix not in (".pyc", ".xz") and ".sqlite3" not in path.name]
     known = {TORCH[0] / "tensor.h", TORCH[0] / "tensor.cc", TORCH[1] / "transforms.py"}
     return [
         path for path in text if not family_of(path) and path not in own and (path in known or path.parent not in TORCH)
@@ -266,7 +266,7 @@ def test_nothing_shared_names_a_family() -> None:
 
 # Code that names an arch, a vendor's name of one or a product, beside the records of rules/arch.py, and why.
 NAMED_ARCHS = {
-    ("aotriton/rules/schema.py", "SELECT arch, CASE arch"): "databases of before there were products",
+    ("aotriton/rules/database/older.py", "SELECT arch, CASE arch"): "databases of before there were products",
     ("aotriton/tune/flash/estimate.py", 'functional("gfx942"'): "what is published of an MI300X is compared with it",
 }
 

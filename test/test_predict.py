@@ -303,7 +303,7 @@ def test_cells_go_to_images_that_ship(tmp_path: Path, monkeypatch: pytest.Monkey
     with TuningDatabase(tmp_path / "db.sqlite3") as database:
         every = list(ATTN_FWD.functionals("gfx942"))
         winners = predict(database, [ATTN_FWD], every, ImageStore(tmp_path / "store"), 1, [FORWARD])
-        made, facts = database.models("gfx942"), database.facts()
+        made, facts = database.models("gfx942"), database.evidence.facts()
     ships = {(model.functional, facts[model.image][0]) for model in made}
     of = {str(one): one for one in every}
     assert {one.provenance for one in winners} == {"predicted"}

@@ -210,7 +210,7 @@ def test_winners_of_our_own_stay(tmp_path: Path, provenance: str, over: tuple[st
         written = put(database, found, ImageStore(tmp_path / "store"), 1, over)
         winners = {one.bin: one.provenance for one in database.winners()}
         image = found.winners[0][0].image
-        assert database.spills()[image] == 0
+        assert database.evidence.spills()[image] == 0
     assert written == (1 if stays else 2)
     assert winners == {CELL: provenance if stays else "imported", CELL.replace("=1", "=8"): "imported"}
     assert sum(found.dropped.values()) == stays

@@ -426,15 +426,15 @@ def test_what_is_serialised_does_not_ship(bench: Bench) -> None:
         fit_models(database, [ATTN_FWD], "sm_90")
         found = {model.image for model in database.models("sm_90") if model.saves == 1.0}
         (measured,) = found
-        config = database.facts()[measured][0]
+        config = database.evidence.facts()[measured][0]
         twin = image(config, other).name
         given = [ATTN_FWD], "sm_90", compiled, ImageStore(bench.folder / "store"), None
         found.add(twin)
         _, refused = compile_shipped(database, *given)
-        assert (refused, twin in database.facts()) == ({measured}, False)
+        assert (refused, twin in database.evidence.facts()) == ({measured}, False)
         found.remove(twin)
         assert compile_shipped(database, *given) == (1, {measured})
-        assert twin in database.facts()
+        assert twin in database.evidence.facts()
         found = {twin}  # it was compiled before that was looked at, too
         assert compile_shipped(database, *given) == (0, {measured})
         fit_models(database, [ATTN_FWD], "sm_90", refused)

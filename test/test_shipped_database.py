@@ -62,7 +62,7 @@ def content() -> Content:
         ]
         found = Content(
             tuple(database.winners()), tuple(database.products()), tuple(database.models()), tuple(samples),
-            outcomes, database.facts(), database.spills(),
+            outcomes, database.evidence.facts(), database.evidence.spills(),
         )  # fmt: skip
     assert found.measured, "nothing is measured"
     return found

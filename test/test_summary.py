@@ -17,7 +17,7 @@ def measure(database: TuningDatabase, statuses: dict[str, str], product: str = P
     )
     problem = database.evidence.problem_id("sm_90", "scale_rows", "T=bf16", "rows=64", {"rows": 64})
     for name, status in statuses.items():
-        image = database.evidence.image_id(name, f"ROWS={name}")
+        image = database.evidence.image_id(f"image_{name}", f"ROWS={name}")
         time = 1.0 if status == "ok" else None
         database.evidence.record(Measurement(problem, image, session, "sweep", status, time, [1.0] if time else []))
 
