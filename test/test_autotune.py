@@ -394,7 +394,7 @@ def test_an_image_is_named_by_source_and_compiler(nvcc: Path, tmp_path: Path) ->
     """Its name covers the .cu file and nvcc's version. Another nvcc than the description's does not compile it."""
     source = tmp_path / "swiglu.cu"
     shutil.copy(EXAMPLES / "swiglu.cu", source)
-    first = spec_of(swiglu(kernel=source, folder=tmp_path / "first"))
+    first = spec_of(swiglu(kernel=source, folder=tmp_path / "once"))
     again = spec_of(swiglu(kernel=source, folder=tmp_path / "again"))
     assert first.name == again.name
     assert swiglu(kernel=source).folder != swiglu().folder, "kernels of one name in two files"
