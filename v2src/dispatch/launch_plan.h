@@ -5,7 +5,7 @@
 #pragma once
 
 #include "call/call.h"
-#include "call/place.h"
+#include "call/gpu.h"
 
 namespace aotriton::v2::inline abi1 {
 

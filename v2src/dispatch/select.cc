@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "dispatch/exclusion.h"
-#include "dispatch/narrow.h"
+#include "dispatch/filter.h"
 
 namespace aotriton::v2::inline abi1 {
 

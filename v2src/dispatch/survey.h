@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call/call.h"
-#include "call/place.h"
+#include "call/gpu.h"
 #include "program/cost.h"
 
 namespace aotriton::v2::inline abi1 {

@@ -6,7 +6,7 @@
 #include <set>
 #include <span>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "dispatch/explain.h"
 #include "explain/format.h"
 #include "explain/print.h"

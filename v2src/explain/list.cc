@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "explain/format.h"
 #include "explain/print.h"
 #include "program/registry.h"

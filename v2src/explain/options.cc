@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "program/registry.h"
 
 namespace aotriton::v2::explain_main {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dispatch/pieces.h"
+#include "dispatch/chunks.h"
 #include "dispatch/select.h"
 #include "launch/prepared.h"
 

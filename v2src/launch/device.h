@@ -4,7 +4,7 @@
 #include <aotriton/types.h>
 
 #include "base/error.h"
-#include "call/place.h"
+#include "call/gpu.h"
 #include "driver/driver.h"
 
 namespace aotriton::v2::inline abi1 {

@@ -7,9 +7,9 @@
 
 #include "base/abi.h"
 #include "base/error.h"
+#include "dispatch/chunks.h"
 #include "dispatch/exclusion.h"
 #include "dispatch/explain.h"
-#include "dispatch/pieces.h"
 #include "dispatch/select.h"
 #include "launch/load.h"
 #include "launch/memo.h"

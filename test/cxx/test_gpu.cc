@@ -1,7 +1,7 @@
 // Which product's tables a GPU gets, and a call that runs or is explained there.
 #include <aotriton/runtime.h>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "calls.h"
 #include "launch/request.h"
 

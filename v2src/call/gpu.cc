@@ -1,4 +1,4 @@
-#include "call/place.h"
+#include "call/gpu.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "dispatch/narrow.h"
+#include "dispatch/filter.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "dispatch/pieces.h"
+#include "dispatch/chunks.h"
 
 #include <algorithm>
 #include <string_view>
