@@ -45,8 +45,8 @@ Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int
 
 // The launch of a kernel whose operands and derived sizes are set. `steps`: the values of the operator's steps for the
 // call, or null.
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels,
-                   const Place& place, const Values* steps, KernelPlan* plan) noexcept;
+Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
+                   const Values* steps, KernelPlan* plan) noexcept;
 
 // not_supported, with what is in the way.
 Error refuse(const Call& call, const Misfit& misfit) noexcept;

@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 class Survey {
  public:
   // The call is checked, and its workspace tensors have the sizes that are not derived.
-  Survey(const Call& call, const Place& place) noexcept;
+  Survey(const Call& call, const Gpu& gpu) noexcept;
   Survey(const Survey&) = delete;
   Survey& operator=(const Survey&) = delete;
 
@@ -45,13 +45,13 @@ class Survey {
     return digit;
   }
 
-  // What the kernel has to compute for the call, on the place; false where a number does not fit in 63 bits.
+  // What the kernel has to compute for the call on the GPU; false where a number does not fit in 63 bits.
   bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
 
   const Values& steps() const noexcept { return values_; }
 
   const Call& call;
-  const Place& place;
+  const Gpu& gpu;
 
  private:
   static constexpr int16_t kUnknown = -2;

@@ -21,7 +21,7 @@ struct Coverage {
   std::vector<const Lut*> luts;
   std::vector<int> godel_numbers;
   size_t images = 0;
-  // Of each choice, the places of the values that occur.
+  // Of each choice, the indices of the values that occur.
   std::vector<std::set<size_t>> values;
 
   Coverage(const KernelInfo& of, size_t arch) : kernel(of), values(of.choices.size()) {
@@ -189,13 +189,13 @@ int unknown_arch(const std::string& arch, std::span<const char* const> all) {
 
 int list(const Options& options) {
   const std::span<const char* const> all = arch_names();
-  std::vector<Options::Place> asked = options.places;
-  for (size_t i = 0; options.places.empty() && i < all.size(); ++i) asked.push_back({all[i], ""});
+  std::vector<Options::Target> asked = options.targets;
+  for (size_t i = 0; options.targets.empty() && i < all.size(); ++i) asked.push_back({all[i], ""});
   std::vector<Listed> archs;
-  for (const Options::Place& place : asked) {
-    const auto found = std::find(all.begin(), all.end(), place.arch);
-    if (found == all.end()) return unknown_arch(place.arch, all);
-    add_listed(static_cast<size_t>(found - all.begin()), place.product, &archs);
+  for (const Options::Target& target : asked) {
+    const auto found = std::find(all.begin(), all.end(), target.arch);
+    if (found == all.end()) return unknown_arch(target.arch, all);
+    add_listed(static_cast<size_t>(found - all.begin()), target.product, &archs);
   }
   if (options.json)
     printf("{\"version\": %s, \"archs\": [%s], \"products\": {", quoted(aotriton_version()).c_str(),

@@ -11,7 +11,7 @@ namespace aotriton::v2::inline abi1 {
 
 // What is known of a device: it does not change while its context lives.
 struct DeviceFacts {
-  Place place;
+  Gpu gpu;
   int ordinal;
 };
 
@@ -21,7 +21,7 @@ struct Device {
   Contexts contexts;
   DeviceFacts facts;
 
-  const ArchInfo& arch() const noexcept { return facts.place.info(); }
+  const ArchInfo& arch() const noexcept { return facts.gpu.info(); }
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:

@@ -19,11 +19,11 @@ class Memo {
     return newest_ && newest_->is(call, context_id) ? newest_ : nullptr;
   }
 
-  // The call of the builder's key; null where it is not kept.
-  Prepared* find(uint64_t context_id) noexcept;
+  // The call with this key; null where it is not kept.
+  Prepared* find(const Key& key, uint64_t context_id) noexcept;
 
-  // Takes what the builder has made, in place of those that were made longest ago. Null where there is no memory.
-  Prepared* keep() noexcept;
+  // Keeps a call that was built, and forgets those that were made longest ago. Null where there is no memory.
+  Prepared* keep(BuiltCall built, const Key& key) noexcept;
 
   // Forgets a call, and frees it.
   void drop(Prepared* prepared) noexcept;

@@ -48,8 +48,8 @@ static_assert(kMaxOperands <= 16);
 inline constexpr size_t kMaxChoices = 32;
 inline constexpr uint8_t kNoNumber = 255;
 
-// A digit of the godel number: the place of `value` among `values`; the first that is not smaller where `round_up`.
-// `number`: its place among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
+// A digit of the godel number: the index of `value` among `values`; the first that is not smaller where `round_up`.
+// `number`: its index among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
 struct ChoiceInfo {
   const char* name;
   Expression value;
@@ -159,7 +159,7 @@ struct OperatorInfo {
   std::span<const Expression> guards;  // of all kernels, each condition once
   Expression flops;                    // floating-point operations of a call; empty where nobody counts them
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
-  uint8_t cut = kNoNumber;  // the size along which a call may be made in pieces; kNoNumber for none
+  uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }
