@@ -18,8 +18,11 @@ class [[nodiscard]] Result {
   Result(Stage stage) noexcept : error_(Error::success), stage_(stage) {}
 
   Error error() const noexcept { return error_; }
-  const Stage& operator*() const noexcept { return *stage_; }
-  const Stage* operator->() const noexcept { return &*stage_; }
+  // After success only.
+  const Stage& operator*() const noexcept { return *stage_; }  // NOLINT(bugprone-unchecked-optional-access)
+  const Stage* operator->() const noexcept {
+    return stage_.operator->();
+  }  // NOLINT(bugprone-unchecked-optional-access)
 
  private:
   Error error_;

@@ -114,7 +114,8 @@ class Checker {
     const int64_t *const sizes = view.sizes, *const strides = view.strides;
     int64_t elements = 1, reach = 1;  // all, and from the first to the last one
     int64_t negative = 0;             // its sign, where a size is not positive or a stride is negative
-    unsigned lost = 0, within = 0;    // numbers that overflow, dimensions that do not step over all that narrower reach
+    unsigned lost = 0,
+             within = 0;  // numbers that overflow, dimensions whose stride is within the reach of the inner ones
     for (size_t i = rank; i-- > 0;) {
       const int64_t size = sizes[i], stride = strides[i];
       int64_t span;

@@ -49,7 +49,7 @@ struct Call {
   int64_t dims[kMaxOperands][2]
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
-  uint16_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
+  uint32_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none
@@ -115,7 +115,7 @@ int64_t shape_tensor(Call& call, size_t slot) noexcept;
 // has more elements than 63 bits count.
 bool shape_workspace(Call& call) noexcept;
 
-// Whether so many bytes from one address on and from another one share any. Neither range is empty, or wraps.
+// Whether two ranges of memory share a byte. Neither is empty, or wraps around.
 inline bool ranges_overlap(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
   const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
   return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)

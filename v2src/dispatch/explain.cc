@@ -124,6 +124,7 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   return choice;
 }
 
+static_assert(std::extent_v<decltype(KernelChoice::keys)> == kMaxKeys);
 static_assert(std::extent_v<decltype(KernelChoice::backends)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backend_states)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backends_predicted_us)> == kMaxBackends);

@@ -35,7 +35,7 @@ Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels
   return {};
 }
 
-// Puts a tensor of so many elements behind what is used. False where that leaves 63 bits; -1 elements do.
+// Puts a tensor behind the used bytes. False where its end does not fit in 63 bits, or `elements` is -1.
 bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
   *begin = (*used + kAlignment - 1) & -kAlignment;
   int64_t bytes;

@@ -1,4 +1,4 @@
-// From a call and a GPU to the backend that serves it and the entry that won for each of its kernels.
+// Selects the backend that serves a call on a GPU, and an entry for each of its kernels.
 #pragma once
 
 #include "dispatch/launch_plan.h"

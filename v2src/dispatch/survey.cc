@@ -31,7 +31,7 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
     if (!value(call.info->guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
   }
   for (size_t slot = 0; slot < call.info->slots(); ++slot) {
-    const auto bit = static_cast<uint16_t>(1 << slot);
+    const auto bit = uint32_t{1} << slot;
     if (fast_ == Addressing::offset32 && !near(slot)) unreached_.all |= bit;
     if (!strides_suit(slot)) unreached_.strided |= bit;
   }

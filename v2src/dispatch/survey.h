@@ -1,4 +1,4 @@
-// What choosing works out about a call once, however many kernels and backends ask.
+// What choosing computes once for a call, for all kernels and backends.
 #pragma once
 
 #include "call/call.h"
@@ -68,7 +68,7 @@ class Survey {
   Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
   const Values values_;
   uint64_t failing_ = 0;         // guards of the operator that do not hold, as bits
-  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
+  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where it is not computed yet
 };
 
 // The digit of a choice; -1 where the call has no value of it.

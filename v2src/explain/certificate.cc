@@ -93,13 +93,13 @@ int certificates(const Options& options) {
   for (const Options::Target& target : options.targets)
     if (std::find(all.begin(), all.end(), target.arch) == all.end()) return unknown_arch(target.arch, all);
   Lister lister(options);
-  std::set<const KernelInfo*> told;
+  std::set<const KernelInfo*> listed;
   if (options.json) printf("[");
   any_operator([&](const OperatorInfo& info) {
     if (options.info && options.info != &info) return false;
     for (const BackendInfo& backend : info.backends)
       for (const KernelInfo* kernel : backend.kernels)
-        if (told.insert(kernel).second)
+        if (listed.insert(kernel).second)
           for (size_t arch = 0; arch < static_cast<size_t>(kArchCount); ++arch) lister.list(*kernel, arch);
     return false;
   });

@@ -131,7 +131,7 @@ void list_kernel_json(const Coverage& coverage, const Listed& listed) {
 void list_operator(const OperatorInfo& info, const std::vector<Listed>& archs, const Options& options) {
   if (!options.json) printf("\n%s\n", info.name);
   if (options.json) printf("{\"op\": %s, \"backends\": [", quoted(info.name).c_str());
-  std::set<const KernelInfo*> told;
+  std::set<const KernelInfo*> seen;
   for (const BackendInfo& backend : info.backends) {
     const bool first = &backend == info.backends.data();
     const char* const needs = backend.workspace.empty() ? "" : ", needs a workspace";
@@ -142,7 +142,7 @@ void list_operator(const OperatorInfo& info, const std::vector<Listed>& archs, c
       printf("  backend %s%s\n", backend.name, needs);
     const char* comma = "";
     for (const KernelInfo* kernel : backend.kernels) {
-      if (!told.insert(kernel).second && !options.json) {
+      if (!seen.insert(kernel).second && !options.json) {
         printf("    %s as above\n", kernel->name);
         continue;
       }

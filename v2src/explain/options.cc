@@ -140,8 +140,8 @@ Options::Options(int count, char** arguments) {
   }
   if (request.op && !strncmp(request.op, "--", 2)) misuse("--op needs a value");
   if (!request.op && !list) misuse("--op is missing");
-  if (request.op && !(info = find_operator(request.op)))
-    misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
+  if (request.op) info = find_operator(request.op);
+  if (request.op && !info) misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
   for (int i = 1; i < count; ++i) take(arguments, count, &i);
   if (targets.empty() && !list) misuse("--device or --arch is missing");
   if (!request.dtype && !list) misuse("--dtype is missing");

@@ -121,7 +121,7 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const Im
   const View& view = call[argument.slot];
   switch (argument.pass) {
     case Pass::tensor: {
-      // Of the second dimension, where the description has so many side by side.
+      // How many neighbours along the second dimension are packed; 0 where the description packs none.
       const int64_t packed = argument.value.code.empty() ? 0 : *(*number)++;
       const bool map = argument.block && image.descriptor_count;
       note_pointer(call, argument.slot, map);
@@ -204,7 +204,7 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t pac
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;
 }
 
-// The next argument follows the data of `slot`.
+// Notes that the next argument follows the data of `slot`.
 void Builder::note_pointer(const Call& call, size_t slot, bool map) noexcept {
   const bool of_workspace = slot >= made_.info->operands.size();
   if (of_workspace && !made_.workspace_bytes) return;
@@ -216,8 +216,7 @@ void Builder::note_pointer(const Call& call, size_t slot, bool map) noexcept {
                                       of_workspace ? offsets_of_workspace_[slot] : 0};
 }
 
-// Whether there is room for so many more arguments, which end at this byte. Where there is none that is told at the
-// end.
+// Whether there is room for this number of further arguments, which end at this byte. add() reports a lack of room.
 bool Builder::has_room(size_t arguments, size_t end) noexcept {
   const bool fits =
       made_.argument_count + arguments <= kMaxArguments && end <= kernel_begin_ + kMaxKernelBytes && end <= kMaxBytes;
@@ -225,7 +224,7 @@ bool Builder::has_room(size_t arguments, size_t end) noexcept {
   return fits;
 }
 
-// The next argument lies there. There is room for it.
+// Notes where the next argument lies. There is room for it.
 inline void Builder::note(size_t begin, size_t size) noexcept {
   const size_t index = made_.argument_count++;
   offsets_[index] = static_cast<uint32_t>(begin);

@@ -49,9 +49,8 @@ class Builder {
  private:
   friend class BuiltCall;
 
-  static constexpr size_t kMaxArguments = 512;  // of all kernels
-  static constexpr size_t kMaxPointers = 256;
-  static constexpr size_t kMaxKernelBytes = 4096;  // what a CUDA kernel can take
+  static constexpr size_t kMaxPointers = kMaxKernels * (kMaxOperands + 4);  // a kernel may take an operand twice
+  static constexpr size_t kMaxKernelBytes = 4096;                           // what a CUDA kernel can take
   static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
 
   void begin(const Call& call, const Device& device) noexcept;

@@ -25,7 +25,7 @@ struct Device {
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:
-// no_driver, no_context, unknown_arch, driver_failed. `contexts` where the driver has told them already; else null.
+// no_driver, no_context, unknown_arch, driver_failed. `contexts`: those of the stream, if they are known; else null.
 Error enter_device(const char* who, Stream stream, Device* device, const Contexts* contexts = nullptr) noexcept;
 
 // Makes the previous context current again. Returns `error`, or if that is success, how the leaving went.

@@ -1,4 +1,4 @@
-// A thread's last calls, prepared, to be found again by everything but their pointers.
+// A thread's last calls, prepared. A call is found again by all but its pointers.
 #pragma once
 
 #include "launch/build.h"
@@ -45,8 +45,8 @@ class Memo {
   Prepared* buckets_[kBuckets] = {};
 };
 
-// The memo for a call of this thread: the thread's own, made by its first call. Where the thread's own is gone, since
-// the call comes from a destructor at the end of the thread or of the process, one for this call alone.
+// The memo for a call of this thread: the thread's own, made by its first call. A call from a destructor at the end of
+// the thread or of the process, when the thread's own is gone, gets a memo for itself alone.
 class MemoOfCall {
  public:
   MemoOfCall() noexcept;

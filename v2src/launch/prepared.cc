@@ -21,12 +21,12 @@ bool given(const Call& call, size_t slot) {
   return view.sizes && (view.data || !call.info->operands[slot].optional);
 }
 
-// Of an operand that was given: its type, and whether it is aligned to what all kernels can make use of.
+// The key's word for an operand that is given: its type, and whether it is aligned as kernels can use it.
 int64_t key_word(const View& view) {
   return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
 }
 
-// What tells calls apart by their hints.
+// The bytes of the hints in which two calls must agree.
 std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
 
 // Whether the sizes and strides of a key are not the view's. With a constant rank the compiler unrolls the loop.
@@ -140,7 +140,7 @@ Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexc
     if (const Status status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
       return driver_failure(*driver, status, info->name, "put an address into a tensor descriptor");
   }
-  memcpy(data, new_data, info->operands.size() * sizeof(void*));
+  std::copy_n(new_data, info->operands.size(), data);
   if (workspace_bytes) workspace() = new_workspace;
   stale = false;
   return Error::success;

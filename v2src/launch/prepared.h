@@ -10,8 +10,8 @@ namespace aotriton::v2::inline abi1 {
 
 inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer argument: the workspace
 
-// What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
-// then the scalars, then whether there are a workspace and hints.
+// Words of a key, which has all of a call but its pointers: for each operand a word, its sizes and its strides; then
+// the scalars; then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
 
 // A call's key, taken from the call as it was given: checks may change the call.
@@ -74,20 +74,21 @@ class Prepared {
   // Where a memo has it.
   Prepared *next_of_bucket, *newer, *older;
 
-  // Whether a call on a stream of this context is this one, but for its pointers.
+  // Whether a call on a stream of this context differs from this one in pointers alone.
   bool is(const Call& call, uint64_t id) const noexcept;
 
   // The same of a call whose key is written.
   bool is(const Key& other, uint64_t id) const noexcept;
 
-  // Makes these the pointers, where they may be: null_pointer, misaligned_pointer, invalid_stride, workspace_too_small.
+  // Checks these pointers and writes them to the arguments. null_pointer, misaligned_pointer, invalid_stride,
+  // workspace_too_small.
   Error rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept;
   Error rebind(const Call& call) noexcept;
 
   // Launches in a context that is this call's own.
   Error launch(const Contexts& contexts, Stream stream) noexcept;
 
-  // Of the caller's workspace, that the arguments hold now.
+  // The caller's workspace that the arguments hold now.
   void*& workspace() const noexcept { return data[info->operands.size()]; }
 
   // Frees what `Builder::finish` made. Null is nothing to free.

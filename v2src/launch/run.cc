@@ -108,7 +108,7 @@ Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device, 
 // is as if all of it were.
 struct Groups {
   size_t count = 0;
-  uint16_t slots[kMaxOperands];  // of each group, as bits
+  uint32_t slots[kMaxOperands];  // of each group, as bits
 };
 Groups missing_groups(const Call& call) {
   const OperatorInfo& info = *call.info;
@@ -131,7 +131,7 @@ Groups missing_groups(const Call& call) {
       users[groups.count] = using_it;
       groups.slots[groups.count++] = 0;
     }
-    groups.slots[group] |= static_cast<uint16_t>(1u << own);
+    groups.slots[group] |= 1u << own;
   }
   return groups;
 }

@@ -1,4 +1,4 @@
-// What can be done with a call, whatever its operator: run it, prepare it, ask about it.
+// Runs, prepares and explains a call of any operator.
 #pragma once
 
 #include <aotriton/types.h>

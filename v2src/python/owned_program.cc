@@ -111,7 +111,7 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
                           .value = code(row["value"])});
   for (const py::handle pair : of_kernel["uses"]) {
     const auto use = py::cast<py::tuple>(pair);
-    const auto bit = static_cast<uint16_t>(1 << index(use[0], operator_.slots()));
+    const uint32_t bit = uint32_t{1} << index(use[0], operator_.slots());
     kernel_.uses.all |= bit;
     if (py::cast<bool>(use[1])) kernel_.uses.strided |= bit;
   }
@@ -129,7 +129,7 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   auto& psels = names_.emplace_back();
   for (const py::handle psel : of_kernel["psels"]) psels.push_back(keep(psel));
   const py::sequence grid = of_kernel["grid"];
-  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxOperands)
+  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxChoices)
     throw py::value_error("a program of a kernel that is too large");
   kernel_.name = keep(of_kernel["name"]);
   kernel_.arguments = arguments_;
