@@ -379,16 +379,16 @@ NAMES: dict[str, Wrong] = {
         "scale: half names size splits, but there are: batch, heads, rows, width, taps$",
     ),
     "too many sizes": (
-        numbered_operator(operands=(*OPERATOR.operands, *(Operand(f"o{n}", (f"d{n}",)) for n in range(11)))),
-        "scale: 17 sizes, and there is room for 16",
+        numbered_operator(operands=(*OPERATOR.operands, *(Operand(f"o{n}", (f"d{n}",)) for n in range(19)))),
+        "scale: 25 sizes, and there is room for 24",
     ),
     "too many operands": (
-        numbered_operator(operands=many(12)),
-        "scale: 17 operands and workspace tensors, .* room for 16",
+        numbered_operator(operands=many(24)),
+        "scale: 29 operands and workspace tensors, .* room for 28",
     ),
     "too many scalars": (
-        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(7)))),
-        "scale: 9 scalars, and there is room for 8",
+        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(15)))),
+        "scale: 17 scalars, and there is room for 16",
     ),
     "too many backends": (
         numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdefghijk"))),
@@ -396,27 +396,35 @@ NAMES: dict[str, Wrong] = {
     ),
     "too many kernels": (
         numbered_operator(backends=(*OPERATOR.backends, backend("b", 9))),
-        "scale: b has more than 8 kernels",
+        "scale: 9 kernels of b, and there is room for 8",
     ),
     "too many psels": (
         numbered(psels=(*KERNEL.psels, *(Parameter(f"P{n}", {}, 1) for n in range(11)))),
-        "scale_rows: more than 12 psels or 4 tuning keys",
+        "scale: 13 psels of scale_rows, and there is room for 12",
     ),
     "too many keys": (
         numbered(tuning_keys=(ROWS, WAVES, *(TuningKey(f"k{n}", (1,)) for n in range(3)))),
-        "scale_rows: more than 12 psels or 4 tuning keys",
+        "scale: 5 tuning keys of scale_rows, and there is room for 4",
     ),
     "too many dimensions": (
         numbered_operator(operands=(*OPERATOR.operands, Operand("o", ("batch", "heads", "rows", "width", "taps")))),
-        "scale: o has more than 4 dimensions",
+        "scale: 5 dimensions of o, and there is room for 4",
     ),
     "too many steps": (
-        numbered(guards=tuple(Guard(e.size("rows") <= n + 200, f"it has more than {n} rows") for n in range(64))),
-        r"scale: 1\d\d steps to choose, and there is room for 128",
+        numbered(guards=tuple(Guard(e.size("rows") * (n + 300) + n <= n + 700, f"it is {n}") for n in range(60))),
+        r"scale: \d+ steps to choose, and there is room for 255",
     ),
     "too many choices": (
         numbered(choices=(*KERNEL.choices, *(Choice(f"c{n}", (0, 1), e.scalar("times")) for n in range(30)))),
         "scale: 33 choices that kernels share, and there is room for 32",
+    ),
+    "too many numbers": (
+        numbered(arguments=(*KERNEL.arguments, *(Number(f"n{n}", "i32", e.size("rows")) for n in range(48)))),
+        r"scale: \d+ numbers of scale_rows, and there is room for 48",
+    ),
+    "too many arguments": (
+        numbered(arguments=(*KERNEL.arguments, *(Number(f"n{n}", "fp32", e.scalar("factor")) for n in range(704)))),
+        r"scale: \d+ arguments of portable, and there is room for 704",
     ),
     "a constant beyond 32 bits": (
         numbered(guards=(Guard(e.size("rows") <= 2**31, "it has many rows"),)),
@@ -439,11 +447,11 @@ def test_a_program_has_every_name_and_fits(what: str) -> None:
 
 def test_what_just_fits_is_taken() -> None:
     """As many as there is room for: of sizes, tensors, scalars, backends, kernels, psels, keys and stack."""
-    sizes = (*OPERATOR.operands, *(Operand(f"o{n}", (f"d{n}",)) for n in range(10)))
+    sizes = (*OPERATOR.operands, *(Operand(f"o{n}", (f"d{n}",)) for n in range(18)))
     assert len(operator_program(replace(OPERATOR, operands=sizes)).sizes) == program.MAX_SIZES
-    full = operator_program(replace(OPERATOR, operands=many(11)))
+    full = operator_program(replace(OPERATOR, operands=many(23)))
     assert len(full.operands) + len(full.workspace) == program.MAX_OPERANDS
-    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(6)))
+    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(14)))
     assert len(operator_program(replace(OPERATOR, scalars=scalars)).scalars) == program.MAX_SCALARS
     others = (backend("b", 8), *(backend(name, 1) for name in "cdefghij"))
     wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, *others)))

@@ -138,7 +138,7 @@ def test_a_family_of_its_own_compiles(toy: KernelDescription, tmp_path: Path) ->
     """
     written(planned(toy), tmp_path, added=True)
     assert "add_family" in (tmp_path / "families.cc").read_text()
-    subprocess.run([*COMPILE, "-fsyntax-only", tmp_path / "families.cc"], check=True)
+    subprocess.run([*COMPILE, f"-I{tmp_path}", "-fsyntax-only", tmp_path / "families.cc"], check=True)
     (tmp_path / "user.cc").write_text('#include "scale.h"\ntoy::scale_params made() { return {}; }\n')
     public = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", "-fsyntax-only"]
     subprocess.run(["g++", *public, tmp_path / "user.cc"], check=True)

@@ -20,6 +20,7 @@ from aotriton.codegen.fork import side_by_side
 from aotriton.codegen.formulas import form_sources
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
+from aotriton.codegen.program import LIMITS
 from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules.arch import ADDRESSING, ARCHS, ArchSpec, arch_spec
 from aotriton.rules.binning import bin_text
@@ -112,6 +113,7 @@ def write_parts(
     """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files."""
     output = Output(out)
     output.write("archs.h", render("archs.h", addressing=ADDRESSING, archs=ARCHS))
+    output.write("program_limits.h", render("program_limits.h", limits=LIMITS))
     for one in parts:
         for name, content in one.files.items():
             output.write(name, content)

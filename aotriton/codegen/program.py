@@ -17,30 +17,32 @@ from aotriton.rules.operators import Operator
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
 DEPTH = 16  # of the C++ stack
-(
-    MAX_OPERANDS,
-    MAX_SIZES,
-    MAX_SCALARS,
-    MAX_KERNELS,
-    MAX_BACKENDS,
-    MAX_PSELS,
-    MAX_KEYS,
-    MAX_RANK,
-    MAX_STEPS,
-    MAX_CHOICES,
-    MAX_GUARDS,
-) = (
-    16,
-    16,
-    8,
-    8,
-    12,
-    12,
-    4,
-    4,
-    128,
-    32,
-    64,
+
+# What the C++ runner has room for; program_limits.h is generated from it. The numbers do not follow the operators of a
+# build: a family that is built on an installed library shares the layout of its calls.
+MAX_OPERANDS = 28  # bits of a uint32_t
+MAX_SIZES = 24
+MAX_SCALARS = 16
+MAX_RANK = 4
+MAX_STEPS = 255  # numbers of a uint8_t, but for the one that stands for none
+MAX_CHOICES = 32
+MAX_GUARDS = 64  # bits of a uint64_t
+MAX_PSELS = 12
+MAX_NUMBERS = 48
+MAX_ARGUMENTS = 704
+MAX_BACKENDS, MAX_KERNELS, MAX_KEYS = 12, 8, 4  # c.h and explain.h have as many, for good
+LIMITS = (
+    ("kMaxOperands", MAX_OPERANDS, "of an operator, with the workspace tensors of its backends"),
+    ("kMaxSizes", MAX_SIZES, "of an operator, with the derived ones"),
+    ("kMaxScalars", MAX_SCALARS, "of an operator"),
+    ("kMaxRank", MAX_RANK, "of an operand"),
+    ("kMaxSteps", MAX_STEPS, "of an operator"),
+    ("kMaxChoices", MAX_CHOICES, "of an operator, those that its kernels share"),
+    ("kMaxPsels", MAX_PSELS, "of a kernel"),
+    ("kMaxKeys", MAX_KEYS, "of a kernel"),
+    ("kMaxNumbers", MAX_NUMBERS, "of a kernel: i32, i64 and packed arguments"),
+    ("kMaxArguments", MAX_ARGUMENTS, "of all kernels of a backend, as they are passed"),
+    ("kMaxBackends", MAX_BACKENDS, "of an operator"),
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
@@ -209,6 +211,20 @@ def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, A
     return {"operator": {name: asdict(whole)[name] for name in names}, "kernel": asdict(own)}
 
 
+def _passed(kernel: KernelProgram, operator: OperatorProgram) -> int:
+    """The most arguments that the compiled kernel takes. A descriptor brings its sizes and strides, in place of the
+    strides that the description has; pointers to scratch memory, global and of a profile, come last.
+    """
+    tensors = (*operator.operands, *operator.workspace)
+    count = 2
+    for argument in kernel.arguments:
+        if argument.kind == "tensor" and argument.block:
+            count += 1 + 2 * (len(tensors[argument.slot].dims) + bool(argument.value))
+        elif not (argument.kind == "stride" and argument.block):
+            count += 1
+    return count
+
+
 class _Numbering:
     """The numbers of an operator's names."""
 
@@ -223,8 +239,7 @@ class _Numbering:
             ("scalars", self.scalars, MAX_SCALARS),
             ("backends", operator.backends, MAX_BACKENDS),
         ):
-            if len(names) > most:
-                raise ValueError(f"{operator.name}: {len(names)} {what}, and there is room for {most}")
+            self._check(what, len(names), most)
 
     def program(self) -> OperatorProgram:
         operator = self.operator
@@ -255,18 +270,25 @@ class _Numbering:
             cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
         )
         steps, _ = steps_of(made.shared)
+        by_name = {kernel.name: kernel for kernel in made.kernels}
         for what, count, most in (
             ("steps to choose", len(steps), MAX_STEPS),
             ("choices that kernels share", len(made.choices), MAX_CHOICES),
             ("guards", len(made.guards), MAX_GUARDS),
+            *(
+                (f"arguments of {one.name}", sum(_passed(by_name[name], made) for name in one.kernels), MAX_ARGUMENTS)
+                for one in made.backends
+            ),
         ):
-            if count > most:
-                raise ValueError(f"{operator.name}: {count} {what}, and there is room for {most}")
+            self._check(what, count, most)
         return made
 
+    def _check(self, what: str, count: int, most: int) -> None:
+        if count > most:
+            raise ValueError(f"{self.operator.name}: {count} {what}, and there is room for {most}")
+
     def _operand(self, operand: Operand) -> OperandProgram:
-        if len(operand.dims) > MAX_RANK:
-            raise ValueError(f"{self.operator.name}: {operand.name} has more than {MAX_RANK} dimensions")
+        self._check(f"dimensions of {operand.name}", len(operand.dims), MAX_RANK)
         return OperandProgram(
             name=operand.name,
             dims=tuple(self._place("size", name, self.sizes, operand.name) for name in operand.dims),
@@ -280,8 +302,7 @@ class _Numbering:
 
     def _backend(self, place: int) -> BackendProgram:
         backend = self.operator.backends[place]
-        if len(backend.kernels) > MAX_KERNELS:
-            raise ValueError(f"{self.operator.name}: {backend.name} has more than {MAX_KERNELS} kernels")
+        self._check(f"kernels of {backend.name}", len(backend.kernels), MAX_KERNELS)
         asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
         having = [i for i, kernel in enumerate(backend.kernels) if asked <= set(kernel.psel_names)]
         if not having:
@@ -302,9 +323,8 @@ class _Numbering:
 
     def _kernel(self, kernel: KernelDescription) -> KernelProgram:
         psels = list(kernel.psel_names)
-        if len(psels) > MAX_PSELS or len(kernel.tuning_keys) > MAX_KEYS:
-            raise ValueError(f"{kernel.name}: more than {MAX_PSELS} psels or {MAX_KEYS} tuning keys")
-
+        self._check(f"psels of {kernel.name}", len(psels), MAX_PSELS)
+        self._check(f"tuning keys of {kernel.name}", len(kernel.tuning_keys), MAX_KEYS)
         of = [backend for backend in self.operator.backends if kernel in backend.kernels]
         derived = [one.name for backend in of for one in backend.sizes]
 
@@ -328,6 +348,7 @@ class _Numbering:
                 arguments.append(Argument("fp32", slot=slot))
             elif isinstance(argument, Number):
                 arguments.append(Argument(argument.dtype, value=code(argument.value)))
+        self._check(f"numbers of {kernel.name}", sum(bool(argument.value) for argument in arguments), MAX_NUMBERS)
         return KernelProgram(
             name=kernel.name,
             arguments=tuple(arguments),

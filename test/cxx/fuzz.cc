@@ -218,9 +218,9 @@ class Fuzzer {
     size_t next = 0;
     for (size_t i = 0; i < explanation.kernel_count && next < state.launches.size(); ++i)
       next += state.launches[next].image == explanation.kernels[i].image;
-    // Of a call in pieces, the first one is explained.
-    const bool in_pieces = explanation.kernel_count && explanation.kernels[0].pieces > 1;
-    if (in_pieces ? next == 0 : next != state.launches.size()) object("explain names other kernels than ran");
+    // Of a call in chunks, the first one is explained.
+    const bool in_chunks = explanation.kernel_count && explanation.kernels[0].pieces > 1;
+    if (in_chunks ? next == 0 : next != state.launches.size()) object("explain names other kernels than ran");
   }
 
   // A context in which nothing is known gets the same.

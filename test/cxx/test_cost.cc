@@ -210,11 +210,11 @@ TEST("work that does not fit in 63 bits is not known") {
     call.views[3] = View::of(p.y);
     call.set_real(0, p.factor);
     call.set_whole(1, p.times);
-    CHECK_EQ(check_call(call, Data::optional), Error::success);
+    CHECK_EQ(check_call(call, Data::optional).error(), Error::success);
     shape_workspace(call);
-    Place place;
-    CHECK_EQ(find_place("test", "sm_90", nullptr, 0, &place), Error::success);
-    const Survey survey(call, place);
+    Gpu gpu;
+    CHECK_EQ(find_gpu("test", "sm_90", nullptr, 0, &gpu), Error::success);
+    const Survey survey(call, gpu);
     for (const BackendInfo& backend : call.info->backends)
       for (const KernelInfo* one : backend.kernels) {
         WorkOfCall work;

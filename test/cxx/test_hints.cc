@@ -583,7 +583,7 @@ std::vector<uintptr_t> written_dq(const Recording& recording) {
 
 }  // namespace
 
-TEST("a backend whose workspace is too large runs in pieces of the batch that keep the limit, one after the other") {
+TEST("a backend whose workspace is too large runs in chunks of the batch that keep the limit, one after the other") {
   Recording& recording = start("cuda");
   for (const auto& [limit, size] : {std::pair{8, 8}, {7, 4}, {4, 4}, {3, 2}, {1, 1}}) {
     const hints own = limit_of(static_cast<size_t>(limit) * (kDelta + kSum), "backend=hopper_pair");
@@ -604,11 +604,11 @@ TEST("a backend whose workspace is too large runs in pieces of the batch that ke
     CHECK_EQ(made.kernels[0].pieces, 8 / size);
     CHECK(outcome_of(made, "workspace_limit").honoured);
     CHECK_EQ(outcome_of(made, "workspace_limit").why,
-             size < 8 ? "the call is made in pieces, one after the other" : "");
+             size < 8 ? "the call is made in chunks, one after the other" : "");
   }
 }
 
-TEST("each piece is the call that its part of the tensors would make, also a last one that is smaller") {
+TEST("each chunk is the call that its part of the tensors would make, also a last one that is smaller") {
   Recording& recording = start("cuda");
   Sizes s = kBatches;
   s.batch = 7;
@@ -616,7 +616,7 @@ TEST("each piece is the call that its part of the tensors would make, also a las
   attn_bwd_params p = limited(own, s);
   p.q.strides[0] *= 3;  // a batch that is part of something larger
   CHECK_EQ(attn_bwd(p, {}), Error::success);
-  const std::vector<RecordedLaunch> pieces = recording.launches;
+  const std::vector<RecordedLaunch> chunks = recording.launches;
   recording.launches.clear();
   const hints forced = parsed("backend=hopper_pair");
   for (int64_t begin = 0; begin < 7; begin += 2) {
@@ -630,16 +630,16 @@ TEST("each piece is the call that its part of the tensors would make, also a las
     part.logsumexp.sizes[0] = part.q.sizes[0];
     CHECK_EQ(attn_bwd(part, {}), Error::success);
   }
-  CHECK_EQ(pieces.size(), 12u);
+  CHECK_EQ(chunks.size(), 12u);
   CHECK_EQ(recording.launches.size(), 12u);
-  for (size_t i = 0; i < pieces.size() && i < recording.launches.size(); ++i) {
-    CHECK_EQ(pieces[i].head, recording.launches[i].head);
-    CHECK_EQ(pieces[i].grid[0], recording.launches[i].grid[0]);
-    CHECK(pieces[i].arguments == recording.launches[i].arguments);
+  for (size_t i = 0; i < chunks.size() && i < recording.launches.size(); ++i) {
+    CHECK_EQ(chunks[i].head, recording.launches[i].head);
+    CHECK_EQ(chunks[i].grid[0], recording.launches[i].grid[0]);
+    CHECK(chunks[i].arguments == recording.launches[i].arguments);
   }
 }
 
-TEST("pieces that would lie otherwise than the first one, or that no limit asks for, are not made") {
+TEST("chunks that would lie otherwise than the first one, or that no limit asks for, are not made") {
   start("cuda");
   const hints own = limit_of(kDelta + kSum, "backend=hopper_pair");
   attn_bwd_params p = bwd_call(kBatches);
@@ -666,7 +666,7 @@ TEST("pieces that would lie otherwise than the first one, or that no limit asks 
   CHECK(!outcome_of(made, "workspace_limit").honoured);
 }
 
-TEST("where another backend keeps the limit, pieces are made only if they are predicted to be faster") {
+TEST("where another backend keeps the limit, chunks are made only if they are predicted to be faster") {
   start("cuda");
   const hints own = limit_of(4 * (kDelta + kSum));
   const attn_bwd_params p = limited(own);
@@ -678,7 +678,7 @@ TEST("where another backend keeps the limit, pieces are made only if they are pr
   CHECK(outcome_of(made, "workspace_limit").honoured);
 }
 
-TEST("a call in pieces is refused as a whole, and launches nothing then") {
+TEST("a call in chunks is refused as a whole, and launches nothing then") {
   Recording& recording = start("cuda");
   const hints own = limit_of(2 * (kDelta + kSum), "backend=hopper_pair");
   const attn_bwd_params right = limited(own);
@@ -707,7 +707,7 @@ TEST("a call in pieces is refused as a whole, and launches nothing then") {
   }
 }
 
-TEST("a prepared call in pieces is launched again with other pointers, and preload loads what it needs") {
+TEST("a prepared call in chunks is launched again with other pointers, and preload loads what it needs") {
   Recording& recording = start("cuda");
   Sizes s = kBatches;
   s.batch = 3;
@@ -729,7 +729,7 @@ TEST("a prepared call in pieces is launched again with other pointers, and prelo
   CHECK(written_dq(recording) == wanted);
 }
 
-TEST("operands that are not cut are those of every piece, and pieces of a result by columns are its own") {
+TEST("operands that are not cut are those of every chunk, and chunks of a result by columns are its own") {
   Recording& recording = start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {8, 16, 4096}, {65536, 4096, 1});
@@ -737,7 +737,7 @@ TEST("operands that are not cut are those of every piece, and pieces of a result
   p.d = Tensor<3>(pointer(address_of(3)), DType::bfloat16, {8, 16, 16}, {512, 1, 16});
   p.bias = Tensor<1>(pointer(address_of(4)), DType::bfloat16, {16}, {1});
   p.workspace = pointer(address_of(5));
-  // The largest power of two that takes two pieces.
+  // The largest power of two that takes two chunks.
   hints own;
   Explanation made = {};
   p.hints = &own;
@@ -749,7 +749,7 @@ TEST("operands that are not cut are those of every piece, and pieces of a result
   CHECK_EQ(gemm_workspace_size(p, {}, &p.workspace_size), Error::success);
   CHECK(p.workspace_size <= own.workspace_limit);
   CHECK_EQ(gemm(p, {}), Error::success);
-  const std::vector<RecordedLaunch> pieces = recording.launches;
+  const std::vector<RecordedLaunch> chunks = recording.launches;
   recording.launches.clear();
   for (const int64_t begin : {0, 4}) {
     gemm_params part = p;
@@ -759,10 +759,10 @@ TEST("operands that are not cut are those of every piece, and pieces of a result
     }
     CHECK_EQ(gemm(part, {}), Error::success);
   }
-  CHECK_EQ(pieces.size(), 4u);
+  CHECK_EQ(chunks.size(), 4u);
   CHECK_EQ(recording.launches.size(), 4u);
-  for (size_t i = 0; i < pieces.size() && i < recording.launches.size(); ++i) {
-    CHECK_EQ(pieces[i].head, recording.launches[i].head);
-    CHECK(pieces[i].arguments == recording.launches[i].arguments);
+  for (size_t i = 0; i < chunks.size() && i < recording.launches.size(); ++i) {
+    CHECK_EQ(chunks[i].head, recording.launches[i].head);
+    CHECK(chunks[i].arguments == recording.launches[i].arguments);
   }
 }

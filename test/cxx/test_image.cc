@@ -76,8 +76,8 @@ struct Small : Candidate {
   }
   void choose(const std::string& choice, const std::string& text) {
     for (size_t i = 0; i < kernel->choices.size(); ++i)
-      for (size_t place = 0; place < kernel->choices[i].texts.size(); ++place)
-        if (kernel->choices[i].name == choice && kernel->choices[i].texts[place] == text) values[i] = place;
+      for (size_t value = 0; value < kernel->choices[i].texts.size(); ++value)
+        if (kernel->choices[i].name == choice && kernel->choices[i].texts[value] == text) values[i] = value;
   }
   void take_descriptors(uint16_t count) {
     static constexpr DescriptorLayout kTile = {4, 3, {1, 1, 16, 64}};

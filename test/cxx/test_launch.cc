@@ -207,12 +207,12 @@ TEST("a logsumexp of 2 GiB rules out 32-bit offsets on HIP") {
     call.set_real(0, 0.125f);
     call.set_whole(1, 0);
     call.set_whole(2, 0);
-    CHECK_EQ(check_call(call, Data::optional), Error::success);
+    CHECK_EQ(check_call(call, Data::optional).error(), Error::success);
     shape_workspace(call);
-    Place place;
-    CHECK_EQ(find_place("test", "gfx942", nullptr, 0, &place), Error::success);
+    Gpu gpu;
+    CHECK_EQ(find_gpu("test", "gfx942", nullptr, 0, &gpu), Error::success);
     // Of dk_dv, which dq does not concern.
-    return Survey(call, place).addressing(*call.info->backends[0].kernels[1]);
+    return Survey(call, gpu).addressing(*call.info->backends[0].kernels[1]);
   };
   CHECK(reached(1 << 14) == Addressing::general);
   CHECK(reached(1 << 13) == Addressing::offset32);

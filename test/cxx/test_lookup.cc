@@ -46,8 +46,9 @@ TEST("a table with an index, a bin or an entry out of order is not valid") {
   static constexpr uint8_t index[] = {0, 0}, beyond[] = {0, 1}, longer[] = {0, 0, 0};
   static constexpr Entry entries[] = {{nullptr, {}, "", ""}};
   static constexpr Evidence evidence[2] = {};
-  const auto valid = [](std::span<const std::span<const int32_t>> bins, std::span<const uint8_t> places, size_t count) {
-    const Decisions decisions[] = {{index, evidence, {}}, {places, std::span(evidence).first(count), {}}};
+  const auto valid = [](std::span<const std::span<const int32_t>> bins, std::span<const uint8_t> entries_of_cells,
+                        size_t count) {
+    const Decisions decisions[] = {{index, evidence, {}}, {entries_of_cells, std::span(evidence).first(count), {}}};
     return Lut{"", bins, entries, decisions}.valid();
   };
   CHECK(valid(axes, index, 2));

@@ -13,13 +13,13 @@ namespace {
 // Every byte, as often as it is in the tensor.
 std::multiset<uintptr_t> bytes_of(const Footprint& f) {
   std::multiset<uintptr_t> found;
-  int64_t places[4] = {};
+  int64_t indices[4] = {};
   for (;;) {
     uintptr_t at = f.begin;
-    for (int i = 0; i < f.rank; ++i) at += static_cast<uintptr_t>(places[i] * f.strides[i]);
+    for (int i = 0; i < f.rank; ++i) at += static_cast<uintptr_t>(indices[i] * f.strides[i]);
     for (int64_t byte = 0; byte < f.width; ++byte) found.insert(at + static_cast<uintptr_t>(byte));
     int i = f.rank - 1;
-    while (i >= 0 && ++places[i] == f.sizes[i]) places[i--] = 0;
+    while (i >= 0 && ++indices[i] == f.sizes[i]) indices[i--] = 0;
     if (i < 0) return found;
   }
 }

@@ -35,7 +35,7 @@ Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels
   return {};
 }
 
-// Puts a tensor of so many elements behind what is used. False where that leaves 63 bits; -1 elements do.
+// Puts a tensor behind the used bytes. False where its end does not fit in 63 bits, or `elements` is -1.
 bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
   *begin = (*used + kAlignment - 1) & -kAlignment;
   int64_t bytes;
@@ -80,9 +80,9 @@ Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int
   return {};
 }
 
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels,
-                   const Place& place, const Values* steps, KernelPlan* plan) noexcept {
-  const Environment environment = {&call, psels, place.multiprocessors, 0};
+Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
+                   const Values* steps, KernelPlan* plan) noexcept {
+  const Environment environment = {&call, psels, gpu.multiprocessors, 0};
   const auto number = [&](const Expression& expression, int64_t* value) {
     return (steps && steps->get(expression.step, value)) || evaluate(expression, environment, value);
   };
@@ -95,7 +95,7 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
     plan->has_programs &= programs > 0;
   }
   if (!plan->has_programs) return {};  // no driver launches none
-  if (uint64_t{plan->grid[0]} * image.threads > most_threads(place.info())) return {Misfit::threads, 0, &kernel};
+  if (uint64_t{plan->grid[0]} * image.threads > most_threads(gpu.info())) return {Misfit::threads, 0, &kernel};
   int64_t* next = plan->numbers;
   for (const Argument& argument : kernel.arguments) {
     // Choosing has looked at the caller's tensors, but those of the workspace had no sizes yet.
@@ -105,9 +105,9 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
     if (!is_number(argument)) continue;
     if (next == plan->numbers + kMaxNumbers) return {Misfit::many_numbers, 0, &kernel};
     const bool fits = number(argument.value, next);
-    const bool narrow = argument.pass == Pass::i32;
-    if (!fits || (narrow && (*next < INT32_MIN || *next > INT32_MAX)))
-      return {Misfit::number, static_cast<uint8_t>(narrow ? 32 : 63)};
+    const bool is_i32 = argument.pass == Pass::i32;
+    if (!fits || (is_i32 && (*next < INT32_MIN || *next > INT32_MAX)))
+      return {Misfit::number, static_cast<uint8_t>(is_i32 ? 32 : 63)};
     ++next;
   }
   return {};

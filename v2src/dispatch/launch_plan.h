@@ -1,11 +1,9 @@
-// From a call and the entries that were chosen for it to the numbers of its launches: the sizes that the backend
-// derives, where its workspace tensors lie, each kernel's grid and whole-number arguments.
-//
-// What a driver or a kernel cannot take is found here, without a driver, so that a query says what a call does.
+// The numbers of a call's launches: the sizes that the backend derives, the offsets of its workspace tensors, each
+// kernel's grid and whole-number arguments. No driver is needed, so that a query refuses what a call would.
 #pragma once
 
 #include "call/call.h"
-#include "call/place.h"
+#include "call/gpu.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -14,8 +12,6 @@ struct Workspace {
   size_t offsets[kMaxOperands];  // by slot
 };
 
-inline constexpr size_t kMaxNumbers = 48;  // of a kernel
-
 // One kernel's launch. Without programs nothing is launched, and `numbers` is not set.
 struct KernelPlan {
   bool has_programs;
@@ -23,7 +19,7 @@ struct KernelPlan {
   int64_t numbers[kMaxNumbers];  // i32, i64 and packed arguments, in their order
 };
 
-// What is in the way of a launch.
+// Why a launch cannot be made.
 struct Misfit {
   enum What : uint8_t { none, derived_size, workspace, programs, threads, tensor_map, number, many_numbers };
   What what = none;
@@ -45,10 +41,10 @@ Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int
 
 // The launch of a kernel whose operands and derived sizes are set. `steps`: the values of the operator's steps for the
 // call, or null.
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels,
-                   const Place& place, const Values* steps, KernelPlan* plan) noexcept;
+Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
+                   const Values* steps, KernelPlan* plan) noexcept;
 
-// not_supported, with what is in the way.
+// not_supported, with the reason.
 Error refuse(const Call& call, const Misfit& misfit) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

@@ -7,7 +7,7 @@
 
 namespace aotriton::v2::inline abi1::flash {
 
-Error check_attention(Call& call, const Places& p) noexcept {
+Error check_attention(Call& call, const Indices& p) noexcept {
   const char* const op = call.info->name;
   const int64_t *const sizes = call.sizes, head_dim = sizes[p.head_dim];
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])

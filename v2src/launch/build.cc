@@ -26,10 +26,10 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.workspace_bytes = 0;
   made_.empty = false;
   made_.stale = false;
-  made_.part = made_.last_part = nullptr;
-  made_.part_steps = nullptr;
+  made_.chunk = made_.last_chunk = nullptr;
+  made_.chunk_strides = nullptr;
   made_.launch_count = 0;
-  made_.argument_count = made_.place_count = 0;
+  made_.argument_count = made_.pointer_count = 0;
   byte_count_ = 0;
   overflow_ = false;
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
@@ -39,28 +39,32 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   data_[call.info->operands.size()] = call.workspace;
 }
 
-Error Builder::prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
-                             Prepared* const (&parts)[2]) noexcept {
+Result<BuiltCall> Builder::build_chunks(const ChunkedCall& chunks, const Device& device,
+                                        Prepared* const (&prepared)[2]) noexcept {
+  const Call& call = *chunks.whole();
   begin(call, device);
-  made_.part_count = call.sizes[call.info->cut] / pieces.size;
+  made_.chunk_count = call.sizes[call.info->cut] / chunks.size();
   for (size_t slot = 0; slot < call.info->operands.size(); ++slot)
-    part_steps_[call.from[slot]] = step_of(call, slot, pieces.size);
-  made_.part_steps = part_steps_;
-  made_.workspace_bytes = parts[0]->workspace_bytes;
-  if (parts[1]) made_.workspace_bytes = std::max(made_.workspace_bytes, parts[1]->workspace_bytes);
+    chunk_strides_[call.from[slot]] = chunk_stride(call, slot, chunks.size());
+  made_.chunk_strides = chunk_strides_;
+  made_.workspace_bytes = prepared[0]->workspace_bytes;
+  if (prepared[1]) made_.workspace_bytes = std::max(made_.workspace_bytes, prepared[1]->workspace_bytes);
   if (made_.workspace_bytes)
     AOTRITON_TRY(check_workspace(*call.info, call.workspace, made_.workspace_bytes, data_, extents_));
-  made_.part = parts[0];
-  made_.last_part = parts[1];
-  return Error::success;
+  made_.chunk = prepared[0];
+  made_.last_chunk = prepared[1];
+  return BuiltCall(*this);
 }
 
-void Builder::prepare_empty(const Call& call, const Device& device) noexcept {
-  begin(call, device);
+BuiltCall Builder::build_empty(CheckedCall call, const Device& device) noexcept {
+  begin(*call, device);
   made_.empty = true;
+  return BuiltCall(*this);
 }
 
-Error Builder::prepare(const Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept {
+Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream stream) noexcept {
+  const Call& call = chosen.call();
+  const Dispatch& dispatch = chosen.dispatch();
   begin(call, device);
   made_.workspace_bytes = dispatch.workspace.bytes;
   offsets_of_workspace_ = dispatch.workspace.offsets;
@@ -74,16 +78,17 @@ Error Builder::prepare(const Call& call, const Device& device, const Dispatch& d
     log_first_use(dispatch, i);
     AOTRITON_TRY(add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, stream));
   }
-  return Error::success;
+  return BuiltCall(*this);
 }
 
-Error Builder::prepare(const Call& call, const Device& device, const KernelInfo& kernel, Image& image,
-                       const int32_t* psels, Stream stream) noexcept {
+Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const KernelInfo& kernel, Image& image,
+                                 const int32_t* psels, Stream stream) noexcept {
   KernelPlan plan;
-  if (const Misfit misfit = plan_kernel(call, kernel, image, psels, device.facts.place, nullptr, &plan))
-    return refuse(call, misfit);
-  begin(call, device);
-  return add(call, device, kernel, plan, image, stream);
+  if (const Misfit misfit = plan_kernel(*call, kernel, image, psels, device.facts.gpu, nullptr, &plan))
+    return refuse(*call, misfit);
+  begin(*call, device);
+  AOTRITON_TRY(add(*call, device, kernel, plan, image, stream));
+  return BuiltCall(*this);
 }
 
 Error Builder::add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan,
@@ -116,10 +121,10 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const Im
   const View& view = call[argument.slot];
   switch (argument.pass) {
     case Pass::tensor: {
-      // Of the second dimension, where the description has so many side by side.
+      // How many neighbours along the second dimension are packed; 0 where the description packs none.
       const int64_t packed = argument.value.code.empty() ? 0 : *(*number)++;
       const bool map = argument.block && image.descriptor_count;
-      note_place(call, argument.slot, map);
+      note_pointer(call, argument.slot, map);
       if (map) return add_map(call.info->slot(argument.slot), view, packed, image);
       put(view.data);
       return Error::success;
@@ -199,20 +204,19 @@ Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t pac
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;
 }
 
-// The next argument follows the data of `slot`.
-void Builder::note_place(const Call& call, size_t slot, bool map) noexcept {
+// Notes that the next argument follows the data of `slot`.
+void Builder::note_pointer(const Call& call, size_t slot, bool map) noexcept {
   const bool of_workspace = slot >= made_.info->operands.size();
   if (of_workspace && !made_.workspace_bytes) return;
-  if (made_.place_count == kMaxPlaces) {
+  if (made_.pointer_count == kMaxPointers) {
     overflow_ = true;
     return;
   }
-  places_[made_.place_count++] = {made_.argument_count, of_workspace ? kWorkspaceSlot : call.from[slot], map,
-                                  of_workspace ? offsets_of_workspace_[slot] : 0};
+  pointers_[made_.pointer_count++] = {made_.argument_count, of_workspace ? kWorkspaceSlot : call.from[slot], map,
+                                      of_workspace ? offsets_of_workspace_[slot] : 0};
 }
 
-// Whether there is room for so many more arguments, which end at this byte. Where there is none that is told at the
-// end.
+// Whether there is room for this number of further arguments, which end at this byte. add() reports a lack of room.
 bool Builder::has_room(size_t arguments, size_t end) noexcept {
   const bool fits =
       made_.argument_count + arguments <= kMaxArguments && end <= kernel_begin_ + kMaxKernelBytes && end <= kMaxBytes;
@@ -220,7 +224,7 @@ bool Builder::has_room(size_t arguments, size_t end) noexcept {
   return fits;
 }
 
-// The next argument lies there. There is room for it.
+// Notes where the next argument lies. There is room for it.
 inline void Builder::note(size_t begin, size_t size) noexcept {
   const size_t index = made_.argument_count++;
   offsets_[index] = static_cast<uint32_t>(begin);
@@ -240,29 +244,31 @@ void Builder::put(Number number) noexcept {
   if (has_room(1, align_up(byte_count_, alignof(Number)) + sizeof number)) append(number);
 }
 
-Prepared* Builder::finish(Prepared* recycled) const noexcept {
-  const size_t operands = made_.info->operands.size();
+Prepared* BuiltCall::finish(const Key& key, Prepared* recycled) const noexcept {
+  const Builder& builder = *builder_;
+  const Prepared& made = builder.made_;
+  const size_t operands = made.info->operands.size();
   size_t bytes = 0;
-  const auto place = [&](size_t size, size_t alignment) {
+  const auto reserve = [&](size_t size, size_t alignment) {
     bytes = align_up(bytes, alignment);
     return std::exchange(bytes, bytes + size);
   };
-  place(sizeof(Prepared), alignof(Prepared));
-  const size_t launches = place(made_.launch_count * sizeof(PreparedLaunch), alignof(PreparedLaunch));
-  const size_t data = place((operands + 1) * sizeof(void*), alignof(void*));
-  const size_t extents = place(operands * sizeof(int64_t), alignof(int64_t));
-  const size_t part_steps = place(made_.part_steps ? operands * sizeof(int64_t) : 0, alignof(int64_t));
-  const size_t words = place(key.count * sizeof(int64_t), alignof(int64_t));
-  const size_t hints = place(key.hints ? sizeof(aotriton_hints) : 0, alignof(aotriton_hints));
-  const size_t arguments = place(made_.argument_count * sizeof(void*), alignof(void*));
-  const size_t places = place(made_.place_count * sizeof(PointerPlace), alignof(PointerPlace));
-  const size_t sizes = place(made_.argument_count * sizeof(uint16_t), alignof(uint16_t));
-  const size_t storage = place(byte_count_, alignof(TensorMap));
+  reserve(sizeof(Prepared), alignof(Prepared));
+  const size_t launches = reserve(made.launch_count * sizeof(PreparedLaunch), alignof(PreparedLaunch));
+  const size_t data = reserve((operands + 1) * sizeof(void*), alignof(void*));
+  const size_t extents = reserve(operands * sizeof(int64_t), alignof(int64_t));
+  const size_t chunk_strides = reserve(made.chunk_strides ? operands * sizeof(int64_t) : 0, alignof(int64_t));
+  const size_t words = reserve(key.count * sizeof(int64_t), alignof(int64_t));
+  const size_t hints = reserve(key.hints ? sizeof(aotriton_hints) : 0, alignof(aotriton_hints));
+  const size_t arguments = reserve(made.argument_count * sizeof(void*), alignof(void*));
+  const size_t pointers = reserve(made.pointer_count * sizeof(PointerArgument), alignof(PointerArgument));
+  const size_t sizes = reserve(made.argument_count * sizeof(uint16_t), alignof(uint16_t));
+  const size_t storage = reserve(builder.byte_count_, alignof(TensorMap));
 
   constexpr size_t kGrain = 256;  // so that blocks suit many calls
   size_t block_bytes = align_up(bytes, kGrain);
   void* block;
-  if (recycled && !recycled->part && recycled->block_bytes >= block_bytes && recycled->block_bytes / 2 < block_bytes) {
+  if (recycled && !recycled->chunk && recycled->block_bytes >= block_bytes && recycled->block_bytes / 2 < block_bytes) {
     block = recycled;
     block_bytes = recycled->block_bytes;
   } else {
@@ -276,24 +282,24 @@ Prepared* Builder::finish(Prepared* recycled) const noexcept {
     if (count) memcpy(to, from, count * sizeof(T));
     return to;
   };
-  auto* const prepared = new (block) Prepared(made_);
+  auto* const prepared = new (block) Prepared(made);
   prepared->hash = key.hash;
   prepared->block_bytes = static_cast<uint32_t>(block_bytes);
   prepared->key_count = static_cast<uint16_t>(key.count);
-  prepared->launches = at(launches, launches_, made_.launch_count);
+  prepared->launches = at(launches, builder.launches_, made.launch_count);
   prepared->data = reinterpret_cast<void**>(begin + data);
-  memcpy(prepared->data, data_, (operands + 1) * sizeof(void*));
-  prepared->extents = at(extents, extents_, operands);
-  prepared->part_steps = made_.part_steps ? at(part_steps, part_steps_, operands) : nullptr;
+  memcpy(prepared->data, builder.data_, (operands + 1) * sizeof(void*));
+  prepared->extents = at(extents, builder.extents_, operands);
+  prepared->chunk_strides = made.chunk_strides ? at(chunk_strides, builder.chunk_strides_, operands) : nullptr;
   prepared->key = at(words, key.words, key.count);
   prepared->hints = key.hints ? at(hints, key.hints, 1) : nullptr;
   prepared->arguments = reinterpret_cast<void**>(begin + arguments);
-  void** const places_of_arguments = prepared->arguments;
-  for (size_t i = 0, count = made_.argument_count; i < count; ++i)
-    places_of_arguments[i] = begin + storage + offsets_[i];
-  prepared->places = at(places, places_, made_.place_count);
-  prepared->sizes = at(sizes, sizes_, made_.argument_count);
-  at(storage, bytes_, byte_count_);
+  void** const argument_addresses = prepared->arguments;
+  for (size_t i = 0, count = made.argument_count; i < count; ++i)
+    argument_addresses[i] = begin + storage + builder.offsets_[i];
+  prepared->pointers = at(pointers, builder.pointers_, made.pointer_count);
+  prepared->sizes = at(sizes, builder.sizes_, made.argument_count);
+  at(storage, builder.bytes_, builder.byte_count_);
   return prepared;
 }
 

@@ -1,4 +1,4 @@
-// From a checked call to a prepared one: each kernel's arguments as the compiled kernel takes them.
+// Builds a prepared call: loads its images, and writes each kernel's arguments as the compiled kernel takes them.
 #pragma once
 
 #include <aotriton/explain.h>
@@ -6,39 +6,51 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dispatch/pieces.h"
+#include "dispatch/chunks.h"
 #include "dispatch/select.h"
 #include "launch/prepared.h"
 
 namespace aotriton::v2::inline abi1 {
 
-// A prepared call under construction. Large: it belongs in memory that stays.
-class Builder {
+class Builder;
+
+// A call that a builder has built, and holds until it builds another one.
+class BuiltCall {
  public:
-  // What the dispatched call needs on the device, loaded and in place.
-  Error prepare(const Call& call, const Device& device, const Dispatch& dispatch, Stream stream) noexcept;
-
-  // The same for one kernel with this image. All its operands are given.
-  Error prepare(const Call& call, const Device& device, const KernelInfo& kernel, Image& image, const int32_t* psels,
-                Stream stream) noexcept;
-
-  // A call that is run as these parts, of which the second is null where all pieces are alike. They are its own then.
-  Error prepare_parts(const Call& call, const Device& device, const Pieces& pieces,
-                      Prepared* const (&parts)[2]) noexcept;
-
-  // A call that launches nothing.
-  void prepare_empty(const Call& call, const Device& device) noexcept;
-
-  // The prepared call, to be destroyed by Prepared::destroy; null where there is no memory. `key` must have been
-  // written. `recycled`: one that is no longer wanted, in whose block the new one may be, or null.
-  Prepared* finish(Prepared* recycled = nullptr) const noexcept;
-
-  Key key;
+  // The prepared call, to be destroyed by Prepared::destroy; null where there is no memory. `recycled`: one that is no
+  // longer used, whose block the new one may take, or null.
+  Prepared* finish(const Key& key, Prepared* recycled = nullptr) const noexcept;
 
  private:
-  static constexpr size_t kMaxArguments = 512;  // of all kernels
-  static constexpr size_t kMaxPlaces = 256;
-  static constexpr size_t kMaxKernelBytes = 4096;  // what a CUDA kernel can take
+  friend class Builder;
+
+  explicit BuiltCall(const Builder& builder) noexcept : builder_(&builder) {}
+
+  const Builder* builder_;
+};
+
+// Large: it belongs in memory that stays.
+class Builder {
+ public:
+  // A chosen call, with its images loaded on the device and its arguments written.
+  Result<BuiltCall> build(ChosenCall chosen, const Device& device, Stream stream) noexcept;
+
+  // The same of one kernel with this image. All operands of the kernel are given.
+  Result<BuiltCall> build(CheckedCall call, const Device& device, const KernelInfo& kernel, Image& image,
+                          const int32_t* psels, Stream stream) noexcept;
+
+  // A call in chunks, which takes these prepared ones; the second is null where all chunks are alike.
+  Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device,
+                                 Prepared* const (&prepared)[2]) noexcept;
+
+  // A call that launches nothing.
+  BuiltCall build_empty(CheckedCall call, const Device& device) noexcept;
+
+ private:
+  friend class BuiltCall;
+
+  static constexpr size_t kMaxPointers = kMaxKernels * (kMaxOperands + 4);  // a kernel may take an operand twice
+  static constexpr size_t kMaxKernelBytes = 4096;                           // what a CUDA kernel can take
   static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
 
   void begin(const Call& call, const Device& device) noexcept;
@@ -46,7 +58,7 @@ class Builder {
             Stream stream) noexcept;
   Error add_argument(const Call& call, const Argument& argument, const Image& image, const int64_t** number) noexcept;
   Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
-  void note_place(const Call& call, size_t slot, bool map) noexcept;
+  void note_pointer(const Call& call, size_t slot, bool map) noexcept;
   bool has_room(size_t arguments, size_t end) noexcept;
   void note(size_t begin, size_t size) noexcept;
   template <class Number>
@@ -58,7 +70,7 @@ class Builder {
   PreparedLaunch launches_[kMaxKernels];
   void* data_[kMaxOperands + 1];
   int64_t extents_[kMaxOperands];
-  int64_t part_steps_[kMaxOperands];
+  int64_t chunk_strides_[kMaxOperands];
   size_t kernel_begin_;  // of the kernel's bytes
   uint32_t byte_count_;
   int descriptors_;  // that the kernel took so far
@@ -66,7 +78,7 @@ class Builder {
   const size_t* offsets_of_workspace_;  // by slot
   uint32_t offsets_[kMaxArguments];     // into bytes_
   uint16_t sizes_[kMaxArguments];
-  PointerPlace places_[kMaxPlaces];
+  PointerArgument pointers_[kMaxPointers];
   alignas(64) unsigned char bytes_[kMaxBytes];
 };
 

@@ -10,11 +10,9 @@
 
 #include "program/cost.h"
 #include "program/image.h"
+#include "program_limits.h"
 
 namespace aotriton::v2::inline abi1 {
-
-inline constexpr int kMaxPsels = 12;
-inline constexpr int kMaxKeys = 4;
 
 struct Entry {
   Image* image;

@@ -27,7 +27,7 @@ std::vector<std::string> numbered;
 
 Hints::Hints(const char* op, const std::string& own) {
   if (region.empty() && own.empty()) return;
-  given_.emplace(aotriton_hints{});
+  given_.emfound(aotriton_hints{});
   given_->size = sizeof *given_;
   const std::string text = within(own);
   raise_if(aotriton_parse_hints(text.c_str(), &*given_));
@@ -43,9 +43,9 @@ Region::~Region() { region = std::move(before_); }
 int64_t number_of_region() {
   if (region.empty()) return 0;
   const std::lock_guard lock(numbers_mutex);
-  const auto place = std::find(numbered.begin(), numbered.end(), region);
-  const int64_t number = place - numbered.begin() + 1;
-  if (place == numbered.end()) numbered.push_back(region);
+  const auto found = std::find(numbered.begin(), numbered.end(), region);
+  const int64_t number = found - numbered.begin() + 1;
+  if (found == numbered.end()) numbered.push_back(region);
   return number;
 }
 

@@ -148,13 +148,13 @@ class Judge {
     const DraftTensor& tensor = draft_.tensors[a];
     Chance chance(reinterpret_cast<uintptr_t>(tensor.data));
     for (int sample = 0; sample < kSamples; ++sample) {
-      Wide place = 0;
+      Wide offset = 0;
       for (size_t i = 0; i < rank(a); ++i) {
         const auto count = static_cast<uint64_t>(tensor.sizes[i]);
         const uint64_t corner = sample >> i & 1 ? count - 1 : 0;
-        place += Wide{sample < 16 ? corner : chance.below(count)} * tensor.strides[i];
+        offset += Wide{sample < 16 ? corner : chance.below(count)} * tensor.strides[i];
       }
-      if (contains(b, of_a.begin + place * element_bytes(tensor))) return true;
+      if (contains(b, of_a.begin + offset * element_bytes(tensor))) return true;
     }
     return false;
   }

@@ -73,7 +73,7 @@ inline int64_t likely_length(Chance& chance) {
   return chance.percent(70) ? chance.between(1, 300) : chance.one_of(kValues);
 }
 
-// Sizes by the places that flash's operators share.
+// Sizes by the indices that flash's operators share.
 inline void suit_attention(Draft& draft, Chance& chance) {
   enum { batch, heads_q, seqlen_q, head_dim, heads_k, seqlen_k };
   enum { sm_scale, causal, deterministic };

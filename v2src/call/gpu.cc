@@ -1,4 +1,4 @@
-#include "call/place.h"
+#include "call/gpu.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +41,7 @@ ProductChoice nearest_product(std::span<const ProductInfo> among, const ProductI
   return {static_cast<int>(best), false};
 }
 
-Error find_place(const char* who, const char* arch, const char* product, int multiprocessors, Place* place) noexcept {
+Error find_gpu(const char* who, const char* arch, const char* product, int multiprocessors, Gpu* gpu) noexcept {
   if (!arch) return fail(Error::null_pointer, "%s: arch is null", who);
   if (multiprocessors < 0)
     return fail(Error::invalid_argument, "%s: multiprocessors is %d, which must not be negative", who, multiprocessors);
@@ -63,7 +63,7 @@ Error find_place(const char* who, const char* arch, const char* product, int mul
       return fail(Error::invalid_argument, "%s: unknown product %s of %s: choose from %s", who, name, arch, own.text);
     }
     const int usual = known[static_cast<size_t>(found.product)].multiprocessors;
-    *place = {i, found.product, multiprocessors ? multiprocessors : usual, found.exact};
+    *gpu = {i, found.product, multiprocessors ? multiprocessors : usual, found.exact};
     return Error::success;
   }
   return fail(Error::unknown_arch, "%s: unknown arch %s: choose from %s, or from the products %s", who, arch,

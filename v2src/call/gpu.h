@@ -1,4 +1,4 @@
-// Where a call runs: the arch says which images, the product which of them are fast.
+// The GPU that a call runs on: its arch says which images can run, its product which of them are fast.
 #pragma once
 
 #include <aotriton/types.h>
@@ -16,12 +16,12 @@ struct ProductInfo {
 };
 
 // The products of an arch that this build has tables for, the usual one first; there is one at least. A product's
-// number is its place here.
+// number is its index here.
 std::span<const ProductInfo> products(int arch) noexcept;
 
 // The GPU that a call runs on, or is explained for.
-struct Place {
-  int arch;     // place in kArchs
+struct Gpu {
+  int arch;     // index in kArchs
   int product;  // whose tables count, by its number
   int multiprocessors;
   bool exact;  // the GPU is this product, not one that is like it
@@ -38,9 +38,9 @@ struct ProductChoice {
 };
 ProductChoice nearest_product(std::span<const ProductInfo> among, const ProductInfo& gpu) noexcept;
 
-// The place that is asked about: `arch` with a product of it, or with null for the usual one; or, in place of an arch,
-// a product alone. `multiprocessors` counts where it is not 0, and then chooses the product that is most like such a
+// The GPU that is asked about: `arch` with a product of it, or with null for the usual one; or `arch` is a product
+// itself. `multiprocessors` counts where it is not 0, and then chooses the product that is most like such a
 // GPU where none is named, or one that has no tables. unknown_arch, null_pointer or invalid_argument.
-Error find_place(const char* who, const char* arch, const char* product, int multiprocessors, Place* place) noexcept;
+Error find_gpu(const char* who, const char* arch, const char* product, int multiprocessors, Gpu* gpu) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

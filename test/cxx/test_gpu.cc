@@ -1,7 +1,7 @@
 // Which product's tables a GPU gets, and a call that runs or is explained there.
 #include <aotriton/runtime.h>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "calls.h"
 #include "launch/request.h"
 
@@ -106,22 +106,22 @@ TEST("an arch stands for its usual product, and for that of a GPU with so many m
     CHECK_EQ(choice.product, std::string(kUsual));
     CHECK_EQ(choice.exact_product, multiprocessors == 0);
   }
-  Place place;
-  CHECK_EQ(find_place("explain", "sm_90", "a GPU without tables", 114, &place), Error::success);
-  CHECK(!place.exact && place.multiprocessors == 114 && place.product == 0);
-  CHECK_EQ(find_place("explain", "sm_90", kOther, 66, &place), Error::success);
-  CHECK(place.exact && place.multiprocessors == 66 && place.product == 1);
-  CHECK_EQ(find_place("explain", kOther, nullptr, 0, &place), Error::success);
-  CHECK(place.exact && place.multiprocessors == 132 && place.product == 1);
+  Gpu gpu;
+  CHECK_EQ(find_gpu("explain", "sm_90", "a GPU without tables", 114, &gpu), Error::success);
+  CHECK(!gpu.exact && gpu.multiprocessors == 114 && gpu.product == 0);
+  CHECK_EQ(find_gpu("explain", "sm_90", kOther, 66, &gpu), Error::success);
+  CHECK(gpu.exact && gpu.multiprocessors == 66 && gpu.product == 1);
+  CHECK_EQ(find_gpu("explain", kOther, nullptr, 0, &gpu), Error::success);
+  CHECK(gpu.exact && gpu.multiprocessors == 132 && gpu.product == 1);
 }
 
 TEST("a product that has no tables is refused with the names of those that have") {
-  Place place;
-  CHECK_EQ(find_place("explain", "sm_90", "NVIDIA H100 PCIe", 0, &place), Error::invalid_argument);
+  Gpu gpu;
+  CHECK_EQ(find_gpu("explain", "sm_90", "NVIDIA H100 PCIe", 0, &gpu), Error::invalid_argument);
   CHECK_EQ(last_error_message(), std::string("explain: unknown product NVIDIA H100 PCIe of sm_90: choose from NVIDIA "
                                              "H100 80GB HBM3, NVIDIA H200"));
-  CHECK_EQ(find_place("explain", "gfx942", kOther, 0, &place), Error::invalid_argument);
-  CHECK_EQ(find_place("explain", "NVIDIA H100 PCIe", nullptr, 114, &place), Error::unknown_arch);
+  CHECK_EQ(find_gpu("explain", "gfx942", kOther, 0, &gpu), Error::invalid_argument);
+  CHECK_EQ(find_gpu("explain", "NVIDIA H100 PCIe", nullptr, 114, &gpu), Error::unknown_arch);
   CHECK_CONTAINS(last_error_message(),
                  "choose from sm_90, gfx942, or from the products NVIDIA H100 80GB HBM3, NVIDIA "
                  "H200, AMD Instinct MI300X");
