@@ -27,8 +27,8 @@ def from_ctest(name: str) -> str:
 
 
 def on_standin_driver(script: str) -> Any:
-    """What a script prints as JSON, run in a process of its own where libcuda.so.1 is test/cxx/vendor's."""
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    """What a script prints as JSON, run in a process of its own where libcuda.so.1 is test/runtime/vendor's."""
+    paths = [str(ROOT / "test"), str(ROOT / "test" / "runtime"), os.environ.get("PYTHONPATH", "")]
     given = {"LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"), "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | given)
     assert done.returncode == 0, done.stderr

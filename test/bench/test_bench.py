@@ -14,7 +14,7 @@ from typing import Any
 
 from ctest_environment import from_ctest
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import contenders  # noqa: E402 - it is no package

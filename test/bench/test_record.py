@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from standin_launcher import StandinLauncher, time_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import record
 from recording import Recording, load, noise, save

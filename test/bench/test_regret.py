@@ -8,7 +8,7 @@ from typing import Any
 
 from aotriton.rules.family import operator
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import regret  # the benchmarks are no package
 

@@ -14,7 +14,7 @@ from typing import Any
 import landscape
 import pytest
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 import recording  # noqa: E402 - they are no package

@@ -37,7 +37,7 @@ from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
 from aotriton.tune.problem.compiled import unfit
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 HEADER = """import os, signal, time
 import triton

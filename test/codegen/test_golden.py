@@ -21,9 +21,9 @@ from aotriton.rules.database.rows import Certificate
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CERTIFICATE = Certificate("", OTHER, "2026-11-24", 12, 20, 0.0021, 0.0047)
 COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", f"-I{ROOT}/v2src")
 

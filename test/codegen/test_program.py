@@ -20,7 +20,7 @@ from aotriton.rules.flash.common import MOST_PACKED
 from aotriton.rules.kernel import MOST_COUNTED, Number, Stride, Tensor
 from aotriton.rules.operators import Operator
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 OPERATORS = [OPERATOR, *(operator for name in IN_TREE for operator in family(name).operators)]
 EVERY_OPERATOR = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)

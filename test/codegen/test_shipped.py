@@ -41,7 +41,7 @@ ALL_KERNELS = "|".join(kernel.name for name in FAMILIES for kernel in family(nam
 # A shipped image's name, not what is told of another that the source has left behind.
 SYMBOL = rf"(?:{ALL_KERNELS})_(?:sm_|gfx)[0-9a-z]+_[0-9a-f]{{16}}(?!: )".encode()
 
-IN_TREE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
+IN_TREE = Path(__file__).resolve().parents[2] / "rules" / "tuning_database.sqlite3"
 DATABASE = Path(os.environ.get("AOTRITON_DATABASE") or IN_TREE)  # what the build was generated from
 
 

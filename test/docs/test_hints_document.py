@@ -19,7 +19,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.kernel import BFS, DFS, KernelDescription
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TEXT = (DOCS / "hints.md").read_text()
 HINTS = re.findall(r"^\| `(\w+)` \| ", TEXT.partition("## As text")[0], re.MULTILINE)
 

@@ -24,7 +24,7 @@ from aotriton.rules.borrow import filled
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.image import config_values
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, DATABASE = ROOT / "examples" / "rms_norm", "tuning_database.sqlite3"
 FEWEST = {"WIDTH=1024": 1, "WIDTH=4096": 2, "WIDTH=8192": 4}  # warps
 CMAKE = os.environ.get("CMAKE_COMMAND", "cmake")

@@ -17,7 +17,7 @@ pytest.importorskip(
 
 from torch._dynamo.testing import EagerAndRecordGraphs  # noqa: E402
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "transformers" / "attention.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "transformers" / "attention.py"
 
 
 @pytest.fixture(scope="module")

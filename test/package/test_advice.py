@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NAMES_COMMAND = """
 from aotriton.codegen.missing import Missing, report
 from aotriton.rules.family import kernel

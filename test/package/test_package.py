@@ -20,7 +20,7 @@ import pytest
 
 import aotriton
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_version_is_written_once() -> None:

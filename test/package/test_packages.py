@@ -17,7 +17,7 @@ from test_install import pkg_config_flags
 
 from aotriton import __version__
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SUFFIX = "_own"
 CMAKE = os.environ.get("CMAKE_COMMAND", "cmake")
 CC, CXX = os.environ.get("CC", "cc"), os.environ.get("CXX", "c++")

@@ -15,7 +15,7 @@ pytest.importorskip("scikit_build_core", reason="scikit-build-core is not instal
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed: the preset torch has it", allow_module_level=True)
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def must(*command: str | Path, **environment: str) -> str:
@@ -37,5 +37,7 @@ def test_pip_makes_a_wheel_with_torchs_operators(tmp_path: Path) -> None:
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
     assert "aotriton/libaotriton_torch.so" in names
-    printed = must(sys.executable, ROOT / "test" / "wheel" / "check_torch.py", PYTHONPATH=str(tmp_path / "site"))
+    printed = must(
+        sys.executable, ROOT / "test" / "package" / "wheel" / "check_torch.py", PYTHONPATH=str(tmp_path / "site")
+    )
     assert printed.startswith("torch's operators of the wheel are right")

@@ -284,7 +284,7 @@ def test_metadata_of_a_store_is_checked(tmp_path: Path, key: str, value: object)
 
 def test_configuring_leaves_git_alone() -> None:
     """Nothing of the build calls git; the command that shows the database as text is the user's to give."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     files = [root / "CMakeLists.txt", *(root / "cmake").iterdir()]
     assert not [path for path in files if "git config" in path.read_text() or "GIT_EXECUTABLE" in path.read_text()]
     command = 'git config diff.tuning_database.textconv "python3 rules/dump.py"'

@@ -36,7 +36,7 @@ from aotriton.rules.database import rows as module_rows
 from aotriton.rules.database.file import APPLICATION_ID
 from aotriton.rules.database.schema import VERSION
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BIN = "max_seqlen_q=512 max_seqlen_k=512 waves=8"
 
 
@@ -301,7 +301,7 @@ def test_what_is_read_is_of_one_state(path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_killed_writer_leaves_every_acknowledged_row(path: Path) -> None:
     """kill -9 at any moment: the file stays sound and what was acknowledged is in it."""
     script = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_database import write_rows\n"
         f"write_rows(Path({str(path)!r}), int(sys.argv[1]), 10**6, lambda name: print(name, flush=True))"
     )

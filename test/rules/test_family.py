@@ -22,7 +22,7 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.workers.gpu_worker import GpuWorker
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 DESCRIPTIONS = """
 from dataclasses import replace

@@ -15,7 +15,7 @@ from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.image import ImageSpec, source_digest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 KERNELS = [kernel for name in IN_TREE for kernel in family(name).kernels]
 PACKAGE = "aotriton.tritonsrc.flash"

@@ -45,7 +45,7 @@ from aotriton.rules.kernel import (
 )
 from aotriton.rules.operators import Operator, derived_sizes
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 FLASH = family("flash")
 KERNELS = pytest.mark.parametrize("kernel", FLASH.kernels, ids=lambda kernel: kernel.name)

@@ -21,8 +21,8 @@ from aotriton.rules.work import FORM, TERMS
 from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.measure.clock import interval
 
-RENAMED = Path(__file__).resolve().parent / "data" / "renamed_images.tsv"
-DATABASE = Path(__file__).resolve().parent.parent / "rules" / "tuning_database.sqlite3"
+RENAMED = Path(__file__).resolve().parents[1] / "data" / "renamed_images.tsv"
+DATABASE = Path(__file__).resolve().parents[2] / "rules" / "tuning_database.sqlite3"
 LARGEST_ERROR = 0.004  # of a result in bf16, which rounds by 2^-9 of each element
 MOST_ERROR = 0.15  # of a model, in the median
 MOST_LUCK = 1.1  # of a sweep, against a race of others

@@ -281,7 +281,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "tiny": {"sm_scale": 1e-60}, "other": {"sm_scale": 0.3}, "NaN": {"sm_scale": float("nan")},
 }  # fmt: skip
 
-# Calls where libcuda.so.1 is test/cxx/vendor's: GPU 0 is current, contexts are 0x100 and 0x101, and every stream that
+# Calls on libcuda.so.1 of test/runtime/vendor: GPU 0 is current, contexts are 0x100 and 0x101, and every stream that
 # is no default one is on GPU 1. Prints what each call raised and what the driver was told.
 ON_STANDIN = """
 import ctypes, json, sys, types

@@ -99,7 +99,7 @@ def test_wrong_hints_are_named(error: type[Exception], message: str, hints: Any)
             function(hints=hints)
 
 
-# Where libcuda.so.1 is test/cxx/vendor's. Prints what calls with hints raised or returned, and their launches.
+# Where libcuda.so.1 is test/runtime/vendor's. Prints what calls with hints raised or returned, and their launches.
 ON_STANDIN = """
 import ctypes, json
 import aotriton

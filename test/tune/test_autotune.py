@@ -39,7 +39,7 @@ from aotriton.tune.autotune.tuned import DATABASE, Tuned
 from aotriton.tune.measure.launcher import GpuLauncher
 from aotriton.tune.measure.requests import Request
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 
 # Writes down what it is asked as if that were a cubin. What is 8 wide spills.

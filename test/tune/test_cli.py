@@ -18,7 +18,7 @@ from aotriton.tune import tune_flash
 from aotriton.tune.cli import invocation
 from aotriton.tune.measure.launcher import visible_gpus
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--kernel=attn_bwd_preprocess", "--head-dim=32", "--addressing=descriptor", "--seqlen-q=64"]  # 4 images
 
 

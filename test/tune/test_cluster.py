@@ -29,7 +29,7 @@ from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers.jobs import store_token
 
 __all__ = ["own_store", "undisturbed"]
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Machines:

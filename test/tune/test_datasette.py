@@ -14,7 +14,7 @@ import pytest
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.database.local import NAME
 
-RULES = Path(__file__).resolve().parent.parent / "rules"
+RULES = Path(__file__).resolve().parents[2] / "rules"
 DATABASE = RULES / "tuning_database.sqlite3"
 METADATA: dict[str, dict[str, Any]] = json.loads((RULES / "datasette.json").read_text())["databases"]
 QUERIES = [(name, query) for name, about in METADATA.items() for query in about["queries"]]

@@ -35,7 +35,7 @@ from aotriton.tune.workers.gpu_worker import GpuWorker
 from aotriton.tune.workers.recompile import is_incident
 
 __all__ = ["orders", "own_store"]
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SEQLENS = (512, 2048)
 
 
@@ -224,7 +224,7 @@ def killed_run(tmp_path: Path, rng: random.Random, again: bool) -> bool:
     lines = log.read_text().count("\n") if log.exists() else 0
     wanted, late = lines + rng.randrange(3), rng.uniform(0, 0.03)
     script = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_session import run, small\n"
         f"run(Path({str(tmp_path)!r}), small({SEQLENS}), again={again})"
     )

@@ -27,7 +27,7 @@ from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem, Wish, problems
 from aotriton.tune.workers.jobs import store_token
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = "standin_launcher:StandinLauncher"
 CONFIG = "BLOCK_M=64 BLOCK_N=32 num_warps=4 num_stages={}"
 
@@ -283,7 +283,7 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
     """
     orders.update(slow=0.05)
     script = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_session import run, small\n"
         f"run(Path({str(tmp_path)!r}), small((512, 2048)))"
     )
@@ -322,7 +322,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path, orders: dict[str, object]) -> None
     """The candidate under way is recorded, the children end, and KeyboardInterrupt arrives."""
     orders.update(slow=0.1)
     script = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\n"
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_session import run, small\n"
         f"try: run(Path({str(tmp_path)!r}), small((512, 2048)))\n"
         "except KeyboardInterrupt: sys.exit(130)"

@@ -20,7 +20,7 @@ from aotriton.tune.cli.invocation import Invocation
 from aotriton.tune.cli.options import common
 from aotriton.tune.problem.family import tuning
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 TUNING = '''
 """How the made-up family is tuned: in one shape for each bin."""

@@ -13,7 +13,7 @@ import time
 from importlib.metadata import distribution, version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 CALL = {"arch": "sm_90", "dtype": "bf16", "batch": 2, "heads": 16, "seqlen": 1024, "head_dim": 64}
 
@@ -111,7 +111,7 @@ def programs_are_built(folder: Path) -> None:
     """
     main, example = folder / "main.cc", folder / "readme_example.cc"
     main.write_text(MAIN)
-    example.write_bytes((ROOT / "test" / "consumer" / example.name).read_bytes())
+    example.write_bytes((ROOT / "test" / "package" / "consumer" / example.name).read_bytes())
     (folder / "CMakeLists.txt").write_text(PROJECT)
     config = BIN / "aotriton-config"
     cflags, libs = (told(config, option).split() for option in ("--cflags", "--libs"))
