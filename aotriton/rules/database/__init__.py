@@ -1,7 +1,7 @@
 """The tuning database: the decisions, which code generation reads, and the evidence beside them, which the tuner needs.
 
 ``tuning_database.sqlite3`` has the decisions: winners, cost models, certificates, and those timings and facts of images
-that code generation asks for. ``tuning_database.evidence/`` has what was measured, a compressed file for each session.
+that code generation asks for. ``tuning_database.evidence/`` has what was measured, a compressed file for each run.
 ``TuningDatabase`` unpacks them into a local file, which git ignores. Every line of SQL of the project is in this
 folder, except those of ``rules/dump.py``, which git runs with any Python.
 """

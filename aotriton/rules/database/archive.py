@@ -1,17 +1,18 @@
-"""The archive of the evidence: a folder with one file for each session, which git carries.
+"""The archive of the evidence: a folder of files that are only ever added, which git carries.
 
-A session's file is UTF-8 text in xz, named after the time when the session began and its uuid. Its first line names the
-format. Each further line is one column of a table as JSON, for example ``{"measurement.median_us": [4.1]}``. Tables
-stand in the order of ``ARCHIVED``, their rows in the order in which they were added. A reference to another table is
-the position of a row in this file, from 0 on. A file is written anew if its session has more rows; that of a finished
-session never changes.
+A file has the sessions that were packed at once, as a rule those of one run. It is UTF-8 text in xz, named after the
+time when the first of them began and a digest of the content. Its first line names the format. Each further line is one
+column of a table as JSON, for example ``{"measurement.median_us": [4.1]}``. Tables stand in the order of ``ARCHIVED``,
+their rows in the order in which they were added. A reference to another table is the position of a row in this file,
+from 0 on. If a session goes on after it was packed, it is packed once more; a row that is in two files is one row.
 
-A file of renamed images has one line after the first: old names with the new ones. It applies to the sessions that
-began before it was written.
+A file of renamed images has one line after the first: old names with the new ones. It applies to the files that are
+named after an earlier time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import os
@@ -34,19 +35,19 @@ FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4,
 Content = dict[str, dict[str, Sequence[object]]]  # of each table its columns
 
 ROWS = " + ".join(f"(SELECT count(*) FROM {{at}}.{table} WHERE session = s.id)" for table in COUNTED)
-# What a session's file has of each table; :session is its id.
-OF_SESSION = {
-    "device": "id = (SELECT device FROM {at}.session WHERE id = :session)",
-    "session": "id = :session",
-    "problem": "id IN (SELECT problem FROM {at}.measurement WHERE session = :session"
-               " UNION SELECT problem FROM {at}.search WHERE session = :session)",
-    "image": "id IN (SELECT image FROM {at}.measurement WHERE session = :session)",
-    "measurement": "session = :session",
-    "search": "session = :session",
+# The rows of each table that belong to sessions: {at} is the database, {ids} are theirs.
+OF_SESSIONS = {
+    "device": "id IN (SELECT device FROM {at}.session WHERE id IN ({ids}))",
+    "session": "id IN ({ids})",
+    "problem": "id IN (SELECT problem FROM {at}.measurement WHERE session IN ({ids})"
+               " UNION SELECT problem FROM {at}.search WHERE session IN ({ids}))",
+    "image": "id IN (SELECT image FROM {at}.measurement WHERE session IN ({ids}))",
+    "measurement": "session IN ({ids})",
+    "search": "session IN ({ids})",
     "sequence": "id IN (SELECT sequence FROM {at}.timing WHERE sample IN"
-                " (SELECT id FROM {at}.sample WHERE session = :session))",
-    "sample": "session = :session",
-    "timing": "sample IN (SELECT id FROM {at}.sample WHERE session = :session)",
+                " (SELECT id FROM {at}.sample WHERE session IN ({ids})))",
+    "sample": "session IN ({ids})",
+    "timing": "sample IN (SELECT id FROM {at}.sample WHERE session IN ({ids}))",
 }  # fmt: skip
 
 
@@ -68,24 +69,21 @@ def unpacked(file: File, at: str) -> list[int]:
 
 
 def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> None:
-    """Writes these sessions, which are in the database attached as ``at``, to the archive. Within a transaction."""
-    tables = tables_of(file.execute, at)
-    for session in sessions:
-        sql = f"SELECT started, uuid FROM {at}.session WHERE id = ?"
-        ((started, uuid),) = file.execute(sql, [session]).fetchall()
-        name = f"{started[:19].replace(':', '')}-{uuid[:8]}{SUFFIX}"
-        lines = [
-            {f"{table}.{column}": values}
-            for table, columns in _content(file, at, tables, session).items()
-            for column, values in columns.items()
-        ]
-        _write(folder / name, lines)
-        _loaded(file, at, folder / name)
-        file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id = ?", [session])
+    """Writes these sessions, which are in the database attached as ``at``, as one more file. Within a transaction."""
+    if not sessions:
+        return
+    content = _content(file, at, sessions)
+    lines = [
+        {f"{table}.{column}": values} for table, columns in content.items() for column, values in columns.items()
+    ]
+    _loaded(file, at, _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines))
+    ids = ", ".join(map(str, sessions))
+    file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id IN ({ids})")
 
 
-def _content(file: File, at: str, tables: Mapping[str, Table], session: int) -> Content:
-    """The rows of a session with all that they refer to."""
+def _content(file: File, at: str, sessions: Sequence[int]) -> Content:
+    """The rows of sessions with all that they refer to."""
+    tables, ids = tables_of(file.execute, at), ", ".join(map(str, sessions))
     content: Content = {}
     positions: dict[str, dict[object, int]] = {}  # by table: the position of each id in the file
     for table in ARCHIVED:
@@ -93,10 +91,10 @@ def _content(file: File, at: str, tables: Mapping[str, Table], session: int) -> 
         has_id = table not in ("search", "timing")
         order = ", ".join(tables[table].key)
         names = ", ".join(["id" if has_id else "NULL", *columns])
-        sql = f"SELECT {names} FROM {at}.{table} WHERE {OF_SESSION[table].format(at=at)} ORDER BY {order}"
-        found = file.execute(sql, {"session": session}).fetchall()
-        ids, *values = [list(one) for one in zip(*found, strict=True)] or [[] for _ in ("id", *columns)]
-        positions[table] = {id: position for position, id in enumerate(ids)}
+        condition = OF_SESSIONS[table].format(at=at, ids=ids)
+        found = file.execute(f"SELECT {names} FROM {at}.{table} WHERE {condition} ORDER BY {order}").fetchall()
+        keys, *values = [list(one) for one in zip(*found, strict=True)] or [[] for _ in ("id", *columns)]
+        positions[table] = {id: position for position, id in enumerate(keys)}
         own: dict[str, Sequence[object]] = dict(zip(columns, values, strict=True))
         for column, other in references.items():
             own[column] = [positions[other][id] for id in own[column]]
@@ -106,21 +104,20 @@ def _content(file: File, at: str, tables: Mapping[str, Table], session: int) -> 
 
 def pack_renamed(file: File, at: str, folder: Path, names: Mapping[str, str]) -> None:
     """Writes new names of images, by the old ones, to the archive. Within a transaction."""
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H%M%S")
-    path = folder / f"{now}-{uuid4().hex[:8]}{RENAMED}"
-    _write(path, [{"renamed": dict(names)}])
-    _loaded(file, at, path)
+    _loaded(file, at, _write(folder, datetime.now(timezone.utc).isoformat(), RENAMED, [{"renamed": dict(names)}]))
 
 
 def _loaded(file: File, at: str, path: Path) -> None:
     file.execute(f"INSERT OR REPLACE INTO {at}.archived VALUES (?, ?)", [path.name, path.stat().st_size])
 
 
-def _write(path: Path, lines: Sequence[object]) -> None:
-    """The file is there as a whole or not at all."""
+def _write(folder: Path, time: str, suffix: str, lines: Sequence[object]) -> Path:
+    """The new file, which is there as a whole or not at all."""
     text = "".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n" for one in (FORMAT, *lines))
-    path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    path = folder / f"{time[:19].replace(':', '')}-{digest}{suffix}"
+    folder.mkdir(exist_ok=True)
+    unfinished = folder / f".{path.name}.{uuid4().hex}"
     try:
         with unfinished.open("xb") as opened:
             opened.write(lzma.compress(text.encode(), check=lzma.CHECK_CRC64, filters=FILTERS))
@@ -131,6 +128,7 @@ def _write(path: Path, lines: Sequence[object]) -> None:
         raise TuningDatabaseError(f"{path}: {error.strerror}") from None
     finally:
         unfinished.unlink(missing_ok=True)
+    return path
 
 
 def load(file: File, folder: Path, names: Sequence[str]) -> None:
@@ -158,8 +156,8 @@ def load(file: File, folder: Path, names: Sequence[str]) -> None:
             check_same_binaries(file, "main", folder / name)
             file.script(MERGE.format(to="main"))
             file.execute(
-                f"UPDATE main.session SET packed = (SELECT {ROWS.format(at='other')} FROM other.session s)"
-                " WHERE uuid IN (SELECT uuid FROM other.session)"
+                f"UPDATE main.session AS m SET packed = max(packed, {ROWS.format(at='other')})"
+                " FROM other.session s WHERE s.uuid = m.uuid"
             )
         _loaded(file, "main", folder / name)
     for table in ARCHIVED:
@@ -185,7 +183,7 @@ def _lines(path: Path) -> list[dict[str, object]]:
 
 
 def _read(path: Path, tables: Mapping[str, Table]) -> Content:
-    """What a session's file holds; TuningDatabaseError names file and line of what is not valid."""
+    """What a file of sessions holds; TuningDatabaseError names file and line of what is not valid."""
     content: Content = {}
     expected = [(table, column) for table in ARCHIVED for column in tables[table].columns]
     lines = _lines(path)

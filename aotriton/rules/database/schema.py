@@ -58,7 +58,7 @@ DECISIONS = """
     CREATE TABLE session (uuid TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-# What was measured, unpacked. ``packed`` is how many rows a session has in its file of the archive; -1 without a file.
+# What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
 EVIDENCE_VERSION = 1
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
@@ -114,7 +114,7 @@ EVIDENCE = """
         BEGIN SELECT RAISE(ABORT, 'timing is append-only'); END;
 """
 
-# The tables of a session's file, each behind those that it refers to, and those whose rows are of a session.
+# The tables of a file of the archive, each behind those that it refers to, and those whose rows are of a session.
 ARCHIVED = ("device", "session", "problem", "image", "measurement", "search", "sequence", "sample", "timing")
 COUNTED = ("measurement", "search", "sample")
 NOT_EXCHANGED = ("id", "packed")  # columns that say something of this file alone
