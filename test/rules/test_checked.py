@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_database import BIN, begin, problem, winner
@@ -206,7 +208,7 @@ INJECTED = 'x"; int y; //', "a b", "x\ny", "x*/", "été", "1x", "", "class", "t
 @pytest.mark.parametrize("name", INJECTED)
 def test_names_are_identifiers(name: str) -> None:
     """What becomes a name in C++ is one, wherever in a description it stands."""
-    makers = [
+    makers: list[Callable[[], object]] = [
         lambda: replace(KERNEL, name=name),
         lambda: replace(KERNEL, family=name),
         lambda: replace(X, name=name),
@@ -274,7 +276,13 @@ def test_no_text_leaves_its_comment_or_literal(tmp_path: Path) -> None:
 )
 def test_metadata_of_a_store_is_checked(tmp_path: Path, key: str, value: object) -> None:
     """The store is a folder that others write: what is no name and no number there does not reach C++."""
-    metadata = {"name": "image", "functional": "T=bf16", "config": "A=1", "entry": "kernel", "descriptors": []}
+    metadata: dict[str, Any] = {
+        "name": "image",
+        "functional": "T=bf16",
+        "config": "A=1",
+        "entry": "kernel",
+        "descriptors": [],
+    }
     metadata |= dict.fromkeys(("threads", "shared", "global_scratch", "registers", "spills"), 1) | {key: value}
     (tmp_path / "image").write_bytes(b"image")
     with pytest.raises(ValueError, match=" is "):

@@ -34,7 +34,7 @@ from aotriton.rules.database import (
 )
 from aotriton.rules.database import rows as module_rows
 from aotriton.rules.database.file import APPLICATION_ID
-from aotriton.rules.database.schema import VERSION
+from aotriton.rules.database.schema import DECISIONS, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = "max_seqlen_q=512 max_seqlen_k=512 waves=8"
@@ -46,7 +46,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def begin(database: TuningDatabase, device: str = "stand-in", **more: Any) -> int:
-    given = {"driver": "1", "triton": "3.6.0", "torch": "2", "arch": "sm_90", "multiprocessors": 132, "options": ""}
+    given: dict[str, Any] = {
+        "driver": "1",
+        "triton": "3.6.0",
+        "torch": "2",
+        "arch": "sm_90",
+        "multiprocessors": 132,
+        "options": "",
+    }
     return database.evidence.begin_session(device=device, **(given | more))
 
 
@@ -465,7 +472,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     version_1(path)
     before = path.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(tuning, "DECISIONS", tuning.DECISIONS + "SELECT no_such_function();")
+        patched.setattr(tuning, "DECISIONS", DECISIONS + "SELECT no_such_function();")
         with pytest.raises(TuningDatabaseError, match="no_such_function"):
             TuningDatabase(path)
     assert path.read_bytes() == before
@@ -492,9 +499,9 @@ def test_migrated_winners_have_the_product_that_measured_them(path: Path) -> Non
 
 def test_a_device_is_listed_once(path: Path) -> None:
     """Sessions on the same GPU share its row, whether or not all is known of it; another limit makes another row."""
-    known = {"uuid": "GPU-1", "memory": 80 << 30, "power_limit": 700}
+    known: dict[str, Any] = {"uuid": "GPU-1", "memory": 80 << 30, "power_limit": 700}
     with TuningDatabase(path) as database:
-        for more in ({}, known, {}, known, known | {"power_limit": 500}):
+        for more in ({}, known, {}, known, {**known, "power_limit": 500}):
             begin(database, **more)
         assert database._file.execute("SELECT device FROM evidence.session ORDER BY id").fetchall() == [
             (1,),
@@ -557,7 +564,7 @@ TIMINGS = (
 
 def test_samples_come_back_as_they_were(path: Path) -> None:
     """A shape with the timings of its sequences, each sequence stored once; of one arch and operator where asked."""
-    shape = {"batch": 2, "causal": True, "scale": 0.5}
+    shape: dict[str, Any] = {"batch": 2, "causal": True, "scale": 0.5}
     with TuningDatabase(path) as database:
         session = begin(database)
         database.evidence.add_sample(session, "attn_fwd", "T=bf16", shape, TIMINGS, 1980, 41)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,15 +27,24 @@ def tuned(
 ) -> Path:
     """A database with one session that began at ``started``, and a winner: the fastest."""
     with TuningDatabase(path) as database:
-        conditions = {"device": product, "driver": "1", "triton": "3", "torch": "2", "arch": "sm_90", "options": ""}
+        conditions: dict[str, Any] = {
+            "device": product,
+            "driver": "1",
+            "triton": "3",
+            "torch": "2",
+            "arch": "sm_90",
+            "options": "",
+        }
         own = database.evidence.begin_session(multiprocessors=132, power_limit=power, **conditions)
         problem = database.evidence.problem_id(*CELL, {"rows": 64})
         for name, median in times.items():
             image = database.evidence.image_id(name, f"ROWS={ord(name)}", (sha256 + name).zfill(64))
             database.evidence.record(Measurement(problem, image, own, "sweep", "ok", median, (median,), 0.1, 0.2))
         best = min(times, key=lambda name: times[name])
-        arch, *place = CELL
-        database.put_winners([Winner(arch, product, *place, best, f"ROWS={ord(best)}", "measured", "", times[best])])
+        arch, kernel, functional, bin = CELL
+        database.put_winners(
+            [Winner(arch, product, kernel, functional, bin, best, f"ROWS={ord(best)}", "measured", "", times[best])]
+        )
         database._file.execute("UPDATE evidence.session SET started = ? WHERE id = ?", [started, own])
     return path
 

@@ -163,7 +163,8 @@ def test_runners_up_were_timed_in_the_same_cell(content: Content) -> None:
 def test_every_product_is_known(content: Content) -> None:
     """Winners, models and samples are of products of their arch, which a session or a description names."""
     known = {(one.arch, one.name) for one in content.products} | {(row.arch, row.product) for row in ARCHS}
-    rows = [(row.arch, row.product) for row in (*content.winners, *content.models)]
+    rows = [(row.arch, row.product) for row in content.winners]
+    rows += [(row.arch, row.product) for row in content.models]
     rows += [(arch, one.product) for arch, one in content.samples]
     assert set(rows) <= known
     timed = {(one.arch, one.product) for found in content.outcomes.values() for one in found}

@@ -316,7 +316,12 @@ def test_compilers_leave_the_core_that_launches() -> None:
     finally:
         worker.close()
     seen: list[set[int]] = []
-    thread = threading.Thread(target=lambda: (cores.leave({core}), seen.append(os.sched_getaffinity(0))))
+
+    def leave() -> None:
+        cores.leave({core})
+        seen.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=leave)
     thread.start()
     thread.join()
     assert seen == [every - {core}]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin_launcher import time_of
@@ -36,7 +37,7 @@ HOPPER = Wish({"BLOCK_DMODEL": (128,), "CAUSAL": (False,)}, {"max_seqlen_q": (51
 
 def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
     """Forward, head dim 64, one addressing, one mask: 27 candidates a problem."""
-    choices = {"BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
+    choices: dict[str, Any] = {"BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
     return problems([ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
 
 
@@ -47,7 +48,7 @@ def run(
     limit: float = 20.0,
     compiler: str = "StandinCompiler",
     pauses: tuple[float, ...] = (0, 0),
-    **plan: object,
+    **plan: Any,
 ) -> list[Outcome]:
     """Tunes and returns every outcome."""
     path = tmp_path / "tuning.sqlite3"
@@ -59,7 +60,7 @@ def run(
     cluster = Cluster(setting, progress.note, gpus=[str(gpu) for gpu in range(gpus)], jobs=1)
     try:
         device = cluster.first_gpu()
-        tune(Plan(path, store, device, **plan), found, cluster, progress)  # type: ignore[arg-type]
+        tune(Plan(path, store, device, **plan), found, cluster, progress)
     finally:
         cluster.close()
         with TuningDatabase(path) as database:
@@ -78,8 +79,8 @@ def orders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]
     """What the stand-in is told; it is read when a child starts."""
     given: dict[str, object] = {"log": str(tmp_path / "log")}
 
-    class Orders(dict):  # type: ignore[type-arg]
-        def update(self, **more: object) -> None:  # type: ignore[override]
+    class Orders(dict[str, object]):
+        def update(self, **more: object) -> None:  # type: ignore[override] # by names alone
             given.update(more)
             monkeypatch.setenv("AOTRITON_STANDIN", json.dumps(given))
 

@@ -73,9 +73,7 @@ def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> None:
     if not sessions:
         return
     content = _content(file, at, sessions)
-    lines = [
-        {f"{table}.{column}": values} for table, columns in content.items() for column, values in columns.items()
-    ]
+    lines = [{f"{table}.{column}": values} for table, columns in content.items() for column, values in columns.items()]
     _loaded(file, at, _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines))
     ids = ", ".join(map(str, sessions))
     file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id IN ({ids})")
