@@ -181,7 +181,7 @@ def test_a_file_that_is_not_valid_is_named(path: Path, name: str) -> None:
     """With its line; nothing of it, nor of any other new file, is taken over."""
     damage, message = BAD[name]
     (archive.folder_of(path) / local.NAME).unlink()
-    file = sessions(path)[-1]
+    (file,) = (one for one in sessions(path) if '"another"' in lzma.decompress(one.read_bytes()).decode())
     good = file.read_bytes()
     file.write_bytes(damage(lzma.decompress(good).decode()))
     with pytest.raises(TuningDatabaseError, match=f"{file.name}: .*{message}"):
