@@ -151,7 +151,7 @@ def write_parts(
 
 def _lut_source(table: TablePlan, products: Sequence[Product], models: Models | None) -> str:
     kernel = table.kernel
-    numbers = {planned.functional.godel_number for planned in table.functionals}
+    planned_numbers = {planned.functional.godel_number for planned in table.functionals}
     return render(
         "lut.cc",
         family=kernel.family,
@@ -160,7 +160,7 @@ def _lut_source(table: TablePlan, products: Sequence[Product], models: Models | 
         products=[product.name for product in products],
         images=list(table.images),
         luts=[luts.lut(planned, products, models) for planned in table.functionals],
-        places=[number if number in numbers else None for number in range(kernel.functional_count)],
+        numbers=[number if number in planned_numbers else None for number in range(kernel.functional_count)],
     )
 
 
@@ -169,8 +169,8 @@ def _backends_source(operator: Operator, archs: Mapping[str, Sequence[OperatorPl
 
     def values(chosen: OperatorPlan) -> dict[str, object]:
         luts = {number: [(cell, texts[cell.bin]) for cell in cells] for number, cells in sorted(chosen.cells.items())}
-        places = [number if number in luts else None for number in range(operator.lead.functional_count)]
-        return {"name": chosen.product, "luts": luts, "places": places}
+        numbers = [number if number in luts else None for number in range(operator.lead.functional_count)]
+        return {"name": chosen.product, "luts": luts, "numbers": numbers}
 
     tables = [{"arch": arch, "products": [values(chosen) for chosen in plans]} for arch, plans in archs.items()]
     return render("backends.cc", operator=operator, tables=tables)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 
 #include "base/abi.h"
 #include "base/error.h"
@@ -198,6 +197,27 @@ Error run_cold(Call& call, Stream stream, const Contexts* contexts, const Key& k
   return on_device(call.info->name, stream, body, contexts);
 }
 
+// Launches a kept call with the pointers of this one. False where it may not have them, or no longer can.
+bool relaunch(Prepared* kept, const Call& call, const Contexts& contexts, Stream stream, Memo& memo, Error* error) {
+  if (kept->rebind(call) != Error::success) {
+    if (kept->stale) memo.drop(kept);
+    return false;
+  }
+  *error = kept->launch(contexts, stream);
+  if (*error != Error::success) memo.drop(kept);
+  return true;
+}
+
+// Runs a call that is not the thread's last one, or may not have its pointers. `contexts`: null where they are not
+// known; `may_be_kept`: whether to look it up. Not inlined, so that the frame of a warm call has no key.
+[[gnu::noinline]] Error run_keyed(Call& call, Stream stream, const Contexts* contexts, bool may_be_kept, Memo& memo) {
+  const Key key(call);
+  Prepared* const kept = contexts && may_be_kept ? memo.find(key, contexts->id) : nullptr;
+  Error error;
+  if (kept && relaunch(kept, call, *contexts, stream, memo, &error)) return error;
+  return run_cold(call, stream, contexts, key, memo);
+}
+
 }  // namespace
 
 Error run(Call& call, Stream stream) noexcept {
@@ -207,20 +227,11 @@ Error run(Call& call, Stream stream) noexcept {
   const Driver* const driver = opened_driver();
   Contexts contexts;
   const bool entered = driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream;
-  Prepared* prepared = entered ? memo->last(call, contexts.id) : nullptr;
-  std::optional<Key> key;
-  if (!prepared) [[unlikely]] {
-    key.emplace(call);
-    if (entered) prepared = memo->find(*key, contexts.id);
-  }
-  if (prepared && prepared->rebind(call) == Error::success) {
-    const Error error = prepared->launch(contexts, stream);
-    if (error != Error::success) memo->drop(prepared);
+  Prepared* const last = entered ? memo->last(call, contexts.id) : nullptr;
+  Error error;
+  if (last && relaunch(last, call, contexts, stream, *memo, &error)) [[likely]]
     return error;
-  }
-  if (prepared && prepared->stale) memo->drop(prepared);
-  if (!key) key.emplace(call);
-  return run_cold(call, stream, entered ? &contexts : nullptr, *key, *memo);
+  return run_keyed(call, stream, entered ? &contexts : nullptr, !last, *memo);
 }
 
 Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {

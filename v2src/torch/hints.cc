@@ -27,7 +27,7 @@ std::vector<std::string> numbered;
 
 Hints::Hints(const char* op, const std::string& own) {
   if (region.empty() && own.empty()) return;
-  given_.emfound(aotriton_hints{});
+  given_.emplace(aotriton_hints{});
   given_->size = sizeof *given_;
   const std::string text = within(own);
   raise_if(aotriton_parse_hints(text.c_str(), &*given_));
