@@ -284,12 +284,12 @@ def test_a_table_has_a_cost_for_each_entry_and_product(toy: KernelDescription) -
     made_plan = plan([PORTABLE], PRODUCTS, "full", rows, timings, None, models)
     table = lut(functional_plan(made_plan, served()), PRODUCTS["sm_90"], models)
     assert [entry.image for entry in table.entries] == [one.name, two.name, spec(served(), 128, 8).name]
-    for product, decisions in zip(PRODUCTS["sm_90"], table.decisions, strict=True):
-        assert decisions.costs == (models.cost(product, one), models.cost(product, two), None)
-        assert set(decisions.entries) == {2}
-    assert table.decisions[0].costs != table.decisions[1].costs
+    for product, table_of in zip(PRODUCTS["sm_90"], table.products, strict=True):
+        assert table_of.costs == (models.cost(product, one), models.cost(product, two), None)
+        assert set(table_of.entries) == {2}
+    assert table.products[0].costs != table.products[1].costs
     other = lut(functional_plan(made_plan, served(width=64)), PRODUCTS["sm_90"], models)
-    assert [decisions.costs for decisions in other.decisions] == [(), ()]
+    assert [one.costs for one in other.products] == [(), ()]
 
 
 def test_kernels_with_their_own_choices_have_their_own_models(toy: KernelDescription) -> None:

@@ -80,13 +80,13 @@ def test_entries_are_distinct_and_used(toy: KernelDescription) -> None:
     for table in plan([PORTABLE], usual("sm_90", "gfx942"), "default", *database(toy)).tables:
         for planned in table.functionals:
             made = lut(planned)
-            flat = [entry for one in made.decisions for entry in one.entries]
-            evidence_of = [evidence for one in made.decisions for evidence in one.evidence]
+            flat = [entry for one in made.products for entry in one.entries]
+            found = [origin for one in made.products for origin in one.origins]
             assert set(flat) == set(range(len(made.entries)))
             assert len({entry.image for entry in made.entries}) == len(made.entries)
-            for cell, entry, evidence in zip(planned.cells, flat, evidence_of, strict=True):
+            for cell, entry, origin in zip(planned.cells, flat, found, strict=True):
                 assert made.entries[entry].image == cell.spec.name
-                assert made.runners_up[evidence.first : evidence.first + evidence.count] == cell.runners_up
+                assert made.runners_up[origin.first : origin.first + origin.count] == cell.runners_up
 
 
 def test_cxx_lookup_agrees(tmp_path: Path) -> None:

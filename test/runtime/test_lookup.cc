@@ -45,11 +45,11 @@ TEST("a table with an index, a bin or an entry out of order is not valid") {
   static constexpr std::span<const int32_t> axes[] = {bins}, falling_axes[] = {falling};
   static constexpr uint8_t index[] = {0, 0}, beyond[] = {0, 1}, longer[] = {0, 0, 0};
   static constexpr Entry entries[] = {{nullptr, {}, "", ""}};
-  static constexpr Evidence evidence[2] = {};
+  static constexpr Origin origins[2] = {};
   const auto valid = [](std::span<const std::span<const int32_t>> bins, std::span<const uint8_t> entries_of_cells,
                         size_t count) {
-    const Decisions decisions[] = {{index, evidence, {}}, {entries_of_cells, std::span(evidence).first(count), {}}};
-    return Lut{"", bins, entries, decisions}.valid();
+    const ProductTable products[] = {{index, origins, {}}, {entries_of_cells, std::span(origins).first(count), {}}};
+    return Lut{"", bins, entries, products}.valid();
   };
   CHECK(valid(axes, index, 2));
   CHECK(!valid(falling_axes, index, 2));
@@ -81,7 +81,7 @@ TEST("every head dim from 8 to 256 is padded to the next of 32, 64, 128, 256") {
   }
 }
 
-TEST("explain says which bin, image and evidence a call has, on both sides of every edge") {
+TEST("explain says which bin, image and origin a call has, on both sides of every edge") {
   const Sizes below = {.batch = 1, .heads = 67, .heads_k = 67, .seqlen_q = 65, .seqlen_k = 65};
   const KernelChoice one_wave = explained(below).kernels[0];
   CHECK_EQ(one_wave.kernel, std::string("attn_fwd"));

@@ -37,7 +37,7 @@ class Line {
 float total_of(std::span<const Selection> selections) {
   float total = 0;
   for (const Selection& selection : selections) {
-    const float median = selection.evidence().median_us;
+    const float median = selection.origin().median_us;
     if (median <= 0) return 0;
     total += median;
   }
@@ -60,7 +60,7 @@ const char* text_of(const char* name, Survey& survey) {
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   const Selection& selection = dispatch.kernels[kernel];
   const Entry& entry = selection.entry();
-  const Evidence& evidence = selection.evidence();
+  const Origin& origin = selection.origin();
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   KernelChoice choice = {};
   choice.size = sizeof choice;
@@ -76,11 +76,11 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.image = entry.image->name;
   choice.psels = entry.psels_text;
   choice.copts = entry.copts_text;
-  const Entry& of_bin = selection.lut->entries[selection.decisions->index[selection.cell]];
+  const Entry& of_bin = selection.lut->entries[selection.table->index[selection.cell]];
   choice.bin_image = of_bin.image->name;
   choice.bin_psels = of_bin.psels_text;
   choice.bin_copts = of_bin.copts_text;
-  choice.bin_median_us = evidence.median_us;
+  choice.bin_median_us = origin.median_us;
   choice.model = "";
   choice.predicted_us = selection.predicted_us;
   choice.predicted_total_us = dispatch.predicted_us;
@@ -89,9 +89,9 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.model = selection.cost()->source;
   }
   if (of_bin.image == entry.image) {
-    choice.provenance = static_cast<int32_t>(evidence.provenance);
-    choice.median_us = evidence.median_us;
-    choice.source = evidence.source;
+    choice.provenance = static_cast<int32_t>(origin.provenance);
+    choice.median_us = origin.median_us;
+    choice.source = origin.source;
   } else {
     choice.provenance = static_cast<int32_t>(Provenance::predicted);
     choice.source = !dispatch.constrained ? "faster than its bin's image by the cost model"
@@ -100,12 +100,12 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   }
   choice.product = dispatch.gpu.product_info().name;
   choice.exact_product = dispatch.gpu.exact;
-  choice.shape = evidence.shape;
-  choice.measured = evidence.measured;
-  choice.low_us = evidence.low_us;
-  choice.high_us = evidence.high_us;
-  choice.runners_up = evidence.runners_up.data();
-  choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
+  choice.shape = origin.shape;
+  choice.measured = origin.measured;
+  choice.low_us = origin.low_us;
+  choice.high_us = origin.high_us;
+  choice.runners_up = origin.runners_up.data();
+  choice.runner_up_count = static_cast<int32_t>(origin.runners_up.size());
   choice.certificate_product = "";
   if (const Certificate* const certificate = certificate_of(*entry.image, dispatch.gpu.product)) {
     choice.certificate_product = products(dispatch.gpu.arch)[certificate->product].name;

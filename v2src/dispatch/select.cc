@@ -35,10 +35,10 @@ bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) 
   const auto index = static_cast<size_t>(number);
   const Lut* lut = index < table->luts.size() ? table->luts[index] : nullptr;
   const auto product = static_cast<size_t>(gpu.product);
-  if (!lut || product >= lut->decisions.size()) return false;  // too few: of a family built beside another library
+  if (!lut || product >= lut->products.size()) return false;  // too few: of a family built beside another library
   selection->kernel = &kernel;
   selection->lut = lut;
-  selection->decisions = &lut->decisions[product];
+  selection->table = &lut->products[product];
   selection->godel_number = number;
   selection->predicted_us = 0;
   return true;
@@ -51,14 +51,14 @@ bool find_cell(const Survey& survey, Selection* selection) {
   for (size_t i = 0; i < keys.size(); ++i)
     if (!survey.value(keys[i].value, &selection->keys[i])) return false;
   selection->cell = selection->lut->cell(selection->keys);
-  if (selection->predicted_us <= 0) selection->chosen = selection->decisions->index[selection->cell];
+  if (selection->predicted_us <= 0) selection->chosen = selection->table->index[selection->cell];
   return true;
 }
 
 // The entry of the least predicted time, where any is predicted.
 void choose_entry(const Survey& survey, Selection* selection) {
   WorkOfCall work;
-  const std::span<const Cost> costs = selection->decisions->costs;
+  const std::span<const Cost> costs = selection->table->costs;
   if (!selection->kernel->work || costs.empty() || !survey.work(*selection->kernel, &work)) return;
   const Cheapest found = cheapest(costs, work);
   selection->chosen = found.entry;
@@ -70,7 +70,7 @@ void choose_entry(const Survey& survey, Selection* selection) {
 bool choose_allowed(const Survey& survey, By by, const EntryFilter& filter, Selection* selection) {
   const KernelInfo& kernel = *selection->kernel;
   const std::span<const Entry> entries = selection->lut->entries;
-  const std::span<const Cost> costs = selection->decisions->costs;
+  const std::span<const Cost> costs = selection->table->costs;
   WorkOfCall work;
   const bool timed = by == By::time && kernel.work && !costs.empty() && survey.work(kernel, &work);
   size_t first = entries.size();
@@ -201,7 +201,7 @@ class Chooser {
     if (cell) dispatch_.times = cell->median_us;
     if (by_ == By::time && cell && was_measured(*dispatch_.info, lead)) {
       by_ = By::cell;
-      lead.chosen = lead.decisions->index[lead.cell];
+      lead.chosen = lead.table->index[lead.cell];
       lead.predicted_us = 0;
     }
     while (serving_ < others && select(*first_kernels()[serving_], survey_, by_, &dispatch_.kernels[serving_]))

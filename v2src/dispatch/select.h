@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 struct Selection {
   const KernelInfo* kernel;
   const Lut* lut;
-  const Decisions* decisions;  // of the GPU's product
+  const ProductTable* table;  // of the GPU's product
   int godel_number;
   size_t cell;
   size_t chosen;       // an entry
@@ -18,8 +18,8 @@ struct Selection {
   int64_t keys[kMaxKeys];
 
   const Entry& entry() const noexcept { return lut->entries[chosen]; }
-  const Cost* cost() const noexcept { return decisions->costs.empty() ? nullptr : &decisions->costs[chosen]; }
-  const Evidence& evidence() const noexcept { return decisions->evidence[cell]; }
+  const Cost* cost() const noexcept { return table->costs.empty() ? nullptr : &table->costs[chosen]; }
+  const Origin& origin() const noexcept { return table->origins[cell]; }
 };
 
 // Which of a kernel's entries may serve.

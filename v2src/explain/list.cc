@@ -52,13 +52,13 @@ struct Listed {
 std::map<std::string, int> provenances_of(const std::vector<const Lut*>& luts, size_t product) {
   std::map<std::string, int> counts;
   for (const Lut* lut : luts)
-    for (const Evidence& evidence : lut->decisions[product].evidence) ++counts[provenance_name(evidence.provenance)];
+    for (const Origin& origin : lut->products[product].origins) ++counts[provenance_name(origin.provenance)];
   return counts;
 }
 
 std::string cells_of(const std::vector<const Lut*>& luts, size_t product) {
   size_t cells = 0;
-  for (const Lut* lut : luts) cells += lut->decisions[product].index.size();
+  for (const Lut* lut : luts) cells += lut->products[product].index.size();
   std::string line = std::to_string(cells) + (cells == 1 ? " cell:" : " cells:");
   for (const auto& [name, count] : provenances_of(luts, product)) line += text(" %d %s", count, name.c_str());
   return line;
