@@ -94,12 +94,12 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
     """
     entries: dict[str, Entry] = {spec.name: _entry(spec) for spec in plan.shipped}
     runners_up: list[tuple[str, float]] = []
-    products = tuple(_product_table(plan.functional.kernel, cells, entries, runners_up) for cells in plan.products)
+    tables = tuple(_product_table(plan.functional.kernel, cells, entries, runners_up) for cells in plan.products)
     functional = plan.functional
     if models and plan.shipped:
         specs = plan.images
         costs = [tuple(models.cost(one, specs[name]) for name in entries) for one in products]
-        products = tuple(replace(one, costs=of) for one, of in zip(products, costs, strict=True))
+        tables = tuple(replace(one, costs=of) for one, of in zip(tables, costs, strict=True))
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"{where(functional)}: {len(entries)} images, and the index can name {MAX_ENTRIES}")
     return Lut(
@@ -107,7 +107,7 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
         functional.godel_number,
         functional.kernel.tuning_keys,
         tuple(entries.values()),
-        products,
+        tables,
         tuple(runners_up),
     )
 
@@ -115,7 +115,7 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
 def _product_table(
     kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
 ) -> ProductTable:
-    """The part of a table that belongs to one product; its images and runners-up are added to those of the other products."""
+    """The part of a table that belongs to one product. Adds its images and runners-up to those of other products."""
     texts, shared, width = _bins(kernel), _rows(kernel), len(kernel.tuning_keys[-1].representatives)
     places = {image: place for place, image in enumerate(entries)}
     index: list[int] = []

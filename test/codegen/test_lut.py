@@ -18,6 +18,8 @@ from toy_database import database, spec, usual
 from aotriton.codegen import cxx
 from aotriton.codegen.lut import lut
 from aotriton.codegen.plan import Cell, FunctionalPlan, plan
+from aotriton.codegen.program import LIMITS
+from aotriton.codegen.render import render
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.kernel import KernelDescription
@@ -107,6 +109,7 @@ def test_cxx_lookup_agrees(tmp_path: Path) -> None:
             lines.append(f"    {{ const int64_t keys[] = {{{keys}}}; bad += lut.cell(keys) != {cell}; }}")
         lines.append("  }")
     (tmp_path / "main.cc").write_text("\n".join([*lines, "  return bad != 0;", "}\n"]))
+    (tmp_path / "program_limits.h").write_text(render("program_limits.h", limits=LIMITS))
     subprocess.run([*COMPILE, tmp_path / "main.cc", "-o", tmp_path / "main"], check=True)
     subprocess.run([tmp_path / "main"], check=True)
 
