@@ -58,7 +58,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class ProductTable:
-    """The part of a table that belongs to one product. ``index`` has rows of (entries, comment), each for all bins of the last key."""
+    """The part of a table that belongs to one product.
+
+    ``index`` has rows of (entries, comment), each for all bins of the last key.
+    """
 
     index: tuple[tuple[tuple[int, ...], str], ...]
     origins: tuple[Origin, ...]

@@ -110,7 +110,7 @@ def test_cxx_lookup_agrees(tmp_path: Path) -> None:
         lines.append("  }")
     (tmp_path / "main.cc").write_text("\n".join([*lines, "  return bad != 0;", "}\n"]))
     (tmp_path / "program_limits.h").write_text(render("program_limits.h", limits=LIMITS))
-    subprocess.run([*COMPILE, tmp_path / "main.cc", "-o", tmp_path / "main"], check=True)
+    subprocess.run([*COMPILE, f"-I{tmp_path}", tmp_path / "main.cc", "-o", tmp_path / "main"], check=True)
     subprocess.run([tmp_path / "main"], check=True)
 
 
