@@ -49,7 +49,7 @@ from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
 from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import DEFAULT
+from aotriton.tune.search.strategies import DEFAULT
 from aotriton.tune.winners.decide_all import is_valid
 from aotriton.tune.workers import station
 from aotriton.tune.workers.compile_station import CompileStation
@@ -127,7 +127,7 @@ class Recordings:
 
 
 class SimulatedGpu:
-    """In the place of a ``GpuWorker``: sleeps, and says what was recorded."""
+    """In the place of a ``GpuChild``: sleeps, and says what was recorded."""
 
     def __init__(self, recordings: Recordings, number: int, slower: float = 1.0) -> None:
         self._recordings, self._number, self._slower = recordings, number, slower

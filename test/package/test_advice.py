@@ -32,7 +32,9 @@ def run(*command: str | Path, cwd: Path, path: Path | None = None) -> subprocess
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as a wheel lays it out: files, no links, and the headers inside."""
     site: Path = tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT / "aotriton", site / "aotriton", ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3", "*.evidence"))
+    shutil.copytree(
+        ROOT / "aotriton", site / "aotriton", ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3", "*.evidence")
+    )
     (site / "aotriton" / "include").mkdir()
     return site
 

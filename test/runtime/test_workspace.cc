@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "calls.h"
-#include "dispatch/launch_plan.h"
+#include "dispatch/workspace.h"
 
 using namespace aotriton::v2;
 

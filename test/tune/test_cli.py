@@ -169,7 +169,9 @@ def test_an_installed_tuner_keeps_its_database_in_the_users_data_folder(tmp_path
     made is named.
     """
     site, caller, data = (tmp_path / name for name in ("site", "caller", "data"))
-    shutil.copytree(ROOT / "aotriton", site / "aotriton", ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3*", "*.evidence"))
+    shutil.copytree(
+        ROOT / "aotriton", site / "aotriton", ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3*", "*.evidence")
+    )
     caller.mkdir()
     installed = sorted(site.rglob("*"))
 

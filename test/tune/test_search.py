@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotriton.tune.search import BUDGETS, STRATEGIES, strategy
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
 from aotriton.tune.search.simplify import Simplify
 from aotriton.tune.search.space import COST, Config, Past, SearchSpace, Trial
+from aotriton.tune.search.strategies import BUDGETS, STRATEGIES, strategy
 from aotriton.tune.search.strategy import Strategy
 
 Objective = Callable[[Config], Trial]

@@ -1,6 +1,5 @@
 #include "dispatch/launch_plan.h"
 
-#include <cinttypes>
 #include <string_view>
 
 #include "base/error.h"
@@ -8,9 +7,6 @@
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-
-constexpr auto kAlignment = static_cast<int64_t>(kWorkspaceAlignment);
-constexpr int64_t kMostPrograms[3] = {INT32_MAX, 65535, 65535};  // along x, y and z
 
 // Threads of all programs along x that the vendor's driver counts.
 uint64_t most_threads(const ArchInfo& arch) { return std::string_view(arch.vendor) == "hip" ? UINT32_MAX : UINT64_MAX; }
@@ -28,57 +24,7 @@ bool has_map(const OperandInfo& operand, const View& view) {
   return true;
 }
 
-Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) {
-  const Environment environment = {&call, psels, multiprocessors, 0};
-  for (const DerivedSize& derived : backend.sizes)
-    if (!evaluate(derived.value, environment, &call.sizes[derived.size])) return {Misfit::derived_size, derived.size};
-  return {};
-}
-
-// Puts a tensor behind the used bytes. False where its end does not fit in 63 bits, or `elements` is -1.
-bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
-  *begin = (*used + kAlignment - 1) & -kAlignment;
-  int64_t bytes;
-  return elements >= 0 && !__builtin_mul_overflow(elements, bytes_of(dtype), &bytes) &&
-         !__builtin_add_overflow(*begin, bytes, used) && *used <= INT64_MAX - kAlignment;
-}
-
 }  // namespace
-
-size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
-                       size_t limit) noexcept {
-  if (derive_sizes(call, backend, psels, multiprocessors)) return SIZE_MAX;
-  int64_t begin, used = 0;
-  for (const uint8_t slot : backend.workspace) {
-    const OperandInfo& operand = call.info->slot(slot);
-    int64_t elements = 1;
-    for (const uint8_t dim : operand.dims)
-      if (__builtin_mul_overflow(elements, call.sizes[dim], &elements)) return SIZE_MAX;
-    if (!put_behind(elements, operand.dtype == DType::none ? call.dtype : operand.dtype, &begin, &used))
-      return SIZE_MAX;
-    if (static_cast<size_t>(used) > limit) break;
-  }
-  return static_cast<size_t>(used);
-}
-
-Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
-               Workspace* workspace) noexcept {
-  if (const Misfit misfit = derive_sizes(call, backend, psels, multiprocessors)) return misfit;
-  int64_t used = 0;
-  for (const uint8_t slot : backend.workspace) {
-    int64_t begin;
-    const int64_t elements = shape_tensor(call, slot);
-    if (!put_behind(elements, call[slot].dtype, &begin, &used)) return {Misfit::workspace};
-    workspace->offsets[slot] = static_cast<size_t>(begin);
-    // The workspace is yet to be checked: as a pointer the sum may be none.
-    call.views[slot].data =
-        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(call.workspace) + static_cast<uintptr_t>(begin));
-  }
-  workspace->bytes = static_cast<size_t>(used);
-  if (!used)  // what has no bytes is nowhere, whichever workspace a call brings
-    for (const uint8_t slot : backend.workspace) call.views[slot].data = nullptr;
-  return {};
-}
 
 Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
                    const Values* steps, KernelPlan* plan) noexcept {
@@ -111,32 +57,6 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
     ++next;
   }
   return {};
-}
-
-Error refuse(const Call& call, const Misfit& misfit) noexcept {
-  const char* const name = call.info->name;
-  switch (misfit.what) {
-    case Misfit::derived_size:
-      return fail(Error::not_supported, "%s: %s does not fit in 63 bits", name, call.info->sizes[misfit.detail]);
-    case Misfit::workspace:
-      return fail(Error::not_supported, "%s: the workspace overflows 63 bits", name);
-    case Misfit::programs:
-      return fail(Error::not_supported, "%s: more than %" PRId64 " programs of %s along %c", name,
-                  kMostPrograms[misfit.detail], misfit.kernel->name, "xyz"[misfit.detail]);
-    case Misfit::threads:
-      return fail(Error::not_supported, "%s: HIP has more threads of %s along x than can be launched", name,
-                  misfit.kernel->name);
-    case Misfit::tensor_map:
-      return fail(Error::not_supported, "%s: %s of the workspace is larger than a tensor map describes", name,
-                  call.info->slot(misfit.detail).name);
-    case Misfit::number:
-      return fail(Error::not_supported, "%s: a size is beyond what kernels count in %d bits", name, misfit.detail);
-    case Misfit::many_numbers:
-      return fail(Error::not_supported, "%s: %s takes too many arguments", name, misfit.kernel->name);
-    case Misfit::none:
-      break;
-  }
-  return Error::success;
 }
 
 }  // namespace aotriton::v2::inline abi1

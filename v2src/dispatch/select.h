@@ -3,6 +3,7 @@
 
 #include "dispatch/launch_plan.h"
 #include "dispatch/survey.h"
+#include "dispatch/workspace.h"
 
 namespace aotriton::v2::inline abi1 {
 

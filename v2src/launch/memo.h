@@ -1,7 +1,7 @@
 // A thread's last calls, prepared. A call is found again by all but its pointers.
 #pragma once
 
-#include "launch/build.h"
+#include "launch/arguments.h"
 #include "launch/prepared.h"
 
 namespace aotriton::v2::inline abi1 {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "call/hints.h"
-#include "launch/fill.h"
+#include "launch/empty_results.h"
 #include "launch/load.h"
 
 namespace aotriton::v2::inline abi1 {

@@ -12,7 +12,7 @@ from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family
 from aotriton.rules.kernel import Value
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
+from aotriton.tune.search.strategies import BUDGETS, DEFAULT, STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[3]
 # An installed package must not be written to, and the caller's folder has nothing to do with it.

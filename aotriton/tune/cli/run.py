@@ -19,8 +19,8 @@ from aotriton.tune.dataset.finalists import read_finalists, write_finalists
 from aotriton.tune.dataset.summary import Before, summary
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import BUDGETS, DEFAULT
 from aotriton.tune.search.handle import StrategyProcesses
+from aotriton.tune.search.strategies import BUDGETS, DEFAULT
 from aotriton.tune.winners.decide_all import decide_all
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token

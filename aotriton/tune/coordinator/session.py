@@ -20,10 +20,10 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import strategy
 from aotriton.tune.search.finish import Finish
 from aotriton.tune.search.handle import StrategyHandle, StrategyProcesses
 from aotriton.tune.search.space import SearchSpace, Trial
+from aotriton.tune.search.strategies import strategy
 from aotriton.tune.winners import campaign
 from aotriton.tune.winners.campaign import finished
 from aotriton.tune.winners.decide import race_is_due
@@ -46,8 +46,8 @@ class Plan:
     """How to tune, on GPUs of one ``device``. No problem is begun after ``deadline``, on time.monotonic's clock, nor
     when all GPUs of the run together were used for ``gpu_seconds``.
 
-    ``strategy`` is one of ``tune.search``, with at most ``budget`` trials for a problem; all but the exhaustive one
-    choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen before.
+    ``strategy`` is one of ``tune/search/strategies.py``, with at most ``budget`` trials for a problem; all but the
+    exhaustive one choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen before.
     ``campaign`` is the name of the run of ``again`` that this one is or continues.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aotriton.tune.search import strategy
 from aotriton.tune.search.simplify import Simplify, plainer
 from aotriton.tune.search.space import Config, SearchSpace, Trial
+from aotriton.tune.search.strategies import strategy
 from aotriton.tune.search.strategy import Strategy
 
 WITHIN = 0.005  # of the winner's time: what two timings of one image differ by

@@ -1,4 +1,8 @@
-"""The interface of a strategy: what to measure next, and whether that was all."""
+"""The interface of a strategy: what to measure next, and whether that was all.
+
+A new strategy is a module beside this one with a subclass of ``StrategyBase`` or ``Stepwise``, and an entry in
+``strategies.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "launch/fill.h"
+#include "launch/empty_results.h"
 
 #include <cmath>
 

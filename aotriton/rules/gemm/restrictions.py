@@ -1,4 +1,4 @@
-"""What of the space of the portable kernel is not worth compiling."""
+"""The candidates of the portable kernel that are not worth compiling. The values themselves stand in operator.py."""
 
 from __future__ import annotations
 

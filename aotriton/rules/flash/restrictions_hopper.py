@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotriton.rules.flash.space import ELEMENT
+from aotriton.rules.flash.restrictions import ELEMENT
 from aotriton.rules.kernel import Config, Functional, Restriction
 
 ROWS = 64  # of one consumer, a warp group of 128 threads

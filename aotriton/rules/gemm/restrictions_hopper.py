@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotriton.rules.gemm.space import ELEMENT, FULL_TILE, rounds
+from aotriton.rules.gemm.restrictions import ELEMENT, FULL_TILE, rounds
 from aotriton.rules.kernel import Config, Functional, Restriction
 
 STAGED = 8192  # elements of its tile that a consumer stages at a time, on their way to D

@@ -1,4 +1,4 @@
-"""What of the space of the portable kernels is not worth compiling."""
+"""The candidates of the portable kernels that are not worth compiling. The values stand with the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "launch/build.h"
+#include "launch/arguments.h"
 
 #include <algorithm>
 #include <cstdlib>
