@@ -47,7 +47,8 @@ class Plan:
     when all GPUs of the run together were used for ``gpu_seconds``.
 
     ``strategy`` is one of ``tune/search/strategies.py``, with at most ``budget`` trials for a problem; all but the
-    exhaustive one choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen before.
+    exhaustive one choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen
+    before.
     ``campaign`` is the name of the run of ``again`` that this one is or continues.
     """
 
