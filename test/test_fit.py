@@ -25,6 +25,7 @@ from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import FEWEST, fit, occupancy
 from aotriton.tune.costmodel.savings import CERTAIN, savings
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import scalars_of
 
 PRODUCT, GPU = "stand-in", 132
 FACTS = 128, 40000  # registers and bytes of shared memory
@@ -103,7 +104,7 @@ def sample(
 def predicted(made: ImageSpec, shape: Mapping[str, int], coefficients: Sequence[float]) -> float:
     work = made.functional.kernel.work
     assert work
-    scalars = {"causal": int(bool(made.functional.get("CAUSAL", False)))}
+    scalars = scalars_of(made.functional, shape)
     environment = Environment(dict(shape), scalars, dict(made.psels), multiprocessors=GPU)
     return float(np.dot(terms(work, environment, occupancy(made, *FACTS)), coefficients))
 

@@ -41,13 +41,14 @@ from aotriton.tune.problem.candidates import configs
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import scalars_of
 
 KERNELS = family("flash").kernels
 
 
 def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | bool) -> Functional:
     description = kernel_named(kernel)
-    values = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"} | choices
+    values = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"} | choices
     return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
 
 
@@ -188,7 +189,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
     calls = []
     for number in range(FEWEST):
         shape = sizes(100 + 97 * number, batch=1 + number % 7)
-        environment = Environment(shape, {"causal": 0}, dict(first.psels), multiprocessors=304)
+        environment = Environment(shape, scalars_of(one, shape), dict(first.psels), multiprocessors=304)
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}
         calls.append(Apart(one, shape, {"portable": (times | ({second.name: 1.0} if number else {}),)}))

@@ -38,8 +38,8 @@ class Cost:
 
 
 class Models:
-    """The models of a database. A functional has those of the one that is measured for it, a product its own or those
-    of the nearest one that has any.
+    """The models of a database. A functional has those of the one that is measured for it, or while that has none,
+    those of its plain one; a product its own or those of the nearest one that has any.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class Models:
         """``configs`` by name of image, ``products`` by arch."""
         self._by_image: dict[tuple[str, str, str], Model] = {}
         self._worth: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
+        self._modelled: set[tuple[str, str]] = set()  # the same of what has any
         having: dict[str, set[str]] = {}
         for one in models:
             if one.form != FORM or len(one.coefficients) != len(TERMS):
                 continue  # of other terms
             self._by_image[one.product, one.functional, one.image] = one
             having.setdefault(f"{one.arch} {one.kernel}", set()).add(one.product)
+            self._modelled.add((f"{one.arch} {one.kernel}", one.functional))
             if one.saves >= WORTH_SHIPPING:
                 self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
         self._having, self._configs = having, configs or {}
@@ -68,7 +70,7 @@ class Models:
 
         None where nothing is known of it.
         """
-        lender = functional.measured
+        lender = self._lender(functional)
         found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
         specs = {}
         for model in sorted(found, key=lambda one: (-one.saves, one.product, one.image)):
@@ -77,13 +79,19 @@ class Models:
                 specs[config] = ImageSpec.parse(functional, config)
         return list(specs.values())
 
+    def _lender(self, functional: Functional) -> Functional:
+        """Whose models the functional has."""
+        measured = functional.measured
+        known = (f"{functional.arch} {functional.kernel.name}", str(measured)) in self._modelled
+        return measured if known else measured.plain
+
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
         """None where no product has a model of the image."""
         functional, work = spec.functional, spec.functional.kernel.work
         having = self._having.get(f"{functional.arch} {functional.kernel.name}")
         if not having or work is None:
             return None
-        lender = functional.measured
+        lender = self._lender(functional)
         image = spec.name if lender == functional else _name(lender, spec.config)
         # Behind those that the build has tables for, those that others measured.
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
@@ -93,8 +101,9 @@ class Models:
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
-                # What has a source was fitted to that, not to timings: how far off it is from those nobody knows.
-                error = 0.0 if model.source else model.error
+                # What has a source was fitted to that, not to timings, and that of another level to other kernels: how
+                # far off it is nobody knows.
+                error = 0.0 if model.source or lender.level != functional.level else model.error
                 fitted = model.occupancy, error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
         return None

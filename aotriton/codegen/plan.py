@@ -279,9 +279,14 @@ class _Specs:
     def _parsed(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
             spec = ImageSpec.parse(self._functional, config)
-            if self._spills is None or self._spills.get(spec.name) == 0:
+            if self._spills is None or self._spilled(spec) == 0:
                 return spec
         return None
+
+    def _spilled(self, spec: ImageSpec) -> int | None:
+        """Bytes; of what nobody compiled, those of the plain image of this config; None where that is not known."""
+        plain = spec if not spec.functional.level else replace(spec, functional=spec.functional.plain)
+        return (self._spills or {}).get(spec.name, (self._spills or {}).get(plain.name))
 
 
 _Present = tuple[tuple[int, ...], Winner, ImageSpec]  # a bin, its winner and the image that this asks for today

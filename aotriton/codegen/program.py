@@ -12,7 +12,7 @@ from typing import Any
 
 from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression, arity
-from aotriton.rules.kernel import KernelDescription, Number, Operand, Stride, Tensor
+from aotriton.rules.kernel import LEVELS, KernelDescription, Number, Operand, Stride, Tensor
 from aotriton.rules.operators import Operator
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
@@ -32,18 +32,19 @@ DEPTH = 16  # of the C++ stack
 ) = (
     16,
     16,
-    8,
+    16,
     8,
     12,
     12,
     4,
     4,
-    128,
+    160,
     32,
     64,
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
+ALL_LEVELS = (1 << LEVELS) - 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Argument:
     slot: int = 0
     dim: int = 0
     value: tuple[Code, ...] = ()
+    levels: int = ALL_LEVELS  # whose images take it, as bits
 
 
 @dataclass(frozen=True)
@@ -325,9 +327,11 @@ class _Numbering:
                 arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim))
             elif isinstance(argument, Number) and argument.dtype == "fp32":
                 slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
-                arguments.append(Argument("fp32", slot=slot))
+                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
+                arguments.append(Argument("fp32", slot=slot, levels=levels))
             elif isinstance(argument, Number):
-                arguments.append(Argument(argument.dtype, value=code(argument.value)))
+                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
+                arguments.append(Argument(argument.dtype, value=code(argument.value), levels=levels))
         return KernelProgram(
             name=kernel.name,
             arguments=tuple(arguments),

@@ -93,22 +93,31 @@ class _Market:
     """The lenders of a group of siblings, and which of them are the nearest to a cell."""
 
     def __init__(self, lenders: Sequence[_Lender]) -> None:
-        self._pools: dict[_Kind | None, dict[Cell, list[_Lender]]] = {None: {}}
-        for lender in lenders:
-            for kind in (_kind(lender.functional), None):
-                self._pools.setdefault(kind, {}).setdefault(lender.cell, []).append(lender)
-        self._near: dict[tuple[_Kind | None, Cell], list[_Lender]] = {}
+        self._lenders = lenders
+        self._pools: dict[_Kind, dict[Cell, list[_Lender]]] = {}  # by borrower's kind
+        self._near: dict[tuple[_Kind, Cell], list[_Lender]] = {}
 
     def nearest(self, borrower: _Borrower, cell: Cell) -> _Lender | None:
-        """One of the borrower's kind, if there is any: of the nearest cell, then the one that differs in least.
+        """One of the kind that is most like the borrower's: of the nearest cell, then the one that differs in least.
 
         Of two cells at the same distance the larger one: running out of tiles costs less than running out of waves.
         """
-        kind = borrower.kind if borrower.kind in self._pools else None
+        kind = borrower.kind
+        if kind not in self._pools:
+            self._pools[kind] = self._most_like(kind)
         near = self._pools[kind].get(cell) or self._near.get((kind, cell))
         if near is None:
             near = self._near[kind, cell] = _closest(self._pools[kind], cell)
         return min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+
+    def _most_like(self, kind: _Kind) -> dict[Cell, list[_Lender]]:
+        """The lenders, by cell, that differ in the fewest of the choices that lend."""
+        unlike = [sum(a != b for a, b in zip(kind, _kind(one.functional), strict=True)) for one in self._lenders]
+        found: dict[Cell, list[_Lender]] = {}
+        for lender, count in zip(self._lenders, unlike, strict=True):
+            if count == min(unlike):
+                found.setdefault(lender.cell, []).append(lender)
+        return found
 
 
 class _Borrower:

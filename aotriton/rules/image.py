@@ -104,10 +104,11 @@ def _file(package: str, name: str, suffix: str) -> Path:
     return _folder(package) / f"{name.replace('.', '/')}.{suffix}"
 
 
-def source_file(kernel: KernelDescription) -> Path:
-    """The file with the kernel's device code."""
+def source_file(functional: Functional) -> Path:
+    """The file with the functional's device code."""
+    kernel = functional.kernel
     package = source_package(kernel.family)
-    name = source_module(kernel).removeprefix(f"{package}.")
+    name = source_module(kernel, functional.function).removeprefix(f"{package}.")
     return _file(package, name, kernel.provider.suffix if kernel.provider else "py")
 
 
@@ -116,11 +117,12 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _source_digest(kernel: KernelDescription) -> str:
+def _source_digest(functional: Functional) -> str:
     """Of Python the code counts, of any other language each character."""
+    kernel = functional.kernel
     if kernel.provider is None or kernel.provider.suffix == "py":
-        return source_digest(source_package(kernel.family), source_module(kernel))
-    return _file_digest(source_file(kernel))
+        return source_digest(source_package(kernel.family), source_module(kernel, functional.function))
+    return _file_digest(source_file(functional))
 
 
 def _compiler(kernel: KernelDescription) -> str:
@@ -170,7 +172,7 @@ class ImageSpec:
     @cached_property
     def name(self) -> str:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
-        return _name(self, _source_digest(self.functional.kernel), _compiler(self.functional.kernel))
+        return _name(self, _source_digest(self.functional), _compiler(self.functional.kernel))
 
     @property
     def suffix(self) -> str:
@@ -221,7 +223,7 @@ def _arguments(functional: Functional) -> _Arguments:
     elements: dict[str, int] = {}  # bytes of one, by tensor
     descriptors: dict[str, Tensor] = {}
     strides: dict[str, int] = {}
-    for argument in functional.kernel.arguments:
+    for argument in filter(functional.takes, functional.kernel.arguments):
         name = argument.name
         if isinstance(argument, Tensor):
             dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype

@@ -18,6 +18,9 @@ from aotriton.rules.work import Work
 
 Value = str | int | bool
 Side = str | int | Expression
+
+LEVELS = 8  # of a kernel: the values that its choice of this name may have are below
+LEVEL = "LEVEL"
 Config = Mapping[str, int]
 
 
@@ -105,26 +108,33 @@ class Stride:
 class Number:
     """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees.
 
-    ``value`` is an expression, or for "fp32" the scalar of the operator that it is.
+    ``value`` is an expression, or for "fp32" the scalar of the operator that it is. ``levels``: see Constexpr.
     """
 
     name: str
     dtype: str
     value: Expression
     multiple_of: int = 1
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in ("i32", "i64", "fp32"):
             raise ValueError(f"{self.name}: dtype must be i32, i64 or fp32, not {self.dtype!r}")
         if self.dtype == "fp32" and self.value.code != "scalar":
             raise ValueError(f"{self.name}: a number of type fp32 must be a scalar of the operator")
+        if not all(0 <= level < LEVELS for level in self.levels):
+            raise ValueError(f"{self.name}: levels are from 0 to {LEVELS - 1}, got {self.levels}")
 
 
 @dataclass(frozen=True)
 class Constexpr:
-    """A compile-time argument whose value is the choice or psel of the same name."""
+    """A compile-time argument whose value is the choice or psel of the same name.
+
+    ``levels``: those whose images take it; empty: all.
+    """
 
     name: str
+    levels: tuple[int, ...] = ()
 
 
 Argument = Tensor | Stride | Number | Constexpr
@@ -189,9 +199,9 @@ class Choice:
 
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
         """Which of these values serves a call of these sizes that another kernel serves with ``value``: where they
-        round up, the first that the call fits in, and None where that is larger.
+        round a size up, the first that the call fits in, and None where that is larger.
         """
-        if sizes is None or not self.round_up:
+        if sizes is None or not self.round_up or self.source.code != "size":
             return value
         wanted = evaluate(self.source, Environment(sizes))
         own = next((one for one in self.values if self.number(one) >= wanted), None)
@@ -303,6 +313,8 @@ class KernelDescription:
     ``archs`` are those, or fewer where only some are meant. ``impossible`` lists combinations of choices that no call
     has. ``schedule`` is BFS or DFS, of psels and the call; without it, the order of its slices
     says nothing.
+    ``sources``: by the value of its choice LEVEL the kernel whose device code serves it, where that is not its own. A
+    level says how much of a call an image can be asked for: plain images are of level 0, and take no other's arguments.
     """
 
     name: str
@@ -323,11 +335,13 @@ class KernelDescription:
     provider: Provider | None = None  # who compiles it, where Triton does not
     schedule: Expression | None = None
     source: str = ""
+    sources: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
         identifier(f"{self.name}: family", self.family)
-        identifier(f"{self.name}: source", self.function)
+        for source in (self.function, *self.sources.values()):
+            identifier(f"{self.name}: source", source)
         if not set(self.needs) <= set(CAPABILITIES):
             raise ValueError(f"{self.name}: needs {self.needs}, but there are: {', '.join(CAPABILITIES)}")
         meant = [arch_spec(arch) for arch in self.archs] or ARCHS
@@ -360,6 +374,8 @@ class KernelDescription:
                 if len(argument.block) != (sides := argument.rank + bool(argument.packed)):
                     raise ValueError(f"{self.name}: {argument.name}'s block has not {sides} sides")
         values = {choice.name: choice.values for choice in self.choices}
+        if not set(self.sources) <= (levels := set(values.get(LEVEL, (0,)))) or not levels <= set(range(LEVELS)):
+            raise ValueError(f"{self.name}: sources of {sorted(self.sources)}, of the levels {sorted(levels)}")
         for row in self.impossible:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
@@ -379,7 +395,7 @@ class KernelDescription:
 
     @property
     def function(self) -> str:
-        """The name of its device code, module and function."""
+        """The name of its device code, module and function; of that of level 0, if it has levels."""
         return self.source or self.name
 
     @property
@@ -538,12 +554,33 @@ class Functional:
             number = number * len(places) + places[value]
         return number
 
+    @property
+    def level(self) -> int:
+        return int(self.get(LEVEL, 0))
+
+    @property
+    def function(self) -> str:
+        """The name of its device code, module and function."""
+        return self.kernel.sources.get(self.level, self.kernel.function)
+
+    def takes(self, argument: Argument) -> bool:
+        """Whether its images have this argument of the kernel."""
+        levels = argument.levels if isinstance(argument, Number | Constexpr) else ()
+        return not levels or self.level in levels
+
     @cached_property
     def measured(self) -> Functional:
         """The functional that is measured in this one's place, because some choices do not change the speed."""
         pairs = zip(self.kernel.choices, self.values, strict=True)
         values = tuple(value if one.measured_as is None else one.measured_as for one, value in pairs)
         return self if values == self.values else Functional(self.kernel, self.arch, values)
+
+    @cached_property
+    def plain(self) -> Functional:
+        """The functional of level 0 that is as this one else."""
+        names = self.kernel._choice_names
+        pairs = zip(names, self.values, strict=True)
+        return Functional(self.kernel, self.arch, tuple(0 if name == LEVEL else value for name, value in pairs))
 
     @property
     def arch_spec(self) -> ArchSpec:

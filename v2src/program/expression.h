@@ -50,7 +50,7 @@ struct Step {
   int32_t value;
 };
 
-inline constexpr size_t kMaxSteps = 128;
+inline constexpr size_t kMaxSteps = 160;
 inline constexpr uint8_t kNoStep = 255;
 
 // What an expression may ask for; null and 0 where it does not.

@@ -17,7 +17,7 @@ namespace aotriton::v2::inline abi1 {
 
 inline constexpr size_t kMaxOperands = 16;  // and workspace tensors
 inline constexpr size_t kMaxSizes = 16;
-inline constexpr size_t kMaxScalars = 8;
+inline constexpr size_t kMaxScalars = 16;
 inline constexpr int kMaxRank = 4;
 
 // How a kernel takes an argument.
@@ -30,12 +30,16 @@ enum class Pass : uint8_t {
   fp32,    // scalar number `slot`
 };
 
+// `levels`: those whose images take it, as bits.
 struct Argument {
   Pass pass;
   bool block;
   uint8_t slot;
   uint8_t dim;
   Expression value;
+  uint8_t levels = 0xff;
+
+  bool is_of(const Image& image) const noexcept { return levels >> image.level & 1; }
 };
 
 // The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit

@@ -108,7 +108,8 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
                           .block = py::cast<bool>(row["block"]),
                           .slot = place(row["slot"], kMaxOperands),
                           .dim = place(row["dim"], kMaxRank),
-                          .value = code(row["value"])});
+                          .value = code(row["value"]),
+                          .levels = py::cast<uint8_t>(row["levels"])});
   for (const py::handle pair : of_kernel["uses"]) {
     const auto use = py::cast<py::tuple>(pair);
     const auto bit = static_cast<uint16_t>(1 << place(use[0], operator_.slots()));

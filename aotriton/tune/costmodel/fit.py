@@ -133,7 +133,7 @@ def fit_apart(operator: Operator, arch: str, product: str, calls: Iterable[Apart
     group = _Group(multiprocessors)
     backends = {backend.name: backend for backend in operator.backends}
     for one in calls:
-        call = group.add_call(str(one.functional), one.shape, scalars_of(one.functional))
+        call = group.add_call(str(one.functional), one.shape, scalars_of(one.functional, one.shape))
         for name, of_backend in one.times.items():
             served = _served(group, str(one.functional), backends[name])
             for kernel, times, images in zip(backends[name].kernels, of_backend, served, strict=True):
@@ -207,7 +207,7 @@ def _worth(group: _Group, operator: Operator, arch: str, models: Sequence[Model]
 def _take(group: _Group, lead: KernelDescription, backends: Mapping[str, Backend], arch: str, sample: Sample,
           facts: Mapping[str, Facts]) -> None:  # fmt: skip
     functional, sizes = parse_functional(lead, arch, sample.functional), _sizes(sample)
-    call = group.add_call(sample.functional, sizes, scalars_of(functional))
+    call = group.add_call(sample.functional, sizes, scalars_of(functional, sizes))
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
