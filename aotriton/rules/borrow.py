@@ -20,7 +20,8 @@ from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
-_Image = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
+_Named = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
+_Image = tuple[str, dict[str, int], dict[str, int], frozenset[str]]  # and the images by which it is fit or not
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
@@ -108,7 +109,13 @@ class _Market:
         near = self._pools[kind].get(cell) or self._near.get((kind, cell))
         if near is None:
             near = self._near[kind, cell] = _closest(self._pools[kind], cell)
-        return min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+        found = min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+        if found and not borrower.may_run(found, cell):  # another one's will do, if only it does
+            fit = {at: [one for one in some if borrower.may_run(one, cell)] for at, some in self._pools[kind].items()}
+            found = min(
+                _closest({at: some for at, some in fit.items() if some}, cell), default=found, key=borrower.strangeness
+            )
+        return found
 
     def _most_like(self, kind: _Kind) -> dict[Cell, list[_Lender]]:
         """The lenders, by cell, that differ in the fewest of the choices that lend."""
@@ -125,7 +132,7 @@ class _Borrower:
 
     def __init__(self, functional: Functional, product: str, unfit: Collection[str]) -> None:
         self.kind = _kind(functional)
-        self._functional, self._product, self._unfit = functional, product, unfit
+        self._functional, self._product, self._unfit = functional, product, frozenset(unfit)
         self._differing: dict[int, tuple[int, str]] = {}
         self._images: dict[str, _Image | None] = {}  # by config; None where the kernel has it no more
 
@@ -133,6 +140,14 @@ class _Borrower:
         """Orders lenders whose cells are equally far."""
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
+
+    def may_run(self, lender: _Lender, cell: Cell) -> bool:
+        """Whether what won at another level may run at the borrower's, in the cell."""
+        own = self._functional
+        if not own.level or lender.functional.level == own.level:
+            return True
+        spec = ImageSpec.parse(own, lender.configs[0])
+        return not own.ruled_out(cell, {**dict(spec.psels), **dict(spec.copts)})
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         image, psels, copts = self._fitting(lender.configs)
@@ -161,16 +176,16 @@ class _Borrower:
             self._differing[number] = len(found), "".join(f"{choice.name}={lender[choice.name]} " for choice in found)
         return self._differing[number]
 
-    def _fitting(self, configs: Sequence[str]) -> _Image:
+    def _fitting(self, configs: Sequence[str]) -> _Named:
         """The first config whose image is fit; if none is, the first one, which the build then reports."""
-        first: _Image | None = None
+        first: _Named | None = None
         for config in configs:
             if config not in self._images:
                 self._images[config] = self._image(config)
             if image := self._images[config]:
-                if image[0] not in self._unfit:
-                    return image
-                first = first or image
+                if not self._unfit & image[-1]:
+                    return image[:3]
+                first = first or image[:3]
         assert first, "a lender's own config is of today"
         return first
 
@@ -179,7 +194,7 @@ class _Borrower:
             spec = ImageSpec.parse(self._functional, config)
         except ValueError:  # a runner-up of another time
             return None
-        return spec.name, *spec.canonical()
+        return spec.name, *spec.canonical(), frozenset((spec.name, *spec.plain_names))
 
 
 def _pinned(functional: Functional) -> _Kind:

@@ -174,6 +174,13 @@ class ImageSpec:
         """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
         return _name(self, _source_digest(self.functional), _compiler(self.functional.kernel))
 
+    @cached_property
+    def plain_names(self) -> tuple[str, ...]:
+        """The names of the images of level 0 with this config. Of one of another level that nobody has compiled yet
+        they say whether it will do.
+        """
+        return tuple(ImageSpec(one, self.psels, self.copts).name for one in self.functional.plain_ones)
+
     @property
     def suffix(self) -> str:
         """Of the image's file."""

@@ -568,6 +568,11 @@ class Functional:
         levels = argument.levels if isinstance(argument, Number | Constexpr) else ()
         return not levels or self.level in levels
 
+    def ruled_out(self, cell: tuple[int, ...], config: Config) -> bool:
+        """Whether it is certain that a config cannot run, or win, in the cell."""
+        keys = {key.name: value for key, value in zip(self.kernel.tuning_keys, cell, strict=True)}
+        return any(one.certain and one.applies(self, keys, config) for one in self.kernel.restrictions)
+
     @cached_property
     def measured(self) -> Functional:
         """The functional that is measured in this one's place, because some choices do not change the speed."""
@@ -581,6 +586,21 @@ class Functional:
         names = self.kernel._choice_names
         pairs = zip(names, self.values, strict=True)
         return Functional(self.kernel, self.arch, tuple(0 if name == LEVEL else value for name, value in pairs))
+
+    @cached_property
+    def plain_ones(self) -> tuple[Functional, ...]:
+        """All functionals of level 0 that are as this one but for what no call of its level has; of each the one that
+        is measured, too.
+        """
+        if not self.level:
+            return ()
+        free = {name for row in self.kernel.impossible if row.get(LEVEL) == self.level for name in row}
+        own = [
+            (place, value) for place, value in enumerate(self.values) if self.kernel._choice_names[place] not in free
+        ]
+        found = (one for one in self.kernel.functionals(self.arch) if one.level == 0)
+        alike = [one for one in found if all(one.values[place] == value for place, value in own)]
+        return tuple(dict.fromkeys(other for one in alike for other in (one, one.measured)))
 
     @property
     def arch_spec(self) -> ArchSpec:

@@ -80,13 +80,22 @@ def attn_bwd_dk_dv_features(
             q = load_tile(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
             lse, delta = load_pair(l_rows, delta_rows, row, max_seqlen_q, BLOCK_M, ADDRESSING)
             # Scores are transposed, [keys, queries], so that p and ds are register operands of the products after them.
-            # Of a row that sees no key p is infinite here, and then hidden.
-            p = tl.exp2(tl.dot(k, q.T) * scale - (lse * 1.4426950408889634)[None, :])
-            # At 256 a branch would hide from the compiler that p is an operand, and cost registers.
-            if BLOCK_DMODEL == 256:  # noqa: SIM114 (one test is a constexpr)
-                p = tl.where(inside((row + tl.arange(0, BLOCK_M))[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
-            elif (row < clear) | (row >= full):
-                p = tl.where(inside((row + tl.arange(0, BLOCK_M))[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
+            s = tl.dot(k, q.T)
+            lse = (lse * 1.4426950408889634)[None, :]
+            rows = row + tl.arange(0, BLOCK_M)
+            partial = (row < clear) | (row >= full)
+            # Of a row that sees no key exponentials are infinite, and then hidden.
+            if ADDRESSING == "descriptor":
+                p = tl.exp2(s * scale - lse)
+                # At 256 a branch would hide from the compiler that p is an operand, and cost registers.
+                if BLOCK_DMODEL == 256:  # noqa: SIM114 (one test is a constexpr)
+                    p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
+                elif partial:
+                    p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
+            elif partial:  # exponentials in both branches: before them, they would take registers beside p
+                p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), tl.exp2(s * scale - lse), 0.0)
+            else:
+                p = tl.exp2(s * scale - lse)
             do = load_tile(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
             dv = tl.dot(p.to(do.dtype), do, dv)
             ds = p * (tl.dot(v, do.T) - delta[None, :])
