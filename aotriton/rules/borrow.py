@@ -67,7 +67,12 @@ def filled(
     own = by_product.get(product, {})
     found: dict[int, list[Winner]] = {}
     for group in groups.values():
-        market = _Market(next((made for one in order if (made := _lenders(group, texts, by_product[one]))), []))
+        plain = dict.fromkeys(other for one in group for other in one.plain_ones if other not in group)
+        own_kind, others = (
+            next((made for one in order if (made := _lenders(some, texts, by_product[one]))), [])
+            for some in (group, plain)
+        )
+        market = _Market(own_kind, others)
         for functional in group:
             borrower = _Borrower(functional, product, unfit)
             rows = found[functional.godel_number] = []
@@ -91,10 +96,12 @@ class _Lender:
 
 
 class _Market:
-    """The lenders of a group of siblings, and which of them are the nearest to a cell."""
+    """The lenders of a group of siblings, and which of them are the nearest to a cell; ``others`` lend where what these
+    have may not run.
+    """
 
-    def __init__(self, lenders: Sequence[_Lender]) -> None:
-        self._lenders = lenders
+    def __init__(self, lenders: Sequence[_Lender], others: Sequence[_Lender]) -> None:
+        self._lenders, self._others = lenders, others
         self._pools: dict[_Kind, dict[Cell, list[_Lender]]] = {}  # by borrower's kind
         self._near: dict[tuple[_Kind, Cell], list[_Lender]] = {}
 
@@ -105,25 +112,16 @@ class _Market:
         """
         kind = borrower.kind
         if kind not in self._pools:
-            self._pools[kind] = self._most_like(kind)
+            self._pools[kind] = _most_like(kind, self._lenders)
         near = self._pools[kind].get(cell) or self._near.get((kind, cell))
         if near is None:
             near = self._near[kind, cell] = _closest(self._pools[kind], cell)
         found = min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
-        if found and not borrower.may_run(found, cell):  # another one's will do, if only it does
-            fit = {at: [one for one in some if borrower.may_run(one, cell)] for at, some in self._pools[kind].items()}
-            found = min(
-                _closest({at: some for at, some in fit.items() if some}, cell), default=found, key=borrower.strangeness
-            )
-        return found
-
-    def _most_like(self, kind: _Kind) -> dict[Cell, list[_Lender]]:
-        """The lenders, by cell, that differ in the fewest of the choices that lend."""
-        unlike = [sum(a != b for a, b in zip(kind, _kind(one.functional), strict=True)) for one in self._lenders]
-        found: dict[Cell, list[_Lender]] = {}
-        for lender, count in zip(self._lenders, unlike, strict=True):
-            if count == min(unlike):
-                found.setdefault(lender.cell, []).append(lender)
+        if found and not borrower.may_run(found):  # another one's will do, if only it does
+            for lenders in (self._lenders, self._others):
+                pool = _most_like(kind, [one for one in lenders if borrower.may_run(one)])
+                if pool:
+                    return min(_closest(pool, cell), key=borrower.strangeness)
         return found
 
 
@@ -141,13 +139,13 @@ class _Borrower:
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
-    def may_run(self, lender: _Lender, cell: Cell) -> bool:
-        """Whether what won at another level may run at the borrower's, in the cell."""
+    def may_run(self, lender: _Lender) -> bool:
+        """Whether what won at another level may run at the borrower's, in the same cell."""
         own = self._functional
         if not own.level or lender.functional.level == own.level:
             return True
         spec = ImageSpec.parse(own, lender.configs[0])
-        return not own.ruled_out(cell, {**dict(spec.psels), **dict(spec.copts)})
+        return not own.ruled_out(lender.cell, {**dict(spec.psels), **dict(spec.copts)})
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         image, psels, copts = self._fitting(lender.configs)
@@ -233,6 +231,16 @@ def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Wi
                 with suppress(ValueError):
                     config = ImageSpec.of(functional, winner.psels, winner.copts).config
                     found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))
+    return found
+
+
+def _most_like(kind: _Kind, lenders: Sequence[_Lender]) -> dict[Cell, list[_Lender]]:
+    """The lenders, by cell, that differ in the fewest of the choices that lend."""
+    unlike = [sum(a != b for a, b in zip(kind, _kind(one.functional), strict=True)) for one in lenders]
+    found: dict[Cell, list[_Lender]] = {}
+    for lender, count in zip(lenders, unlike, strict=True):
+        if count == min(unlike):
+            found.setdefault(lender.cell, []).append(lender)
     return found
 
 

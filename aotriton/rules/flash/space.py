@@ -8,6 +8,7 @@ from aotriton.rules.flash.common import tiled_side
 from aotriton.rules.kernel import Config, Functional, Restriction
 
 ELEMENT = 2  # bytes of fp16 and bf16
+BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
 def _head_dim(functional: Functional) -> int:
@@ -61,7 +62,8 @@ def _accumulators(function: str, head_dim: int, config: Config) -> int:
 def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     threads = config["num_warps"] * functional.arch_spec.warp_size
     needed = _accumulators(functional.kernel.function, _head_dim(functional), config) / threads
-    return needed > functional.arch_spec.thread_registers
+    of_band = BAND_REGISTERS if functional.level else 0
+    return needed + of_band > functional.arch_spec.thread_registers
 
 
 def _shared_bytes(functional: Functional, config: Config) -> int:
