@@ -76,8 +76,8 @@ class PastAutograd {
 bool is_release_of_build() { return aoti_torch_abi_version() >> 48 == TORCH_ABI_VERSION >> 48; }
 
 // Of a mask, what torch's operator has no argument for, as a number that is not less than zero: the variant, and the
-// window, which is open beyond 2^31 - 2 keys, as sequences are shorter.
-constexpr int kWindowBits = 31;
+// window. That counts as open from 2^30 - 1 keys on, since beyond 2^62 torch takes numbers for pointers.
+constexpr int kWindowBits = 30;
 constexpr int64_t kOpen = (int64_t{1} << kWindowBits) - 1;
 
 int64_t packed(const Mask& mask) {
