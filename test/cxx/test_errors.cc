@@ -229,10 +229,12 @@ TEST("what only the backward could have is refused by its name, as is another he
 TEST("a functional outside the build's coverage is no_winner, and nothing is launched") {
   Recording& recording = start("cuda");
   CHECK_EQ(attn_fwd(fwd_call({.head_dim = 16}), {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_fwd sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
+  CHECK_CONTAINS(last_error_message(),
+                 "attn_fwd sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   attn_bwd_params p = bwd_call({.head_dim = 32});
   CHECK_EQ(attn_bwd(p, {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_bwd_dq sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
+  CHECK_CONTAINS(last_error_message(),
+                 "attn_bwd_dq sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   CHECK(recording.launches.empty() && recording.loads.empty());
 }
 
