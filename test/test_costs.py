@@ -96,6 +96,8 @@ def test_a_level_has_the_models_of_plain_images_until_it_has_its_own() -> None:
     assert (cost_of(models, USUAL, own).source, cost_of(models, USUAL, own).error) == (str(plain), 0)
     assert cost_of(models, USUAL, lent).error == 0.02
     assert [one.name for one in models.shipped(banded)] == [own.name]
+    little = made((lent, model(lent, USUAL.name, operator="attn_fwd", saves=0.005)))
+    assert [[one.name for one in little.shipped(functional)] for functional in (plain, banded)] == [[lent.name], []]
     both = made(*((one, model(one, USUAL.name, operator="attn_fwd")) for one in (lent, own)))
     assert cost_of(both, USUAL, own).source == ""
 

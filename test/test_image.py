@@ -149,8 +149,8 @@ def test_names_are_symbols(sources: Path) -> None:
 
 
 def test_a_level_is_an_image_of_its_own() -> None:
-    """A level with device code of its own has its arguments, and a plain image nothing of it: neither the arguments nor,
-    in its name, the code.
+    """A level with device code of its own has its arguments, and a plain image nothing of it: no argument, and in its
+    name no code.
     """
     choices = {"T": "bf16", "BLOCK_DMODEL": 64, "ADDRESSING": "general"}
     plain, banded = (
