@@ -14,6 +14,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
+WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, of an image of another level, which the models were not fitted to
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -75,6 +77,8 @@ class Models:
         """
         lender = self._lender(functional)
         found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
+        if lender.level != functional.level:
+            found = [one for one in found if one.saves >= WORTH_LENDING]
         specs = {}
         for model in sorted(found, key=lambda one: (-one.saves, one.product, one.image)):
             config = self._configs.get(model.image)
