@@ -238,7 +238,7 @@ def parameter_sizes(signature: Mapping[str, str]) -> list[int]:
 def image(made: ImageSpec, last: bool, folder: Path) -> CompiledImage:
     """A text for an image: the end of its name, in the 16 bytes that a recording keeps, its entry and parameters."""
     functional, signature = made.functional, made.compiler_request()["signature"]
-    entry, parameters = functional.kernel.name, " ".join(map(str, parameter_sizes(signature)))
+    entry, parameters = functional.function, " ".join(map(str, parameter_sizes(signature)))
     path = folder / made.name
     path.write_bytes(f"{made.name[-16:]}\n{entry}\n{parameters}\n".encode() + bytes(300))
     return CompiledImage(
@@ -246,6 +246,7 @@ def image(made: ImageSpec, last: bool, folder: Path) -> CompiledImage:
         {
             "name": made.name,
             "functional": str(functional),
+            "level": functional.level,
             "config": made.config,
             "entry": entry,
             "threads": functional.arch_spec.warp_size * dict(made.copts)["num_warps"],
@@ -403,6 +404,9 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
     def number(most: int) -> Expression:
         return constant(max(1, int(most ** chance.random())))
 
+    def place(most: int) -> Expression:
+        return constant(chance.choice([-1, 0, 1]) * number(most).value)
+
     traffic = number(1 << 40), number(1 << 40)
     one = Work(
         rows=number(1 << 20),
@@ -416,6 +420,7 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
         repeat=constant(chance.choice([1, 1, 2, 8])),
         parts=constant(chance.choice([1, 1, 1, 2, 5, 132])),
         form=constant(form),
+        band=tuple(sorted((place(1 << 20), place(1 << 20)), key=lambda one: one.value)),  # type: ignore[arg-type]
         traffic=traffic,
         slow=constant(chance.randrange(2)),
         programs=constant(chance.choice([1, 1, 2, 3])),
@@ -431,8 +436,8 @@ def write_works(out: Path) -> None:
         environment = Environment(multiprocessors=multiprocessors)
         number = {name: evaluate(getattr(one, name), environment) for name in
                   ("outer", "rows", "packed", "columns", "depth", "repeat", "parts", "slow", "form")}  # fmt: skip
-        near, far = (evaluate(traffic, environment) for traffic in one.traffic)
-        of_call = [*list(number.values())[:7], near, far, number["slow"], number["form"], multiprocessors]
+        pairs = (evaluate(end, environment) for end in (*one.band, *one.traffic))
+        of_call = [*list(number.values())[:7], *pairs, number["slow"], number["form"], multiprocessors]
         of_tile = [
             evaluate(side, environment) for side in (one.row_tile, one.column_tile, one.depth_tile, one.programs)
         ]

@@ -131,6 +131,7 @@ def launch(
     tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not the operand's.
     """
     description = description_of(kernel)
+    level = values.get("LEVEL", 0)
     workspace = {operand.name for operand in operator_of(description).workspace}
     views: dict[str, View] = {}
     for argument in description.arguments:
@@ -161,6 +162,8 @@ def launch(
     descriptors: set[str] = set()
     arguments: list[Any] = []
     for argument in description.arguments:
+        if isinstance(argument, Number | Constexpr) and argument.levels and level not in argument.levels:
+            continue
         if isinstance(argument, Tensor):
             view = views[argument.name]
             if values["ADDRESSING"] == "descriptor" and argument.block is not None:
@@ -181,7 +184,8 @@ def launch(
         elif isinstance(argument, Constexpr):
             arguments.append(tl.constexpr(values[argument.name]))
     grid = tuple(evaluate(axis, environment) for axis in description.grid)
-    function = getattr(importlib.import_module(source_module(description)), description.function)
+    name = description.sources.get(level, description.function)
+    function = getattr(importlib.import_module(source_module(description, name)), name)
     with np.errstate(all="ignore"):  # rows beyond the end may hold anything
         function[grid](*arguments)
 

@@ -76,8 +76,8 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
             f"Triton {TRITON_VERSION} is needed, this is {triton.__version__}: measurements are tied to it"
         )
     functional, arch, request = spec.functional, spec.functional.arch_spec, spec.compiler_request()
-    kernel = functional.kernel.function
-    function = getattr(importlib.import_module(source_module(functional.kernel)), kernel)
+    kernel = functional.function
+    function = getattr(importlib.import_module(source_module(functional.kernel, kernel)), kernel)
     place = {name: (index,) for index, name in enumerate(function.arg_names)}
     if list(place) != list(request["signature"]):
         raise RuntimeError(f"{kernel} takes {list(place)}, its description says {list(request['signature'])}")
@@ -122,7 +122,7 @@ def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any
         raise RuntimeError(
             f"{provider.module} {provider.version} is needed, this is {compiler.version()}: measurements are tied to it"
         )
-    binary, made = compiler.compile(spec, source_file(spec.functional.kernel))
+    binary, made = compiler.compile(spec, source_file(spec.functional))
     told = {"global_scratch": 0, "descriptors": [], provider.module: provider.version}
     return binary, {**_told(spec), **told, **made}
 
@@ -135,6 +135,7 @@ def _told(spec: ImageSpec) -> dict[str, Any]:
         "arch": functional.arch,
         "functional": str(functional),
         "config": spec.config,
+        **({"level": functional.level} if functional.level else {}),
     }
 
 

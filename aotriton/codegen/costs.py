@@ -14,6 +14,8 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
+WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, of an image of another level, which the models were not fitted to
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -41,8 +43,8 @@ class Cost:
 class Models:
     """The models of a database.
 
-    A functional uses the models of the functional that is measured for it. A product uses its own models, or those of
-    the nearest product that has any.
+    A functional uses the models of the functional that is measured for it, or those of its plain one if that has none.
+    A product uses its own models, or those of the nearest product that has any.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Models:
         """``configs`` by name of image, ``products`` by arch."""
         self._by_image: dict[tuple[str, str, str], Model] = {}
         self._worth: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
+        self._modelled: set[tuple[str, str]] = set()  # the same of what has any
         having: dict[str, set[str]] = {}
         for one in models:
             if one.form != FORM or len(one.coefficients) != len(TERMS):
                 continue  # of other terms
             self._by_image[one.product, one.functional, one.image] = one
             having.setdefault(f"{one.arch} {one.kernel}", set()).add(one.product)
+            self._modelled.add((f"{one.arch} {one.kernel}", one.functional))
             if one.saves >= WORTH_SHIPPING:
                 self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
         self._having, self._configs = having, configs or {}
@@ -71,8 +75,10 @@ class Models:
 
         The list is empty if no model of the functional is known.
         """
-        lender = functional.measured
+        lender = self._lender(functional)
         found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
+        if lender.level != functional.level:
+            found = [one for one in found if one.saves >= WORTH_LENDING]
         specs = {}
         for model in sorted(found, key=lambda one: (-one.saves, one.product, one.image)):
             config = self._configs.get(model.image)
@@ -80,13 +86,19 @@ class Models:
                 specs[config] = ImageSpec.parse(functional, config)
         return list(specs.values())
 
+    def _lender(self, functional: Functional) -> Functional:
+        """Whose models the functional has."""
+        measured = functional.measured
+        known = (f"{functional.arch} {functional.kernel.name}", str(measured)) in self._modelled
+        return measured if known else measured.plain
+
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
         """The cost of the image on the product; None if no product has a model of the image."""
         functional, work = spec.functional, spec.functional.kernel.work
         having = self._having.get(f"{functional.arch} {functional.kernel.name}")
         if not having or work is None:
             return None
-        lender = functional.measured
+        lender = self._lender(functional)
         image = spec.name if lender == functional else _name(lender, spec.config)
         # First the products for which the build has tables, then others that were measured.
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
@@ -96,8 +108,9 @@ class Models:
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
-                # A model with a source was fitted to that, not to timings, so its error against timings is not known.
-                error = 0.0 if model.source else model.error
+                # A model with a source was fitted to that, not to timings, and a model of another level to other device
+                # code, so its error against timings is not known.
+                error = 0.0 if model.source or lender.level != functional.level else model.error
                 fitted = model.occupancy, error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
         return None

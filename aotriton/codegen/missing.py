@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import family
@@ -56,8 +55,15 @@ def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: 
 
 
 def _is_product(gaps: Sequence[Missing]) -> bool:
-    """Whether the functionals are all combinations of their choices' values; then one command can name them."""
-    return len(gaps) == prod(len(set(values)) for values in zip(*(gap.functional.values for gap in gaps), strict=True))
+    """Whether the functionals are all combinations of their choices' values that there are; then one command can name
+    them.
+    """
+    having = [set(values) for values in zip(*(gap.functional.values for gap in gaps), strict=True)]
+    kernel, arch = gaps[0].functional.kernel, gaps[0].functional.arch
+    return len(gaps) == sum(
+        all(value in values for value, values in zip(one.values, having, strict=True))
+        for one in kernel.functionals(arch)
+    )
 
 
 def _command(gaps: Sequence[Missing], predict: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from aotriton.codegen.program import Code, KernelProgram, OperatorProgram, operator_program, steps_of
+from aotriton.codegen.program import ALL_LEVELS, Code, KernelProgram, OperatorProgram, operator_program, steps_of
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.kernel import Number
 from aotriton.rules.operators import Operator
@@ -37,6 +37,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "names": expressions,
         "steps": steps,
         "tensors": (*program.operands, *program.workspace),
+        "all_levels": ALL_LEVELS,
         "most": _most(operator),
         "multiples": _multiples(operator),
         "kernels": [

@@ -36,6 +36,7 @@ def write(
         stored = zlib.compress(binary, LEVEL) if compress else binary
         own = [_certificate(image.name, row) for row in (certificates or {}).get(image.name, ())]
         where = {"offset": len(packed), "size": len(stored), "unpacked_size": len(binary)}
+        where["level"] = count(f"{image.name}: level", image.metadata.get("level", 0))
         rows.append({**image.metadata, **where, "first_certificate": len(listed), "certificates": len(own)})
         listed += own
         packed += stored + bytes(-len(stored) % ALIGNMENT)

@@ -278,9 +278,22 @@ class _Specs:
     def _fit(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
             spec = self.of(config)
-            if self._spills is None or self._spills.get(spec.name) == 0:
+            if self._spills is None or (self._spilled(spec) == 0 and self._may_run(spec)):
                 return spec
         return None
+
+    def _may_run(self, spec: ImageSpec) -> bool:
+        """Of what nobody compiled yet, whether it may in some cell."""
+        own, config = self._functional, {**dict(spec.psels), **dict(spec.copts)}
+        known = not own.level or spec.name in (self._spills or {})
+        return known or not all(own.ruled_out(cell, config) for cell in own.kernel.cells())
+
+    def _spilled(self, spec: ImageSpec) -> int | None:
+        """Bytes; of what nobody compiled, the most that a plain image of this config does; None where none is known."""
+        known = self._spills or {}
+        if spec.name in known:
+            return known[spec.name]
+        return max((known[name] for name in spec.plain_names if name in known), default=None)
 
 
 _Present = tuple[tuple[int, ...], Winner, ImageSpec]  # a bin, its winner and the image that this asks for today

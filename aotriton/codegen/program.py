@@ -12,7 +12,7 @@ from typing import Any
 
 from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression, arity
-from aotriton.rules.kernel import KernelDescription, Number, Operand, Stride, Tensor
+from aotriton.rules.kernel import LEVELS, KernelDescription, Number, Operand, Stride, Tensor
 from aotriton.rules.operators import Operator
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
@@ -46,6 +46,7 @@ LIMITS = (
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
+ALL_LEVELS = (1 << LEVELS) - 1
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Argument:
     slot: int = 0
     dim: int = 0
     value: tuple[Code, ...] = ()
+    levels: int = ALL_LEVELS  # whose images take it, as bits
 
 
 @dataclass(frozen=True)
@@ -345,9 +347,11 @@ class _Numbering:
                 arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim))
             elif isinstance(argument, Number) and argument.dtype == "fp32":
                 slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
-                arguments.append(Argument("fp32", slot=slot))
+                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
+                arguments.append(Argument("fp32", slot=slot, levels=levels))
             elif isinstance(argument, Number):
-                arguments.append(Argument(argument.dtype, value=code(argument.value)))
+                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
+                arguments.append(Argument(argument.dtype, value=code(argument.value), levels=levels))
         self._check(f"numbers of {kernel.name}", sum(bool(argument.value) for argument in arguments), MAX_NUMBERS)
         return KernelProgram(
             name=kernel.name,

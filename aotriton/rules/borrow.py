@@ -66,7 +66,12 @@ def filled(
     own = by_product.get(product, {})
     found: dict[int, list[Winner]] = {}
     for group in groups.values():
-        market = _Market(next((made for one in order if (made := _lenders(group, texts, by_product[one]))), []))
+        plain = dict.fromkeys(other for one in group for other in one.plain_ones if other not in group)
+        own_kind, others = (
+            next((made for one in order if (made := _lenders(some, texts, by_product[one]))), [])
+            for some in (group, plain)
+        )
+        market = _Market(own_kind, others)
         for functional in group:
             borrower = _Borrower(functional, product, unfit)
             rows = found[functional.godel_number] = []
@@ -90,25 +95,34 @@ class _Lender:
 
 
 class _Market:
-    """The lenders of a group of siblings, and which of them are the nearest to a cell."""
+    """The lenders of a group of siblings, and which of them are the nearest to a cell.
 
-    def __init__(self, lenders: Sequence[_Lender]) -> None:
-        self._pools: dict[_Kind | None, dict[Cell, list[_Lender]]] = {None: {}}
-        for lender in lenders:
-            for kind in (_kind(lender.functional), None):
-                self._pools.setdefault(kind, {}).setdefault(lender.cell, []).append(lender)
-        self._near: dict[tuple[_Kind | None, Cell], list[_Lender]] = {}
+    ``others`` lend if the configs of the siblings may not run.
+    """
+
+    def __init__(self, lenders: Sequence[_Lender], others: Sequence[_Lender]) -> None:
+        self._lenders, self._others = lenders, others
+        self._pools: dict[_Kind, dict[Cell, list[_Lender]]] = {}  # by borrower's kind
+        self._near: dict[tuple[_Kind, Cell], list[_Lender]] = {}
 
     def nearest(self, borrower: _Borrower, cell: Cell) -> _Lender | None:
-        """The lender in the nearest cell that differs least from the borrower; None if there is none of its kind.
+        """Of the lenders that are most like the borrower's kind: in the nearest cell, the one that differs least.
 
         Of two cells at the same distance it is the larger one: a lack of tiles costs less than a lack of waves.
         """
-        kind = borrower.kind if borrower.kind in self._pools else None
+        kind = borrower.kind
+        if kind not in self._pools:
+            self._pools[kind] = _most_like(kind, self._lenders)
         near = self._pools[kind].get(cell) or self._near.get((kind, cell))
         if near is None:
             near = self._near[kind, cell] = _closest(self._pools[kind], cell)
-        return min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+        found = min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
+        if found and not borrower.may_run(found):
+            for lenders in (self._lenders, self._others):
+                pool = _most_like(kind, [one for one in lenders if borrower.may_run(one)])
+                if pool:
+                    return min(_closest(pool, cell), key=borrower.strangeness)
+        return found
 
 
 class _Borrower:
@@ -116,14 +130,22 @@ class _Borrower:
 
     def __init__(self, functional: Functional, product: str, unfit: Collection[str]) -> None:
         self.kind = _kind(functional)
-        self._functional, self._product, self._unfit = functional, product, unfit
+        self._functional, self._product, self._unfit = functional, product, frozenset(unfit)
         self._differing: dict[int, tuple[int, str]] = {}
-        self._images: dict[str, _Image | None] = {}  # by config; None if the kernel no longer has it
+        self._images: dict[str, tuple[_Image, bool] | None] = {}  # by config; None if the kernel no longer has it
 
     def strangeness(self, lender: _Lender) -> tuple[object, ...]:
         """The sort key of lenders whose cells have the same distance."""
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
+
+    def may_run(self, lender: _Lender) -> bool:
+        """Whether the lender's config may run at the borrower's level, in the lender's cell."""
+        own = self._functional
+        if not own.level or lender.functional.level == own.level:
+            return True
+        spec = ImageSpec.parse(own, lender.configs[0])
+        return not own.ruled_out(lender.cell, {**dict(spec.psels), **dict(spec.copts)})
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         image, config = self._fitting(lender.configs)
@@ -157,19 +179,22 @@ class _Borrower:
         for config in configs:
             if config not in self._images:
                 self._images[config] = self._image(config)
-            if image := self._images[config]:
-                if image[0] not in self._unfit:
+            if found := self._images[config]:
+                image, fit = found
+                if fit:
                     return image
                 first = first or image
         assert first, "a lender's own config is of today"
         return first
 
-    def _image(self, config: str) -> _Image | None:
+    def _image(self, config: str) -> tuple[_Image, bool] | None:
+        """The image, and whether it is fit."""
         try:
             spec = ImageSpec.parse(self._functional, config)
         except ValueError:  # a runner-up of another time
             return None
-        return spec.name, spec.config
+        fit = self._unfit.isdisjoint((spec.name, *spec.plain_names))
+        return (spec.name, spec.config), fit
 
 
 def _pinned(functional: Functional) -> _Kind:
@@ -208,6 +233,16 @@ def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Wi
                 with suppress(ValueError):
                     config = ImageSpec.parse(functional, winner.config).config
                     found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))
+    return found
+
+
+def _most_like(kind: _Kind, lenders: Sequence[_Lender]) -> dict[Cell, list[_Lender]]:
+    """The lenders that differ in the fewest of the choices that lend, by cell."""
+    unlike = [sum(a != b for a, b in zip(kind, _kind(one.functional), strict=True)) for one in lenders]
+    found: dict[Cell, list[_Lender]] = {}
+    for lender, count in zip(lenders, unlike, strict=True):
+        if count == min(unlike):
+            found.setdefault(lender.cell, []).append(lender)
     return found
 
 

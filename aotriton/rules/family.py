@@ -110,10 +110,10 @@ def source_package(name: str) -> str:
     return family(name).module("tritonsrc")
 
 
-def source_module(kernel: KernelDescription) -> str:
-    """The module with the kernel's device code."""
+def source_module(kernel: KernelDescription, function: str = "") -> str:
+    """The module with the kernel's device code, that of level 0 or of this ``function``."""
     room = f"{source_package(kernel.family)}.kernels" if kernel.family in IN_TREE else source_package(kernel.family)
-    return f"{room}.{kernel.function}"
+    return f"{room}.{function or kernel.function}"
 
 
 def _listed() -> list[str]:

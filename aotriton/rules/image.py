@@ -105,10 +105,11 @@ def _file(package: str, name: str, suffix: str) -> Path:
     return _folder(package) / f"{name.replace('.', '/')}.{suffix}"
 
 
-def source_file(kernel: KernelDescription) -> Path:
-    """The file with the kernel's device code."""
+def source_file(functional: Functional) -> Path:
+    """The file with the functional's device code."""
+    kernel = functional.kernel
     package = source_package(kernel.family)
-    name = source_module(kernel).removeprefix(f"{package}.")
+    name = source_module(kernel, functional.function).removeprefix(f"{package}.")
     return _file(package, name, kernel.provider.suffix if kernel.provider else "py")
 
 
@@ -117,11 +118,12 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _source_digest(kernel: KernelDescription) -> str:
+def _source_digest(functional: Functional) -> str:
     """The SHA-256 of a source: of the code in Python, of all characters in any other language."""
+    kernel = functional.kernel
     if kernel.provider is None or kernel.provider.suffix == "py":
-        return source_digest(source_package(kernel.family), source_module(kernel))
-    return _file_digest(source_file(kernel))
+        return source_digest(source_package(kernel.family), source_module(kernel, functional.function))
+    return _file_digest(source_file(functional))
 
 
 def _compiler(kernel: KernelDescription) -> str:
@@ -166,7 +168,15 @@ class ImageSpec:
     @cached_property
     def name(self) -> str:
         """The image's name: cache key, database key and C++ symbol. Equal names mean equal images."""
-        return _name(self, _source_digest(self.functional.kernel), _compiler(self.functional.kernel))
+        return _name(self, _source_digest(self.functional), _compiler(self.functional.kernel))
+
+    @cached_property
+    def plain_names(self) -> tuple[str, ...]:
+        """The names of the images of level 0 with this config.
+
+        If an image of another level was never compiled, facts about these say whether it is fit.
+        """
+        return tuple(ImageSpec(one, self.psels, self.copts).name for one in self.functional.plain_ones)
 
     @property
     def suffix(self) -> str:
@@ -218,7 +228,7 @@ def _arguments(functional: Functional) -> _Arguments:
     elements: dict[str, int] = {}  # bytes of one, by tensor
     descriptors: dict[str, Tensor] = {}
     strides: dict[str, int] = {}
-    for argument in functional.kernel.arguments:
+    for argument in filter(functional.takes, functional.kernel.arguments):
         name = argument.name
         if isinstance(argument, Tensor):
             dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype

@@ -18,6 +18,9 @@ from aotriton.rules.work import Work
 
 Value = str | int | bool
 Side = str | int | Expression
+
+LEVELS = 8  # of a kernel: the values that its choice of this name may have are below
+LEVEL = "LEVEL"
 Config = Mapping[str, int]
 
 
@@ -106,26 +109,33 @@ class Stride:
 class Number:
     """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees.
 
-    ``value`` is an expression, or for "fp32" a scalar of the operator.
+    ``value`` is an expression, or for "fp32" a scalar of the operator. ``levels``: see Constexpr.
     """
 
     name: str
     dtype: str
     value: Expression
     multiple_of: int = 1
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in ("i32", "i64", "fp32"):
             raise ValueError(f"{self.name}: dtype must be i32, i64 or fp32, not {self.dtype!r}")
         if self.dtype == "fp32" and self.value.code != "scalar":
             raise ValueError(f"{self.name}: a number of type fp32 must be a scalar of the operator")
+        if not all(0 <= level < LEVELS for level in self.levels):
+            raise ValueError(f"{self.name}: levels are from 0 to {LEVELS - 1}, got {self.levels}")
 
 
 @dataclass(frozen=True)
 class Constexpr:
-    """A compile-time argument whose value is the choice or psel of the same name."""
+    """A compile-time argument whose value is the choice or psel of the same name.
+
+    ``levels``: those whose images take it; empty: all.
+    """
 
     name: str
+    levels: tuple[int, ...] = ()
 
 
 Argument = Tensor | Stride | Number | Constexpr
@@ -190,10 +200,10 @@ class Choice:
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
         """The value that serves a call which another kernel serves with ``value``.
 
-        If the choice rounds up, this is the first value that the call of these ``sizes`` fits in; None if that is
-        larger than ``value``.
+        If the choice rounds a size up, this is the first value that the call of these ``sizes`` fits in; None if that
+        is larger than ``value``.
         """
-        if sizes is None or not self.round_up:
+        if sizes is None or not self.round_up or self.source.code != "size":
             return value
         wanted = evaluate(self.source, Environment(sizes))
         own = next((one for one in self.values if self.number(one) >= wanted), None)
@@ -308,6 +318,10 @@ class KernelDescription:
     if all ``guards`` hold, on the archs with all capabilities that it ``needs``; ``archs`` are these archs, or some of
     them. ``impossible`` lists combinations of choices that no call has. ``schedule`` is BFS or DFS, an expression of
     psels and the call; without it the kernel has no known order of slices.
+
+    A kernel may have levels, the values of its choice LEVEL: a level is the set of features that a call can ask an
+    image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
+    is not its own.
     """
 
     name: str
@@ -328,11 +342,13 @@ class KernelDescription:
     provider: Provider | None = None  # the compiler, if it is not Triton
     schedule: Expression | None = None
     source: str = ""
+    sources: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         identifier("a kernel's name", self.name)
         identifier(f"{self.name}: family", self.family)
-        identifier(f"{self.name}: source", self.function)
+        for source in (self.function, *self.sources.values()):
+            identifier(f"{self.name}: source", source)
         if not set(self.needs) <= set(CAPABILITIES):
             raise ValueError(f"{self.name}: needs {self.needs}, but there are: {', '.join(CAPABILITIES)}")
         meant = [arch_spec(arch) for arch in self.archs] or ARCHS
@@ -365,6 +381,8 @@ class KernelDescription:
                 if len(argument.block) != (sides := argument.rank + bool(argument.packed)):
                     raise ValueError(f"{self.name}: {argument.name}'s block has not {sides} sides")
         values = {choice.name: choice.values for choice in self.choices}
+        if not set(self.sources) <= (levels := set(values.get(LEVEL, (0,)))) or not levels <= set(range(LEVELS)):
+            raise ValueError(f"{self.name}: sources of {sorted(self.sources)}, of the levels {sorted(levels)}")
         for row in self.impossible:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
@@ -384,7 +402,7 @@ class KernelDescription:
 
     @property
     def function(self) -> str:
-        """The name of the module and of the function with its device code."""
+        """The name of the module and of the function with its device code; of level 0, if it has levels."""
         return self.source or self.name
 
     @property
@@ -543,12 +561,53 @@ class Functional:
             number = number * len(places) + places[value]
         return number
 
+    @property
+    def level(self) -> int:
+        return int(self.get(LEVEL, 0))
+
+    @property
+    def function(self) -> str:
+        """The name of its device code, module and function."""
+        return self.kernel.sources.get(self.level, self.kernel.function)
+
+    def takes(self, argument: Argument) -> bool:
+        """Whether its images have this argument of the kernel."""
+        levels = argument.levels if isinstance(argument, Number | Constexpr) else ()
+        return not levels or self.level in levels
+
+    def ruled_out(self, cell: tuple[int, ...], config: Config) -> bool:
+        """Whether it is certain that a config cannot run, or win, in the cell."""
+        keys = {key.name: value for key, value in zip(self.kernel.tuning_keys, cell, strict=True)}
+        return any(one.certain and one.applies(self, keys, config) for one in self.kernel.restrictions)
+
     @cached_property
     def measured(self) -> Functional:
         """The functional that is measured instead of this one, because some choices do not change the speed."""
         pairs = zip(self.kernel.choices, self.values, strict=True)
         values = tuple(value if one.measured_as is None else one.measured_as for one, value in pairs)
         return self if values == self.values else Functional(self.kernel, self.arch, values)
+
+    @cached_property
+    def plain(self) -> Functional:
+        """The functional of level 0 that is as this one else."""
+        names = self.kernel._choice_names
+        pairs = zip(names, self.values, strict=True)
+        return Functional(self.kernel, self.arch, tuple(0 if name == LEVEL else value for name, value in pairs))
+
+    @cached_property
+    def plain_ones(self) -> tuple[Functional, ...]:
+        """All functionals of level 0 that are as this one but for what no call of its level has; of each the one that
+        is measured, too.
+        """
+        if not self.level:
+            return ()
+        free = {name for row in self.kernel.impossible if row.get(LEVEL) == self.level for name in row}
+        own = [
+            (place, value) for place, value in enumerate(self.values) if self.kernel._choice_names[place] not in free
+        ]
+        found = (one for one in self.kernel.functionals(self.arch) if one.level == 0)
+        alike = [one for one in found if all(one.values[place] == value for place, value in own)]
+        return tuple(dict.fromkeys(other for one in alike for other in (one, one.measured)))
 
     @property
     def arch_spec(self) -> ArchSpec:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from aotriton.rules.checked import identifier
-from aotriton.rules.expression import Environment, Expression, evaluate
+from aotriton.rules.expression import Environment, Expression, constant, evaluate
 from aotriton.rules.kernel import Argument, KernelDescription, Operand, Tensor
+
+ZERO = constant(0)
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,8 @@ class Scalar:
 
     Only fp32 may have a default of None: the operator's own checks then get a NaN and replace it by a value that
     depends on the call. ``values`` are names for 0, 1 and so on, which Python and the command line also accept.
-    ``internal``: the operator's own checks set the scalar, not the caller.
+    ``internal``: the operator's own checks set the scalar, not the caller; ``measured`` is its value in the calls that
+    are measured.
     """
 
     name: str
@@ -24,6 +27,7 @@ class Scalar:
     default: float | None = 0
     internal: bool = False
     values: tuple[str, ...] = ()
+    measured: Expression = ZERO
 
     def __post_init__(self) -> None:
         identifier("a scalar's name", self.name)

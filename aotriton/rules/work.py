@@ -20,8 +20,9 @@ from aotriton.rules.formula import Real, choose, down, less, maximum, minimum, u
 #   growing    steps that cover the rows up to its own last one: scores below the diagonal
 #   shrinking  steps that cover the depth from its own first row on: the same, seen from the keys
 #   split      as for whole, but the tiles of a last round that would not fill the GPU are split along the depth
-FORMS = ("whole", "growing", "shrinking", "split")
-WHOLE, GROWING, SHRINKING, SPLIT = range(len(FORMS))
+#   band       steps that cover, for each of its rows, the depth from row + begin to row + end
+FORMS = ("whole", "growing", "shrinking", "split", "band")
+WHOLE, GROWING, SHRINKING, SPLIT, BAND = range(len(FORMS))
 
 MOST_SPLITS, FEWEST_STEPS = 16, 4  # of a split tile: its parts, and a part's steps
 
@@ -58,10 +59,10 @@ class Work:
 
     Tiles divide the ``rows`` × ``columns`` of each of ``outer`` independent pieces. A tile's program walks ``depth``
     in steps, ``repeat`` times, or ``parts`` programs share its steps. The sides of a tile and ``programs`` are
-    expressions of psels, all other fields are expressions of the call. ``form`` is an index into FORMS. ``packed``
-    neighbouring rows see the same part of the depth. ``traffic`` is in bytes, of two kinds that are cached
-    differently. ``slow`` is 1 if the layout of the tensors makes access slower. ``programs`` is the number of
-    programs that the grid expects on each multiprocessor.
+    expressions of psels, all other fields are expressions of the call. ``form`` is an index into FORMS; ``band`` is
+    where a band begins and ends. ``packed`` neighbouring rows see the same part of the depth. ``traffic`` is in bytes,
+    of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
+    ``programs`` is the number of programs that the grid expects on each multiprocessor.
     """
 
     rows: Expression
@@ -75,6 +76,7 @@ class Work:
     repeat: Expression = ONE
     parts: Expression = ONE
     form: Expression = NONE
+    band: tuple[Expression, Expression] = (NONE, NONE)
     traffic: tuple[Expression, Expression] = (NONE, NONE)
     slow: Expression = NONE
     programs: Expression = ONE
@@ -82,7 +84,7 @@ class Work:
     @property
     def of_call(self) -> tuple[Expression, ...]:
         """The expressions of the call, in the order of the C++ code."""
-        of_walk = self.depth, self.repeat, self.parts, self.form
+        of_walk = self.depth, self.repeat, self.parts, self.form, *self.band
         return (self.outer, self.rows, self.packed, self.columns, *of_walk, *self.traffic, self.slow)
 
     @property
@@ -103,12 +105,14 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     ``environment`` has the call's sizes and scalars, the candidate's psels and the number of the GPU's multiprocessors.
     ``occupancy`` is the number of programs of the image that fit on one multiprocessor.
     """
-    *of_call, form, near, far, slow = (evaluate(one, environment) for one in work.of_call)
+    *of_call, form, begin, end, near, far, slow = (evaluate(one, environment) for one in work.of_call)
     outer, rows, packed, columns, depth, repeat, parts = map(float, of_call)
     row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
     made = formulas(
         form,
-        OfCall(outer, rows, packed, columns, depth, repeat, parts, near, far, slow, environment.multiprocessors),
+        OfCall(
+            outer, rows, packed, columns, depth, repeat, parts, begin, end, near, far, slow, environment.multiprocessors
+        ),
         OfTile(row_tile, column_tile, depth_tile, programs, occupancy),
     )
     return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
@@ -125,6 +129,8 @@ class OfCall:
     depth: Real
     repeat: Real
     parts: Real
+    begin: Real
+    end: Real
     near: Real
     far: Real
     slow: Real
@@ -159,6 +165,8 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         reaching = minimum(row_tiles, up(call.depth / tile.row_tile))
         triangle = reaching * call.depth - tile.row_tile * reaching * (reaching - 1) / 2
         walked = triangle / tile.depth_tile + 0.5 * reaching
+    elif form == BAND:
+        walked, longest = _banded(call, tile, row_tiles, steps)
     walks = call.repeat / call.parts
     longest = up(longest * walks)
     further = maximum(walks, 1.0) - 1.0
@@ -167,7 +175,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
 
     def walk_of(count: Real, room: Real) -> Real:
         """The steps of ``count`` rounds of ``room`` programs."""
-        if form == GROWING:
+        if form in (GROWING, BAND):
             return maximum(longest, total / room)
         if form == SHRINKING:  # each piece begins with its longest program, so a late one may be as long as any
             return maximum(longest, total / room + (longest - total / maximum(tiles, 1.0)))
@@ -208,3 +216,31 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
         further,
         further * programs,
     )
+
+
+def _banded(call: OfCall, tile: OfTile, tiles: Real, steps: Real) -> tuple[Real, Real]:
+    """The steps of all tiles of a band together, and the most that one has.
+
+    Tile t covers depth from t * grown + first to t * grown + after: two arithmetic series, both clamped to the depth.
+    Where a tile does not begin or end with the depth it begins or ends half a step too far, in the mean.
+    """
+    grown = tile.row_tile / call.packed  # from one tile to the next
+    first, after = call.begin, call.end + grown
+
+    def reached(place: Real) -> Real:
+        """The tile from which on t * grown + place is not negative."""
+        return minimum(up(maximum(place * -1.0 / grown, 0.0)), tiles)
+
+    def series(place: Real) -> Real:
+        """The sum over all tiles of t * grown + place where that is not negative."""
+        begun = reached(place)
+        return grown * (tiles * (tiles - 1) - begun * (begun - 1)) / 2 + place * (tiles - begun)
+
+    def clamped(place: Real) -> Real:
+        return series(place) - series(place - call.depth)
+
+    any_step, no_more = reached(after), reached(first - call.depth)
+    beginning = maximum(no_more - maximum(reached(first), any_step), 0.0)
+    ending = maximum(minimum(reached(after - call.depth), no_more) - any_step, 0.0)
+    walked = (clamped(after) - clamped(first)) / tile.depth_tile + 0.5 * (beginning + ending)
+    return walked, minimum(up((after - first) / tile.depth_tile) + 1, steps)

@@ -24,19 +24,41 @@ FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a m
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    causal_variant: str = "top_left",
+    window_left: int = -1,
+    window_right: int = -1,
+    scale: float | None = None,
 ) -> torch.Tensor:
     """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k and v.
 
     q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
-    head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: query i sees keys 0 to i; needs
-    seqlen_q == seqlen_k. ``scale``: not negative; None: head_dim ** -0.5. The result is as q, in shape and strides.
-    RuntimeError, naming the argument, for anything else.
+    head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: a query sees no key behind its own
+    place, which is the key of its number, or with the ``causal_variant`` "bottom_right" as far from the last key as the
+    query is from the last one. It sees ``window_left`` keys before that place and ``window_right`` behind it; -1: all.
+    A query that sees no key has a result of zeros. ``scale``: not negative; None: head_dim ** -0.5. The result is as q,
+    in shape and strides. RuntimeError, naming the argument, for anything else.
 
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
-    out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, hints=within())
+    hints = within()
+    if causal_variant == "top_left" and window_left < 0 and window_right < 0:
+        out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, hints=hints)
+    else:
+        mask = {"causal_variant": causal_variant, "window_left": window_left, "window_right": window_right}
+        out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, **mask, hints=hints)
     return out
+
+
+# What a call says beside its tensors, in the schemas' order.
+PARAMETERS, BACKWARD_PARAMETERS = (
+    tuple(one.name for one in operator._schema.arguments if one.kwarg_only)
+    for operator in (OPS.attn_fwd.default, OPS.attn_bwd.default)
+)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -61,8 +83,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *parameters: Any) -> Any:
-        ctx.sm_scale, ctx.causal, ctx.hints = parameters
-        out, logsumexp = OPS._attn_fwd(q, k, v, sm_scale=ctx.sm_scale, causal=ctx.causal, hints=ctx.hints)
+        ctx.parameters = dict(zip(PARAMETERS, parameters, strict=True))
+        out, logsumexp = OPS._attn_fwd(q, k, v, **ctx.parameters)
         ctx.save_for_backward(q, k, v, out, logsumexp)
         ctx.mark_non_differentiable(logsumexp)
         ctx.set_materialize_grads(False)
@@ -71,12 +93,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
         if dout is None:
-            return (None,) * 6
+            return (None,) * (3 + len(PARAMETERS))
         q, k, v, out, logsumexp = ctx.saved_tensors
-        dq, dk, dv = OPS.attn_bwd(
-            q, k, v, out, dout, logsumexp, sm_scale=ctx.sm_scale, causal=ctx.causal, hints=ctx.hints
-        )
-        return dq, dk, dv, None, None, None
+        gradients = OPS.attn_bwd(q, k, v, out, dout, logsumexp, **ctx.parameters)
+        return *gradients, *(None,) * len(PARAMETERS)
 
 
 class _Gradients(torch.autograd.function._SingleLevelFunction):
@@ -92,10 +112,10 @@ class _Gradients(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def forward(_: Any, *arguments: Any) -> Any:
-        *tensors, sm_scale, causal, deterministic, hints = arguments
+        parameters = zip(BACKWARD_PARAMETERS, arguments[-len(BACKWARD_PARAMETERS) :], strict=True)
         # An outer transform's autograd is to see this call; the twin would hide it.
         with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-            return OPS.attn_bwd(*tensors, sm_scale=sm_scale, causal=causal, deterministic=deterministic, hints=hints)
+            return OPS.attn_bwd(*arguments[: -len(BACKWARD_PARAMETERS)], **dict(parameters))
 
     @staticmethod
     def backward(*_: Any) -> Any:

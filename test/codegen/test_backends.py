@@ -24,7 +24,7 @@ ATTN_FWD = replace(forward.OPERATOR, backends=forward.OPERATOR.backends[:2])  # 
 
 
 def attn(kernel: KernelDescription, T: str = "bf16", head_dim: int = 128, addressing: str = "descriptor") -> Functional:
-    values: dict[str, Any] = {"T": T, "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": addressing}
+    values: dict[str, Any] = {"LEVEL": 0, "T": T, "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": addressing}
     return kernel.functional("sm_90", **{choice.name: values[choice.name] for choice in kernel.choices})
 
 

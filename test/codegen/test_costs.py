@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from toy.rules import APPLY, FAST, KERNEL, OPERATOR, PORTABLE, WEIGH
@@ -84,6 +85,22 @@ def test_a_type_that_is_not_measured_has_the_model_of_the_one_that_is() -> None:
     assert cost_of(models, USUAL, lent).source == ""
     assert cost_of(models, PRODUCTS["sm_90"][1], own).source == f"product=NVIDIA_H100_80GB_HBM3 {brain}"
     assert [one.name for one in models.shipped(half)] == [own.name]
+
+
+def test_a_level_has_the_models_of_plain_images_until_it_has_its_own() -> None:
+    """They are of the images with the same config, whose error at another level nobody knows."""
+    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 64, "CAUSAL": False, "ADDRESSING": "descriptor"}
+    plain, banded = (ATTN_FWD.functional("sm_90", LEVEL=level, **choices) for level in (0, 4))
+    config = ImageSpec.of(plain, {"BLOCK_M": 64, "BLOCK_N": 32}, {"num_warps": 4, "num_stages": 2}).config
+    lent, own = (ImageSpec.parse(functional, config) for functional in (plain, banded))
+    models = made((lent, model(lent, USUAL.name, operator="attn_fwd", error=0.02)))
+    assert (cost_of(models, USUAL, own).source, cost_of(models, USUAL, own).error) == (str(plain), 0)
+    assert cost_of(models, USUAL, lent).error == 0.02
+    assert [one.name for one in models.shipped(banded)] == [own.name]
+    little = made((lent, model(lent, USUAL.name, operator="attn_fwd", saves=0.005)))
+    assert [[one.name for one in little.shipped(functional)] for functional in (plain, banded)] == [[lent.name], []]
+    both = made(*((one, model(one, USUAL.name, operator="attn_fwd")) for one in (lent, own)))
+    assert cost_of(both, USUAL, own).source == ""
 
 
 def test_a_product_has_its_own_model_or_the_nearest_ones(toy: KernelDescription) -> None:

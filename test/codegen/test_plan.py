@@ -296,8 +296,8 @@ def test_commands_for_attention() -> None:
     commands = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
     start = "python3 tune/tune.py --family flash --arch {} --kernel attn_fwd "
     assert commands == [
-        start.format("gfx942") + "--predict --dtype bf16 --head-dim 64 --addressing general offset32",
-        start.format("sm_90") + "--dtype bf16 --head-dim 64 --addressing general descriptor",
+        start.format("gfx942") + "--predict --level 0 4 --dtype bf16 --head-dim 64 --addressing general offset32",
+        start.format("sm_90") + "--level 0 4 --dtype bf16 --head-dim 64 --addressing general descriptor",
     ]
     kernel = ATTN_FWD_KERNEL
     functionals = covered(kernel, "sm_90", "small")
@@ -322,8 +322,8 @@ def test_commands_for_attention() -> None:
         "attn_fwd sm_90 F33 (T=bf16 BLOCK_DMODEL=64 CAUSAL=True ADDRESSING=general):"
         " no winner for max_seqlen_q=64 max_seqlen_k=64 waves=1, nor for 1 other bins",
         "to fill what is missing, run:",
-        "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_fwd --dtype bf16 --head-dim 64 --causal"
-        " --addressing general --seqlen-q 64 --seqlen-k 64 --waves 1 8",
+        "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_fwd --level 0 --dtype bf16 --head-dim 64"
+        " --causal --addressing general --seqlen-q 64 --seqlen-k 64 --waves 1 8",
     ]
 
 
@@ -400,6 +400,6 @@ def test_generator_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"error: {path}: there is no such file" in capsys.readouterr().err
     TuningDatabase(path).close()
     assert main(arguments) == 1
-    start = "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_bwd_dq --dtype bf16"
+    start = "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_bwd_dq --level 0 4 --dtype bf16"
     assert start in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

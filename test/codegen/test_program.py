@@ -117,6 +117,8 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
             else:
                 assert one.kind == argument.dtype
                 assert reader.says(one.value, argument.value)
+            levels = argument.levels if isinstance(argument, Number) else ()
+            assert one.levels == (sum(1 << level for level in levels) if levels else 0xFF)
         strided = {one.tensor for one in kernel.arguments if isinstance(one, Stride)}
         uses = [(one.operand.name, one.block is not None or one.name in strided) for one in tensors.values()]
         assert [(reader.slots[slot], follows) for slot, follows in made.uses] == uses

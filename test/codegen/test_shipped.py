@@ -224,7 +224,9 @@ def test_predicted_times_are_those_of_the_models_in_the_database(cells: list[Shi
                 assert kernel.work
                 psels = {name: int(value) for name, value in (word.split("=") for word in choice["psels"].split())}
                 model = models[kernel.name, str(functional.measured), choice["image"]]
-                environment = Environment(sizes_of(cell), scalars_of(functional), psels, multiprocessors=132)
+                environment = Environment(
+                    sizes_of(cell), scalars_of(functional, sizes_of(cell)), psels, multiprocessors=132
+                )
                 found = sum(map(mul, terms(kernel.work, environment, model.occupancy), model.coefficients))
                 assert choice["predicted_us"] == pytest.approx(found, rel=1e-4), choice
                 compared += 1

@@ -9,7 +9,7 @@
 namespace aotriton::v2::inline abi1 {
 
 // How a kernel walks: FORMS of rules/work.py, where the formulas and their reasons are.
-enum Form {whole, growing, shrinking, split};
+enum Form {whole, growing, shrinking, split, band};
 
 // What the coefficients of an image are multiplied by.
 //   0  one
@@ -312,6 +312,141 @@ template <>
   terms[11] = t51;
   terms[12] = t53;
   terms[13] = t54;
+}
+
+template <>
+[[gnu::always_inline]] inline void write_terms<band>(const Cost& cost, const WorkOfCall& work,
+                                                    double (&terms)[kTerms]) noexcept {
+  const double t0 = 1.0 / work.multiprocessors;
+  const double t1 = t0 * cost.programs.inverse;
+  const double t2 = work.columns * cost.column_tile.inverse;
+  const double t3 = up(t2);
+  const double t4 = work.outer * t3;
+  const double t5 = work.rows * cost.row_tile.inverse;
+  const double t6 = up(t5);
+  const double t7 = t4 * t6;
+  const double t8 = t7 * work.parts;
+  const double t9 = t8 * t1;
+  const double t10 = up(t9);
+  const double t11 = 1.0 / work.packed;
+  const double t12 = cost.row_tile.value * t11;
+  const double t13 = work.end + t12;
+  const double t14 = t13 - work.begin;
+  const double t15 = t14 * cost.depth_tile.inverse;
+  const double t16 = up(t15);
+  const double t17 = t16 + 1.0;
+  const double t18 = work.depth * cost.depth_tile.inverse;
+  const double t19 = up(t18);
+  const double t20 = std::min(t17, t19);
+  const double t21 = 1.0 / work.parts;
+  const double t22 = work.repeat * t21;
+  const double t23 = t20 * t22;
+  const double t24 = up(t23);
+  const double t25 = t4 * work.repeat;
+  const double t26 = t6 - 1.0;
+  const double t27 = t6 * t26;
+  const double t28 = work.packed * cost.row_tile.inverse;
+  const double t29 = t13 * -1.0;
+  const double t30 = t29 * t28;
+  const double t31 = std::max(t30, 0.0);
+  const double t32 = up(t31);
+  const double t33 = std::min(t32, t6);
+  const double t34 = t33 - 1.0;
+  const double t35 = t33 * t34;
+  const double t36 = t27 - t35;
+  const double t37 = t12 * t36;
+  const double t38 = t37 * 0.5;
+  const double t39 = t6 - t33;
+  const double t40 = t13 * t39;
+  const double t41 = t38 + t40;
+  const double t42 = t13 - work.depth;
+  const double t43 = t42 * -1.0;
+  const double t44 = t43 * t28;
+  const double t45 = std::max(t44, 0.0);
+  const double t46 = up(t45);
+  const double t47 = std::min(t46, t6);
+  const double t48 = t47 - 1.0;
+  const double t49 = t47 * t48;
+  const double t50 = t27 - t49;
+  const double t51 = t12 * t50;
+  const double t52 = t51 * 0.5;
+  const double t53 = t6 - t47;
+  const double t54 = t42 * t53;
+  const double t55 = t52 + t54;
+  const double t56 = t41 - t55;
+  const double t57 = work.begin * -1.0;
+  const double t58 = t57 * t28;
+  const double t59 = std::max(t58, 0.0);
+  const double t60 = up(t59);
+  const double t61 = std::min(t60, t6);
+  const double t62 = t61 - 1.0;
+  const double t63 = t61 * t62;
+  const double t64 = t27 - t63;
+  const double t65 = t12 * t64;
+  const double t66 = t65 * 0.5;
+  const double t67 = t6 - t61;
+  const double t68 = work.begin * t67;
+  const double t69 = t66 + t68;
+  const double t70 = work.begin - work.depth;
+  const double t71 = t70 * -1.0;
+  const double t72 = t71 * t28;
+  const double t73 = std::max(t72, 0.0);
+  const double t74 = up(t73);
+  const double t75 = std::min(t74, t6);
+  const double t76 = t75 - 1.0;
+  const double t77 = t75 * t76;
+  const double t78 = t27 - t77;
+  const double t79 = t12 * t78;
+  const double t80 = t79 * 0.5;
+  const double t81 = t6 - t75;
+  const double t82 = t70 * t81;
+  const double t83 = t80 + t82;
+  const double t84 = t69 - t83;
+  const double t85 = t56 - t84;
+  const double t86 = t85 * cost.depth_tile.inverse;
+  const double t87 = std::max(t61, t33);
+  const double t88 = t75 - t87;
+  const double t89 = std::max(t88, 0.0);
+  const double t90 = std::min(t47, t75);
+  const double t91 = t90 - t33;
+  const double t92 = std::max(t91, 0.0);
+  const double t93 = t89 + t92;
+  const double t94 = 0.5 * t93;
+  const double t95 = t86 + t94;
+  const double t96 = t25 * t95;
+  const double t97 = t96 * t1;
+  const double t98 = std::max(t24, t97);
+  const bool t99 = 1.0 < cost.occupancy.value;
+  const double t100 = t0 * cost.occupancy.inverse;
+  const double t101 = t8 * t100;
+  const double t102 = up(t101);
+  const double t103 = t99 ? t102 : 0.0;
+  const double t104 = t96 * t100;
+  const double t105 = std::max(t24, t104);
+  const double t106 = t99 ? t105 : 0.0;
+  const double t107 = t96 * t0;
+  const double t108 = t8 * t0;
+  const double t109 = work.near * 1e-07;
+  const double t110 = work.far * 1e-07;
+  const double t111 = work.slow * t98;
+  const double t112 = work.slow * t107;
+  const double t113 = std::max(t22, 1.0);
+  const double t114 = t113 - 1.0;
+  const double t115 = t114 * t108;
+  terms[0] = 1.0;
+  terms[1] = t10;
+  terms[2] = t98;
+  terms[3] = t103;
+  terms[4] = t106;
+  terms[5] = t107;
+  terms[6] = t108;
+  terms[7] = t24;
+  terms[8] = t109;
+  terms[9] = t110;
+  terms[10] = t111;
+  terms[11] = t112;
+  terms[12] = t114;
+  terms[13] = t115;
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -34,18 +34,25 @@ class Attention:
     bounds: dict[str, Tensor]
 
 
-def truth(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, causal: bool) -> Attention:
-    """Everything in float64."""
-    return _attention(q, k, v, dout, sm_scale, causal, torch.float64, torch.float64)
+def truth(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, hidden: bool | Tensor) -> Attention:
+    """Everything in float64. ``hidden``: True for causal, False for nothing, or the keys that queries do not see."""
+    return _attention(q, k, v, dout, sm_scale, hidden, torch.float64, torch.float64)
 
 
-def ordinary(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, causal: bool) -> Attention:
+def ordinary(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, hidden: bool | Tensor) -> Attention:
     """As tensor-core code computes it: sums in float32; P, dS and the results rounded to the operands' type."""
-    return _attention(q, k, v, dout, sm_scale, causal, torch.float32, q.dtype)
+    return _attention(q, k, v, dout, sm_scale, hidden, torch.float32, q.dtype)
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, causal: bool, work: torch.dtype, low: torch.dtype
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dout: Tensor,
+    sm_scale: float,
+    hidden: bool | Tensor,
+    work: torch.dtype,
+    low: torch.dtype,
 ) -> Attention:
     """Textbook attention in ``work``, matrix operands and results rounded to ``low``; some heads at a time."""
 
@@ -64,17 +71,18 @@ def _attention(
     names = {"out": queries, "dq": queries, "dk": keys, "dv": keys}
     made = {name: zeros(like, 4) for name, like in names.items()} | {"logsumexp": zeros(queries, 3)}
     bounds = {name: zeros(like, 3) for name, like in names.items()} | {"logsumexp": zeros(queries, 3)}
-    hidden = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device).triu(1) if causal else None
+    if hidden is True:
+        hidden = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device).triu(1)
     at_once = max(1, MOST_SCORES // (queries.shape[1] * seqlen_q * seqlen_k))
     for first in range(0, groups, at_once):
         now = slice(first, first + at_once)
         query, do, key, value = (x[now].to(work) for x in (queries, douts, keys, values))
 
         s = query @ key.mT * sm_scale
-        if causal:
+        if torch.is_tensor(hidden):
             s.masked_fill_(hidden, float("-inf"))
         lse = torch.logsumexp(s, -1)
-        p = torch.exp(s - lse[..., None])
+        p = torch.exp(s - torch.where(lse == float("-inf"), 0.0, lse)[..., None])  # a row that sees nothing has zeros
         out = rounded(rounded(p) @ value)
         ds = rounded(p * (do @ value.mT - (do * out).sum(-1, keepdim=True)))
         made["out"][now], made["logsumexp"][now] = out, lse
@@ -101,6 +109,9 @@ def check(name: str, result: Tensor, reference: Attention, low_precision: Attent
     """Asserts that ``result`` is as near to the reference as the rule above asks, in total and in its worst row."""
     exact, ordinary_result, bound = getattr(reference, name), getattr(low_precision, name), reference.bounds[name]
     unit = torch.finfo(result.dtype).eps / 2
+    none = exact == float("-inf")  # a logsumexp of no key
+    assert torch.equal(none, result == float("-inf")), f"{name}: minus infinity is not where no key is seen"
+    exact, ordinary_result, result = (x.masked_fill(none, 0.0) for x in (exact, ordinary_result, result))
     assert not result.isnan().any(), f"{name}: {int(result.isnan().sum())} of {result.numel()} are NaN or unwritten"
 
     def rows(x: Tensor) -> Tensor:

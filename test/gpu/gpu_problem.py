@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,7 @@ class Problem:
 
     ``layout`` is one of LAYOUTS for all tensors, "mixed" (each tensor its own) or "broadcast" (K and V are one head
     that every batch and head shares, by strides of 0). ``deterministic``: the backward gives the same bits each time.
+    ``causal``, ``causal_variant`` and the ``window``, to the left and to the right, -1 where it is open: as in c.h.
     """
 
     batch: int = 2
@@ -57,10 +59,35 @@ class Problem:
     spread: float = 1.0
     layout: str = "bhsd"
     deterministic: bool = False
+    causal_variant: str = "top_left"
+    window: tuple[int, int] = (-1, -1)
+
+    @property
+    def mask(self) -> dict[str, Any]:
+        """What hides keys, as a call takes it."""
+        left, right = self.window
+        of_band = {"causal_variant": self.causal_variant, "window_left": left, "window_right": right}
+        plain = self.causal_variant == "top_left" and self.window == (-1, -1)
+        return {"causal": self.causal} if plain else {"causal": self.causal, **of_band}
+
+    def hidden(self, device: str) -> torch.Tensor | None:
+        """[seqlen_q, seqlen_k]: keys that queries do not see; None where they see all."""
+        row = torch.arange(self.seqlen_q, device=device)[:, None]
+        key = torch.arange(self.seqlen_k, device=device)
+        own = row + (self.seqlen_k - self.seqlen_q if self.causal_variant == "bottom_right" else 0)
+        hidden = torch.zeros(self.seqlen_q, self.seqlen_k, dtype=torch.bool, device=device)
+        if self.causal:
+            hidden |= key > own
+        for side, beyond in zip(self.window, (own - key, key - own), strict=True):
+            if side >= 0:
+                hidden |= beyond > side
+        return hidden if bool(hidden.any()) else None
 
     def __str__(self) -> str:
         heads, lengths = f"h{self.heads_q}:{self.heads_k}", f"s{self.seqlen_q}x{self.seqlen_k}"
         mask = "causal" if self.causal else "full"
+        if self.mask.keys() > {"causal"}:
+            mask += "-{}-window{}:{}".format(self.causal_variant, *self.window)
         return (
             f"b{self.batch}-{heads}-{lengths}-d{self.head_dim}-{self.dtype}-{mask}-spread{self.spread:g}-{self.layout}"
             f"{'-deterministic' if self.deterministic else ''}"
@@ -100,7 +127,7 @@ class Case:
         self.problem = p = problem
         self.dtype = DTYPES[p.dtype]
         self.sm_scale = p.head_dim**-0.5
-        self.options = {"causal": p.causal, "deterministic": p.deterministic}  # of a backward
+        self.options = {**p.mask, "deterministic": p.deterministic}  # of a backward
         self.choose = random.Random(f"{problem} {seed}")
         self.random = torch.Generator(device=DEVICE).manual_seed(zlib.crc32(f"{problem} {seed}".encode()))
         self.q_sizes = (p.batch, p.heads_q, p.seqlen_q, p.head_dim)
@@ -145,7 +172,7 @@ class Case:
         """Launches on torch's current stream."""
         aotriton.attn_fwd(
             self.q, self.k, self.v, outputs["out"].view, outputs["logsumexp"].view,
-            sm_scale=self.sm_scale, causal=self.problem.causal, stream=torch.cuda.current_stream().cuda_stream,
+            sm_scale=self.sm_scale, **self.problem.mask, stream=torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
 
     def backward(self, outputs: dict[str, Guarded]) -> None:

@@ -97,6 +97,52 @@ def _many() -> list[Problem]:
     ]
 
 
+def _pairwise(options: dict[str, tuple[Any, ...]], seed: int = 3) -> list[dict[str, Any]]:
+    """Rows in which every two options have every pair of their values, chosen greedily among random ones."""
+    choose, names = random.Random(seed), list(options)
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    missing = {(a, x, b, y) for a, b in pairs for x in options[a] for y in options[b]}
+    made = []
+    while missing:
+        tried = [{name: choose.choice(values) for name, values in options.items()} for _ in range(40)]
+        covered = [{(a, row[a], b, row[b]) for a, b in pairs} & missing for row in tried]
+        best = max(range(len(tried)), key=lambda i: len(covered[i]))
+        missing -= covered[best]
+        made.append(tried[best])
+    return made
+
+
+BANDS: dict[str, tuple[Any, ...]] = {
+    "causal": (False, True),
+    "causal_variant": ("top_left", "bottom_right"),
+    "left": (-1, 0, 33, 200),
+    "right": (-1, 0, 70),
+    "lengths": ((257, 257), (100, 333), (333, 100), (1, 500), (515, 1)),
+    "head_dim": (8, 64, 72, 128, 184, 256),
+    "dtype": ("bf16", "fp16"),
+    "heads": ((4, 2), (5, 1), (2, 2)),
+    "layout": (*LAYOUTS, "broadcast"),
+    "spread": (0.1, 1.0, 12.0),
+}
+
+
+def _bands() -> list[Problem]:
+    """Every pair of what bands are made of: rows that see nothing, at the beginning and at the end, among them."""
+    made = []
+    for row in _pairwise(BANDS):
+        left, right = row.pop("left"), row.pop("right")
+        (seqlen_q, seqlen_k), (heads_q, heads_k) = row.pop("lengths"), row.pop("heads")
+        sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads_q": heads_q, "heads_k": heads_k}
+        made.append(Problem(**sizes, **row, window=(left, right)))
+    long: dict[str, Any] = {"batch": 1, "heads_q": 4, "heads_k": 2, "head_dim": 128}
+    return [
+        *made,
+        Problem(seqlen_q=4100, seqlen_k=4100, causal=True, window=(1024, -1), **long),
+        Problem(seqlen_q=2000, seqlen_k=5000, causal=True, causal_variant="bottom_right", **long),
+        Problem(seqlen_q=5000, seqlen_k=2000, causal=True, causal_variant="bottom_right", deterministic=True, **long),
+    ]
+
+
 def _random(count: int) -> list[Problem]:
     choose = random.Random(20)
     made = []
@@ -122,7 +168,7 @@ def _random(count: int) -> list[Problem]:
 
 PROBLEMS = [
     *(*_head_dims(), *_lengths(), *_groups(), *_layouts(), *_spreads()),
-    *(*_fill(), *_backends(), *_many(), *_random(60)),
+    *(*_fill(), *_backends(), *_many(), *_bands(), *_random(60)),
 ]
 
 
@@ -133,7 +179,7 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem:
     outputs = case.outputs()
     case.launch(outputs)
     torch.cuda.synchronize()
-    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, problem.causal)
+    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, problem.hidden("cuda"))
     reference, low_precision = truth(*inputs), ordinary(*inputs)
     for name in ("out", "logsumexp", "dv", "dk", "dq"):
         check(name, outputs[name].view, reference, low_precision)
@@ -147,8 +193,8 @@ def test_the_problems_reach_every_backend() -> None:
     from aotriton.rules.family import family
 
     def backend(op: str, problem: Problem) -> str:
-        names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "causal")
-        sizes = {name: getattr(problem, name) for name in names}
+        names = ("dtype", "batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim")
+        sizes = {name: getattr(problem, name) for name in names} | problem.mask
         place = {"arch": aotriton.arch(), "product": aotriton.product()}
         lead = aotriton.explain(op, multiprocessors=aotriton.multiprocessors(), **place, **sizes)[-1]
         return str(lead["backend"])

@@ -15,7 +15,6 @@ MISSING = (
     "there is no bias",
     "dtype float",
     "must be a multiple of 8 up to 256",
-    "causal needs equal seqlens",
     "head_dim",  # v's own
 )
 

@@ -72,11 +72,7 @@ WRONG_FORWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
         "invalid_shape",
         "logsumexp",
     ),
-    "causal with more keys": (
-        lambda: {"k": tensor(2, 2, 64, 64), "v": tensor(2, 2, 64, 64)},
-        "not_supported",
-        "causal",
-    ),
+    "a variant that is none": (lambda: {"causal_variant": 2}, "invalid_argument", "causal_variant"),
     "head_dim 12": (
         lambda: {name: tensor(2, h, 48, 12) for name, h in (("q", 4), ("k", 2), ("v", 2), ("out", 4))},
         "not_supported",
@@ -102,11 +98,7 @@ WRONG_BACKWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
         "workspace_too_small",
         "workspace",
     ),
-    "causal with more keys": (
-        lambda: {name: tensor(2, 2, 64, 64) for name in ("k", "v", "dk", "dv")},
-        "not_supported",
-        "causal",
-    ),
+    "a variant that is none": (lambda: {"causal_variant": -1}, "invalid_argument", "causal_variant"),
 }
 
 

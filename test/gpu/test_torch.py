@@ -188,8 +188,8 @@ def test_a_gradient_has_no_gradient() -> None:
 def test_errors_name_the_argument() -> None:
     """What the library refuses, it refuses in its own words."""
     q, k, v, _ = problem(False)
-    with pytest.raises(RuntimeError, match="attn_fwd: causal needs equal seqlens, q has 200, k has 100"):
-        attention(q, k[:, :, :100], v[:, :, :100], causal=True)
+    with pytest.raises(RuntimeError, match="attn_fwd: causal_variant is 'right', which must be one of top_left, "):
+        attention(q, k, v, causal=True, causal_variant="right")
 
 
 def test_determinism_follows_torch() -> None:

@@ -43,21 +43,30 @@ def transposed(*sizes: int, **how: Any) -> Any:
     return tensor(batch, rows, heads, columns, **how).transpose(1, 2)
 
 
-def scores_of(q: Any, k: Any, causal: bool, scale: float | None) -> Any:
+def hidden(rows: int, keys: int, causal: bool, variant: str = "top_left", left: int = -1, right: int = -1) -> Any:
+    """Keys that rows do not see."""
+    own = torch.arange(rows)[:, None] + (keys - rows if variant == "bottom_right" else 0)
+    key = torch.arange(keys)
+    beyond = (key > own) if causal else torch.zeros(rows, keys, dtype=torch.bool)
+    return beyond | ((own - key > left) & (left >= 0)) | ((key - own > right) & (right >= 0))
+
+
+def scores_of(q: Any, k: Any, causal: bool, scale: float | None, *mask: Any) -> Any:
     k = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
     scores = q.double() @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
-    if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    return scores
+    rows, keys = scores.shape[-2:]
+    return scores.masked_fill(hidden(rows, keys, causal, *mask), -math.inf)
 
 
-def truth(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None) -> Any:
-    return scores_of(q, k, causal, scale).softmax(-1) @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+def truth(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None = None, *mask: Any) -> Any:
+    """A row that sees no key is zero."""
+    weights = scores_of(q, k, causal, scale, *mask).softmax(-1).nan_to_num()
+    return weights @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
 
 
-def gradients(q: Any, k: Any, v: Any, dout: Any, causal: bool, scale: float | None = None) -> list[Any]:
+def gradients(q: Any, k: Any, v: Any, dout: Any, causal: bool, scale: float | None = None, *mask: Any) -> list[Any]:
     leaves = a, b, c = [x.double().requires_grad_() for x in (q, k, v)]
-    return list(torch.autograd.grad(truth(a, b, c, causal, scale), leaves, dout.double()))
+    return [x.nan_to_num() for x in torch.autograd.grad(truth(a, b, c, causal, scale, *mask), leaves, dout.double())]
 
 
 def close(got: Any, expected: Any, roundings: float = 1) -> None:
@@ -110,6 +119,37 @@ def test_unequal_lengths_and_rows_that_are_not_contiguous() -> None:
         close(got, expected, 8)
 
 
+MASKS = [
+    (causal, variant, left, right)
+    for causal in (False, True)
+    for variant in ("top_left", "bottom_right")
+    for left, right in ((-1, -1), (3, -1), (-1, 2), (0, 5), (4, 0))
+]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("rows", "keys"), [(9, 9), (5, 12), (12, 5)])
+def test_masks_are_what_the_formula_says(rows: int, keys: int, mask: tuple[bool, str, int, int]) -> None:
+    """Windows and causal masks of both variants, of any lengths: out, logsumexp and gradients, autograd's too, where a
+    row sees no key zeros and minus infinity.
+    """
+    causal, variant, left, right = mask
+    q, dout = transposed(1, 4, rows, 16), transposed(1, 4, rows, 16, seed=3)
+    k, v = (transposed(1, 2, keys, 16, seed=seed) for seed in (1, 2))
+    how: dict[str, Any] = {"causal": causal, "causal_variant": variant, "window_left": left, "window_right": right}
+    out, logsumexp = OPS.attn_fwd(q, k, v, sm_scale=0.3, **how)
+    close(out, truth(q, k, v, causal, 0.3, variant, left, right))
+    expected = scores_of(q, k, causal, 0.3, variant, left, right).logsumexp(-1)
+    torch.testing.assert_close(logsumexp.double(), expected, rtol=0, atol=1e-5)
+    found = OPS.attn_bwd(q, k, v, out, dout, logsumexp, sm_scale=0.3, **how)
+    true = gradients(q, k, v, dout, causal, 0.3, variant, left, right)
+    for got, exact in zip(found, true, strict=True):
+        close(got, exact, 6)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    by_autograd = torch.autograd.grad(attention(*leaves, scale=0.3, **how), leaves, dout)
+    assert all(torch.equal(a, b) for a, b in zip(by_autograd, found, strict=True))
+
+
 def test_no_keys() -> None:
     """Without keys the result is zeros and logsumexp minus infinity; without queries there is nothing."""
     q, none = tensor(1, 2, 3, 8), tensor(1, 2, 0, 8)
@@ -143,8 +183,8 @@ WRONG = [
     (lambda: OPS.attn_fwd(Q.float(), K, K), "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
     (lambda: OPS.attn_fwd(Q, K, K.half()), "attn_fwd: v has dtype float16, others have bfloat16"),
     (
-        lambda: OPS.attn_fwd(Q, K[:, :, :5], K[:, :, :5], causal=True),
-        "attn_fwd: causal needs equal seqlens, q has 6, k has 5",
+        lambda: OPS.attn_fwd(Q, K, K, causal=True, causal_variant="left"),
+        "attn_fwd: causal_variant is 'left', which must be one of top_left, bottom_right",
     ),
     (lambda: OPS.attn_fwd(Q[0], K, K), "attn_fwd: q has 3 dimensions, which must be 4"),
     (lambda: OPS.attn_fwd(Q, K, K[0]), "attn_fwd: v has 3 dimensions, which must be 4"),

@@ -63,6 +63,37 @@ def test_compiled_is_eager(backend: str) -> None:
             torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
 
 
+def test_masks_go_through_transforms() -> None:
+    """A variant and a window reach the operator, both ways, compiled, mapped, differentiated by torch.func, and
+    exported.
+    """
+
+    def masked(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, causal=True, causal_variant="bottom_right", window_left=3)
+
+    torch._dynamo.reset()
+    given = [tensor(2, 4, 9, 16, seed=seed) for seed in range(3)]
+    leaves = [x.clone().requires_grad_() for x in given]
+    out = masked(*leaves)
+    assert not torch.equal(out, attention(*given, causal=True))
+    gradients = torch.autograd.grad(out.float().sum(), leaves)
+    compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")(*leaves)
+    assert torch.equal(compiled, out)
+    again = torch.autograd.grad(compiled.float().sum(), leaves)
+    assert all(torch.equal(a, b) for a, b in zip(again, gradients, strict=True))
+    mapped = torch.vmap(masked)(*(x[None].expand(3, *x.shape) for x in given))
+    assert all(torch.equal(one, out) for one in mapped)
+    by_func = torch.func.grad(lambda q: masked(q, *given[1:]).float().sum())(given[0])
+    assert torch.equal(by_func, gradients[0])
+
+    class Model(torch.nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return masked(q, k, v)
+
+    exported = torch.export.export(Model(), tuple(given))
+    assert torch.equal(exported.module()(*given), out)
+
+
 def test_graphs_keep_the_operators() -> None:
     """The compiled graphs have each operator once and its backward once, with the arguments that were given."""
     torch._dynamo.reset()

@@ -95,7 +95,6 @@ Q, K = tensor(2, 4, 6, 16), tensor(2, 4, 5, 16)
 ELSEWHERE = [
     ((Q, Q, Q, 0.5, False), {}, "dropout"),
     ((Q, Q, Q, 0.0, False, True), {}, "return_debug_mask"),
-    ((Q, K, K, 0.0, True), {}, "attn_fwd: causal needs equal seqlens, q has 6, k has 5"),
     ((Q, Q, Q), {"scale": -1.0}, "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
     ((Q[..., :12],) * 3, {}, "attn_fwd: q has head_dim 12, which must be a multiple of 8 up to 256"),
     ((Q.float(),) * 3, {}, "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
@@ -115,14 +114,17 @@ def test_a_call_goes_elsewhere(
 
 
 @pytest.mark.parametrize(
-    ("dropout", "why"), [(0.5, "dropout"), (0.0, "attn_bwd: causal needs equal seqlens, q has 6, k has 5")]
+    ("dropout", "scale", "why"),
+    [(0.5, None, "dropout"), (0.0, -1.0, "attn_bwd: sm_scale is -1, which must be finite, and not negative")],
 )
 @pytest.mark.usefixtures("active")
-def test_a_backward_goes_elsewhere(dropout: float, why: str, counted: Callable[[], dict[str, Any]]) -> None:
+def test_a_backward_goes_elsewhere(
+    dropout: float, scale: float | None, why: str, counted: Callable[[], dict[str, Any]]
+) -> None:
     """So does a backward by itself."""
     seed = torch.empty(())
     with pytest.raises(RuntimeError, match="torch has no kernel of its own"):
-        BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, dropout, True, seed, seed)
+        BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, dropout, True, seed, seed, scale=scale)
     assert counted()["backward"] == {"aotriton": 0, "torch": {why: 1}}
 
 
@@ -155,7 +157,6 @@ def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
     for args, why in (
         ((Q, Q, Q, mask, True), "attn_mask"),
         ((Q, Q, Q, None, True, 0.5), "dropout"),
-        ((Q, K, K, None, True, 0.0, True), "attn_fwd: causal needs equal seqlens, q has 6, k has 5"),
     ):
         with pytest.raises(RuntimeError, match="torch has no kernel of its own for this device: ") as raised:
             CUDNN(*args)
@@ -163,7 +164,27 @@ def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="the flash backend is disabled"):
         CUDNN(Q, Q, Q, None, True)
     found = counted()["forward"]
-    assert (found["aotriton"], sum(found["torch"].values())) == (0, 4)
+    assert (found["aotriton"], sum(found["torch"].values())) == (0, 3)
+
+
+@pytest.mark.parametrize("keys", [5, 9])
+@pytest.mark.usefixtures("active")
+def test_causal_of_unequal_lengths_is_as_torch_has_it(keys: int, counted: Callable[[], dict[str, Any]]) -> None:
+    """Both ways: what SDPA gives its flash backend is aligned at the last key, as causal_lower_right has it; what it
+    gives cuDNN at the first one, as is_causal.
+    """
+    for operator, before, variant in (
+        (SDPA, (0.0, True), "bottom_right"),
+        (CUDNN, (None, True, 0.0, True), "top_left"),
+    ):
+        q, k = tensor(2, 4, 6, 16).requires_grad_(), tensor(2, 4, keys, 16, seed=1).requires_grad_()
+        v, dout = tensor(2, 4, keys, 16, seed=2), tensor(2, 4, 6, 16, seed=3)
+        out = operator(q, k, v, *before)[0]
+        expected = attention(q, k, v, causal=True, causal_variant=variant)
+        assert torch.equal(out, expected)
+        pairs = zip(*(torch.autograd.grad(one, (q, k), dout) for one in (out, expected)), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert counted() == {"forward": {"aotriton": 2, "torch": {}}, "backward": {"aotriton": 2, "torch": {}}}
 
 
 @pytest.mark.usefixtures("active")
@@ -200,9 +221,9 @@ def test_activating_is_silent() -> None:
 def test_reasons_are_bounded() -> None:
     """However many different reasons there are, stats() stays small, and loses no call."""
     before = sum(stats()["forward"]["torch"].values())
-    for length in range(7, 157):
+    for number in range(1, 151):
         with pytest.raises(RuntimeError):
-            SDPA(Q, tensor(2, 4, length, 16), tensor(2, 4, length, 16), 0.0, True)
+            SDPA(Q, Q, Q, scale=-number)
     reasons = stats()["forward"]["torch"]
     assert len(reasons) <= 101
     assert reasons["for more reasons than are kept"] > 0

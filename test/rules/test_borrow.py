@@ -68,11 +68,12 @@ def at(made: dict[tuple[str, str], Winner], where: Functional, cell: tuple[int, 
     return made[str(where), bin_text(KEYS, cell)]
 
 
-def test_siblings_differ_in_type_and_addressing_only() -> None:
-    """Nothing is borrowed across head dims or masks."""
+def test_siblings_differ_in_type_addressing_and_level_only() -> None:
+    """Nothing is borrowed across head dims or masks, but across levels."""
     found = siblings(functional())
     assert functional() in found
-    assert len(found) == 4
+    assert len(found) == 8
+    assert {one.level for one in found} == {0, 4}
     assert {(one["BLOCK_DMODEL"], one["CAUSAL"]) for one in found} == {(64, False)}
 
 
@@ -82,7 +83,7 @@ def test_every_cell_of_every_sibling_gets_a_winner() -> None:
     """
     own = row(functional(), CELL, FAST, runners_up=[SLOW])
     made = fill(own)
-    assert len(made) == 4 * len(list(KERNEL.cells()))
+    assert len(made) == 8 * len(list(KERNEL.cells()))
     assert made.pop((own.functional, own.bin)) is own
     named = {str(one): one for one in siblings(functional())}
     for one in made.values():
@@ -170,6 +171,43 @@ def test_the_product_most_like_it_lends() -> None:
         assert at(fill(*rows), functional(), CELL).source == f"product={name.replace(' ', '_')} in the same bin"
     stranger = filled(KERNEL, "sm_90", "Unheard of", rows, PRODUCTS)
     assert {one.source.split()[0] for one in stranger} == {"product=Big"}
+
+
+def banded(**given: Any) -> Functional:
+    """The functional of the level with bands that is as ``functional``."""
+    plain = functional(**given)
+    return KERNEL.functional("sm_90", **(plain.as_dict() | {"LEVEL": 4}))
+
+
+def test_a_level_borrows_from_plain_ones_of_its_addressing() -> None:
+    """What differs in the level alone lends before what differs in more; what is measured at the level, before both."""
+    rows = [row(functional(), CELL, FAST), row(functional(addressing="general"), CELL, SLOW)]
+    made = fill(*rows)
+    assert at(made, banded(), CELL).source == "LEVEL=0 in the same bin"
+    assert at(made, banded(addressing="general"), CELL).config == config(SLOW)
+    assert at(made, banded(T="fp16", addressing="general"), (64, 64, 8)).config == config(SLOW)
+    own = fill(*rows, row(banded(), CELL, SLOW))
+    assert at(own, banded(T="fp16"), CELL).source == "T=bf16 in the same bin"
+    assert at(own, functional("fp16"), CELL).config == config(FAST)
+
+
+def test_a_level_borrows_nothing_that_cannot_run_there() -> None:
+    """What spills as a plain image, causal or not, is passed over for a runner-up; what a restriction rules out at the
+    level, for the nearest winner that it leaves, a causal one if need be.
+    """
+    good = row(functional(), CELL, FAST, runners_up=[SLOW])
+    for causal in (False, True):
+        spilling = {ImageSpec.of(functional("fp16", causal=causal), FAST, COPTS).name}
+        assert at(fill(good, unfit=spilling), banded(T="fp16"), CELL).config == config(SLOW)
+    wide = {"BLOCK_M": 128, "BLOCK_N": 128}  # 128 x 64 and 128 x 128 accumulators of 128 threads: 192 of each
+    assert banded().ruled_out(CELL, {**wide, **COPTS})
+    assert not functional().ruled_out(CELL, {**wide, **COPTS})
+    full = row(functional(), CELL, wide)
+    assert at(fill(full), banded(), CELL).config == config(wide)  # there is no other
+    assert at(fill(full, row(functional(), (2048, 2048, 8), SLOW)), banded(), CELL).config == config(SLOW)
+    lent = at(fill(full, row(functional(causal=True), CELL, FAST)), banded(), CELL)
+    assert (lent.config, lent.source) == (config(FAST), "LEVEL=0 CAUSAL=True in the same bin")
+    assert at(fill(full), functional("fp16"), CELL).config == config(wide)
 
 
 def test_winners_of_another_time_lend_nothing() -> None:

@@ -73,6 +73,18 @@ DESCRIPTIONS: dict[str, Wrong] = {
         ),
         "scale: scale_rows names psel ORDER, but there are: BLOCK_M, UNROLL",
     ),
+    "a source of a level that is none": (
+        kernel(sources={4: "scale_rows_fast"}),
+        r"scale_rows: sources of \[4\], of the levels \[0\]",
+    ),
+    "a level beyond": (
+        kernel(choices=(*KERNEL.choices, Choice("LEVEL", (0, 8), e.scalar("times"), default=0))),
+        r"scale_rows: sources of \[\], of the levels \[0, 8\]",
+    ),
+    "a number of a level beyond": (
+        lambda: Number("times", "i32", e.scalar("times"), levels=(8,)),
+        r"times: levels are from 0 to 7, got \(8,\)",
+    ),
     "a cut that a result has not": (operator(cut="taps"), r"scale: y cannot be cut along taps, it has \('batch', "),
     "a cut that an operand has twice": (
         operator(operands=(*OPERATOR.operands, Operand("pairs", ("batch", "batch"))), cut="batch"),

@@ -13,6 +13,7 @@ from aotriton.rules import image
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
+from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec, source_digest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,29 @@ def test_names_are_symbols(sources: Path) -> None:
     """A name tells kernel and arch and is a C++ identifier."""
     assert name().startswith("attn_bwd_preprocess_sm_90_")
     assert name().isidentifier()
+
+
+def test_a_level_is_an_image_of_its_own() -> None:
+    """A level with device code of its own has its arguments, and a plain image nothing of it: no argument, and in its
+    name no code.
+    """
+    choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 64, "ADDRESSING": "general"}
+    plain, banded = (
+        ImageSpec.of(
+            ATTN_FWD.functional("sm_90", LEVEL=level, CAUSAL=False, **choices),
+            {"BLOCK_M": 64, "BLOCK_N": 64},
+            {"num_warps": 4, "num_stages": 2},
+        )
+        for level in (0, 4)
+    )
+    assert {"lo", "hi"} <= banded.compiler_request()["signature"].keys()
+    assert not {"lo", "hi", "LEVEL"} & plain.compiler_request()["signature"].keys()
+    assert "CAUSAL" not in banded.compiler_request()["constexprs"]
+    package = "aotriton.tritonsrc.flash"
+    code = image._closure(package, "kernels.attn_fwd")
+    assert not {one for one in code if "features" in one or "band" in one}
+    assert "lib.band" in image._closure(package, "kernels.attn_fwd_features")
+    assert banded.plain_names[0] == plain.name
 
 
 def test_wrong_names_are_refused() -> None:

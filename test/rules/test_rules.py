@@ -34,6 +34,7 @@ from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOP
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
     MOST_COUNTED,
+    Argument,
     Constexpr,
     Functional,
     KernelDescription,
@@ -64,6 +65,11 @@ def serving(arch: str, addressing: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kernel", found, ids=lambda kernel: kernel.name)
 
 
+def taken(functional: Functional) -> list[Argument]:
+    """The kernel's arguments that its images have."""
+    return [argument for argument in functional.kernel.arguments if functional.takes(argument)]
+
+
 def smallest(functional: Functional) -> ImageSpec:
     """Some candidate of the functional."""
     kernel, vendor = functional.kernel, functional.arch_spec.vendor
@@ -71,21 +77,30 @@ def smallest(functional: Functional) -> ImageSpec:
     return ImageSpec.of(functional, psels, {name: values[0] for name, values in kernel.copt_values(vendor).items()})
 
 
-def request(kernel: KernelDescription, arch: str, addressing: str) -> dict[str, Any]:
-    """The compiler request of some candidate for this addressing."""
-    return smallest(next(f for f in kernel.functionals(arch) if f.addressing == addressing)).compiler_request()
+def requests(kernel: KernelDescription, arch: str, addressing: str) -> list[tuple[dict[str, Any], list[Argument]]]:
+    """Of each level, the compiler request of some candidate for this addressing, and the arguments that it takes."""
+    of_levels: dict[int, Functional] = {}
+    for one in kernel.functionals(arch):
+        if one.addressing == addressing:
+            of_levels.setdefault(one.level, one)
+    return [(smallest(one).compiler_request(), taken(one)) for one in of_levels.values()]
 
 
 @EVERY_KERNEL
 def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
-    """tritonsrc/<family>/kernels/<function>.py has a function of this name with these arguments, constexprs marked."""
-    path = ROOT.joinpath(*source_module(kernel).split(".")[1:]).with_suffix(".py")
-    assert path == ROOT / "tritonsrc" / kernel.family / "kernels" / f"{kernel.function}.py"
-    tree = ast.parse(path.read_text())
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel.function)
-    assert [argument.arg for argument in function.args.args] == [argument.name for argument in kernel.arguments]
-    marked = {a.arg for a in function.args.args if a.annotation and "constexpr" in ast.unparse(a.annotation)}
-    assert marked == {argument.name for argument in kernel.arguments if isinstance(argument, Constexpr)}
+    """tritonsrc/<family>/kernels/<function>.py has a function of this name with these arguments, constexprs marked; of
+    each level.
+    """
+    of_levels = {one.level: one for one in kernel.functionals(kernel.archs[0])}
+    assert {one.function for one in of_levels.values()} == {kernel.function, *kernel.sources.values()}
+    for one in of_levels.values():
+        path = ROOT.joinpath(*source_module(kernel, one.function).split(".")[1:]).with_suffix(".py")
+        assert path == ROOT / "tritonsrc" / kernel.family / "kernels" / f"{one.function}.py"
+        tree = ast.parse(path.read_text())
+        (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == one.function)
+        assert [argument.arg for argument in function.args.args] == [argument.name for argument in taken(one)]
+        marked = {a.arg for a in function.args.args if a.annotation and "constexpr" in ast.unparse(a.annotation)}
+        assert marked == {argument.name for argument in taken(one) if isinstance(argument, Constexpr)}
 
 
 @KERNELS
@@ -126,26 +141,26 @@ def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> N
 @serving("sm_90", "general")
 def test_general_addressing(kernel: KernelDescription) -> None:
     """general: pointers and 64-bit strides of which nothing is promised, but that L and Delta are aligned."""
-    made = request(kernel, "sm_90", "general")
-    for argument in kernel.arguments:
-        given = made["signature"][argument.name], made["attrs"].get(argument.name)
-        if isinstance(argument, Tensor):
-            assert given == (("*fp16", None) if argument.dtype == "T" else ("*fp32", [["tt.divisibility", 16]]))
-        elif isinstance(argument, Stride):
-            assert given == ("i64", None)
+    for made, arguments in requests(kernel, "sm_90", "general"):
+        for argument in arguments:
+            given = made["signature"][argument.name], made["attrs"].get(argument.name)
+            if isinstance(argument, Tensor):
+                assert given == (("*fp16", None) if argument.dtype == "T" else ("*fp32", [["tt.divisibility", 16]]))
+            elif isinstance(argument, Stride):
+                assert given == ("i64", None)
 
 
 @serving("gfx942", "offset32")
 def test_offset32_addressing(kernel: KernelDescription) -> None:
     """offset32: aligned pointers within 2 GiB and 32-bit strides that are multiples of 8 elements, 16 bytes."""
-    made = request(kernel, "gfx942", "offset32")
-    for argument in kernel.arguments:
-        given = made["signature"][argument.name], made["attrs"].get(argument.name)
-        if isinstance(argument, Tensor):
-            kind = "*fp16" if argument.dtype == "T" else "*fp32"
-            assert given == (kind, [["tt.divisibility", 16], ["tt.pointer_range", 32]])
-        elif isinstance(argument, Stride):
-            assert given == ("i32", [["tt.divisibility", 8]])
+    for made, arguments in requests(kernel, "gfx942", "offset32"):
+        for argument in arguments:
+            given = made["signature"][argument.name], made["attrs"].get(argument.name)
+            if isinstance(argument, Tensor):
+                kind = "*fp16" if argument.dtype == "T" else "*fp32"
+                assert given == (kind, [["tt.divisibility", 16], ["tt.pointer_range", 32]])
+            elif isinstance(argument, Stride):
+                assert given == ("i32", [["tt.divisibility", 8]])
 
 
 @serving("sm_90", "descriptor")
@@ -155,9 +170,9 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
     The others are aligned pointers, whose strides are i64 and multiples of 16 bytes. A Gluon kernel's descriptors name
     their layout, too.
     """
-    made = request(kernel, "sm_90", "descriptor")
     tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
-    for argument in kernel.arguments:
+    found = requests(kernel, "sm_90", "descriptor")
+    for made, argument in ((made, argument) for made, arguments in found for argument in arguments):
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         if isinstance(argument, Tensor) and argument.block:
             sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
@@ -178,16 +193,17 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
 @EVERY_KERNEL
 def test_numbers_and_options(kernel: KernelDescription) -> None:
     """Numbers keep type and divisor, every constexpr has its value, and fused multiply-add is asked for by name."""
-    made = request(kernel, *(("gfx942", "general") if "gfx942" in kernel.archs else ("sm_90", "descriptor")))
-    assert list(made["signature"]) == [argument.name for argument in kernel.arguments]
-    for argument in kernel.arguments:
-        if isinstance(argument, Number):
-            assert made["signature"][argument.name] == argument.dtype
-            divisor = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else None
-            assert made["attrs"].get(argument.name) == divisor
-    assert set(made["constexprs"]) == {name for name, kind in made["signature"].items() if kind == "constexpr"}
-    assert made["options"]["enable_fp_fusion"] is True
-    assert "num_warps" in made["options"]
+    where = ("gfx942", "general") if "gfx942" in kernel.archs else ("sm_90", "descriptor")
+    for made, arguments in requests(kernel, *where):
+        assert list(made["signature"]) == [argument.name for argument in arguments]
+        for argument in arguments:
+            if isinstance(argument, Number):
+                assert made["signature"][argument.name] == argument.dtype
+                divisor = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else None
+                assert made["attrs"].get(argument.name) == divisor
+        assert set(made["constexprs"]) == {name for name, kind in made["signature"].items() if kind == "constexpr"}
+        assert made["options"]["enable_fp_fusion"] is True
+        assert "num_warps" in made["options"]
 
 
 def test_unknown_names_are_errors() -> None:
@@ -203,7 +219,7 @@ def test_unknown_names_are_errors() -> None:
             parse_functional(ATTN_FWD, "sm_90", text)
     with pytest.raises(ValueError, match=r"attn_fwd: BLOCK_DMODEL must be among \(32, 64, 128, 256\), not 48"):
         ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
-    with pytest.raises(ValueError, match=r"attn_fwd: choices are \['T', .*\], got \['T', 'X'\]"):
+    with pytest.raises(ValueError, match=r"attn_fwd: choices are \['LEVEL', 'T', .*\], got \['T', 'X'\]"):
         ATTN_FWD.functional("sm_90", T="bf16", X=1)
 
 
@@ -439,7 +455,7 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call."""
-    environment = Environment(sizes, {"deterministic": 0, "causal": 0} | scalars, multiprocessors=132)
+    environment = Environment(sizes, {"deterministic": 0, "causal": 0, "level": 0} | scalars, multiprocessors=132)
     guards = kernel.all_guards(operator_of(kernel).sizes)
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 

@@ -22,6 +22,7 @@ from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import derived_sizes
 from aotriton.rules.work import (
+    BAND,
     FEWEST_STEPS,
     FORMS,
     GROWING,
@@ -36,9 +37,11 @@ from aotriton.rules.work import (
 )
 
 
-def work(*, traffic: tuple[int, int] = (0, 0), **numbers: int) -> Work:
+def work(*, traffic: tuple[int, int] = (0, 0), band: tuple[int, int] = (0, 0), **numbers: int) -> Work:
     made: dict[str, Any] = {name: constant(number) for name, number in numbers.items()}
-    return Work(**made, traffic=(constant(traffic[0]), constant(traffic[1])))
+    return Work(
+        **made, traffic=(constant(traffic[0]), constant(traffic[1])), band=(constant(band[0]), constant(band[1]))
+    )
 
 
 def terms_of(multiprocessors: int, occupancy: int = 1, **numbers: Any) -> dict[str, float]:
@@ -261,6 +264,35 @@ def test_a_shrinking_form_takes_as_long_as_programs_in_order(call: dict[str, int
     assert abs(walk - max(ends)) <= found[LONGEST] + call["repeat"] * -(-len(counted) // gpu)
 
 
+@given(calls(powers), st.integers(1, 20), st.integers(-300, 300), st.integers(0, 400))
+def test_a_band_is_counted_within_a_step(call: dict[str, int], gpu: int, begin: int, width: int) -> None:
+    """Steps that tiles of a band visit are off by one for each walk at most, with tiles of a power of two; no tile
+    visits more than the longest program's.
+    """
+    band = begin, begin + width
+    found = terms_of(gpu, **call, form=BAND, band=band)
+    visited = []
+    for first in range(0, call["rows"], call["row_tile"]):
+        least = max(first + begin, 0) // call["depth_tile"]
+        after = min(first + call["row_tile"] + begin + width, call["depth"])
+        visited.append(max(-(-after // call["depth_tile"]) - least, 0) if after > 0 else 0)
+    times = call["outer"] * -(-call["columns"] // call["column_tile"])
+    total = times * call["repeat"] * sum(visited)
+    assert abs(found[SPREAD] * gpu - total) <= times * call["repeat"] * len(visited) + 1e-9 * total
+    assert found[LONGEST] >= call["repeat"] * max(visited)
+    assert found[PROGRAMS] == pytest.approx(times * len(visited) / gpu, rel=1e-12)
+
+
+def test_a_band_that_is_a_triangle_is_counted_as_one() -> None:
+    """From every row to its own place, and for keys from their place on: the steps of growing and shrinking forms."""
+    for call in ({"row_tile": 64, "depth_tile": 32}, {"row_tile": 32, "depth_tile": 128}):
+        given = {"rows": 4096, "depth": 4096, "outer": 3, **call}
+        growing = terms_of(5, **given, form=BAND, band=(-4096, 0))
+        shrinking = terms_of(5, **given, form=BAND, band=(0, 4096))
+        assert growing[SPREAD] == pytest.approx(terms_of(5, **given, form=GROWING)[SPREAD], rel=0.01)
+        assert shrinking[SPREAD] == pytest.approx(terms_of(5, **given, form=SHRINKING)[SPREAD], rel=0.01)
+
+
 @given(calls(), st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(range(len(FORMS))))
 def test_traffic_and_walks_are_of_every_form(call: dict[str, int], near: int, far: int, form: int) -> None:
     """Bytes are counted in one unit, apart by their kind, and walks after the first one by program."""
@@ -289,11 +321,12 @@ def test_a_work_is_worked_out_in_its_call() -> None:
 
 def test_the_orders_are_complete() -> None:
     """What depends on the call and what depends on the tile is all that a Work has, each once."""
-    names = [field.name for field in fields(Work) if field.name != "traffic"]
-    made = Work(**{name: psel(name) for name in names}, traffic=(psel("near"), psel("far")))
+    names = [field.name for field in fields(Work) if field.name not in ("traffic", "band")]
+    pairs = {"traffic": (psel("near"), psel("far")), "band": (psel("begin"), psel("end"))}
+    made = Work(**{name: psel(name) for name in names}, **pairs)  # type: ignore[arg-type]
     of_tile = ("row_tile", "column_tile", "depth_tile", "programs")
     assert tuple(one.name for one in made.of_tile) == of_tile
-    assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far"} - set(of_tile))
+    assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far", "begin", "end"} - set(of_tile))
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 16384), st.sampled_from((1, 2, 3)))
@@ -331,7 +364,9 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
     psels = {name: values[-1] for name, values in kernel.psel_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
-    environment = Environment(sizes, {"causal": 0, "swapped": 0}, numbers | psels, multiprocessors=30)
+    environment = Environment(
+        sizes, {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0}, numbers | psels, multiprocessors=30
+    )
     assert kernel.work
     tiles = round(30 * dict(zip(TERMS, terms(kernel.work, environment, 1), strict=True))[PROGRAMS])
     slots = 30 * evaluate(kernel.work.programs, environment)

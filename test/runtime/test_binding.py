@@ -102,7 +102,12 @@ def test_errors_of_the_library_have_a_code() -> None:
         ("null_pointer", "k has no data", {"k": Tensor(2, 4, 48, 64, address=0)}),
         ("misaligned_pointer", "logsumexp is at 0x4", {"logsumexp": Tensor(2, 4, 48, dtype="float32", address=4)}),
         ("invalid_argument", "sm_scale is -1", {"sm_scale": -1.0}),
-        ("not_supported", "causal needs equal seqlens", {"causal": True} | {n: Tensor(2, 4, 40, 64) for n in "kv"}),
+        ("invalid_argument", "causal_variant is 2", {"causal_variant": 2}),
+        (
+            "not_supported",
+            "q has head_dim 12",
+            {n: Tensor(2, 4, 48, 12, address=(i + 1) << 32) for i, n in enumerate(("q", "k", "v", "out"))},
+        ),
     ):
         with pytest.raises(aotriton.AotritonError, match=message) as raised:
             aotriton.attn_fwd(**forward() | changes)

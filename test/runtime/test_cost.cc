@@ -74,7 +74,7 @@ float sum_of(std::span<const KernelInfo* const> kernels, std::initializer_list<f
 }  // namespace
 
 TEST("the terms are those that Python works out, whatever the form") {
-  int forms[4] = {}, split = 0, packed = 0;
+  int forms[5] = {}, split = 0, packed = 0;
   for (const WorkCase& one : kWorks) {
     double terms[kTerms];
     terms_of(one.cost, one.work, terms);

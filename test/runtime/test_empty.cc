@@ -111,8 +111,8 @@ TEST("an empty call is checked as any other one") {
   p.v.dtype = AOTRITON_FLOAT32;
   CHECK_EQ(attn_fwd(p, {}), Error::invalid_dtype);
   p = fwd_call({.seqlen_k = 0});
-  p.causal = true;
-  CHECK_EQ(attn_fwd(p, {}), Error::not_supported);
+  p.features.causal_variant = 2;
+  CHECK_EQ(attn_fwd(p, {}), Error::invalid_argument);
 }
 
 TEST("a fill that the driver fails is driver_failed") {

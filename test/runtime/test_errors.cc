@@ -71,7 +71,8 @@ TEST("attn_fwd refuses every wrong argument by name, having asked no more than w
       {[](auto& p) { p = fwd_call({.head_dim = 264}); }, Error::not_supported, "q has head_dim 264"},
       {[](auto& p) { resize(p, 2, kBig, 70), p.logsumexp = {}; }, Error::not_supported,
        "attn_fwd: q has more elements than 63 bits count"},
-      {[](auto& p) { p.causal = true; }, Error::not_supported, "causal needs equal seqlens, q has 100, k has 70"},
+      {[](auto& p) { p.features.causal_variant = 2; }, Error::invalid_argument,
+       "attn_fwd: causal_variant is 2, which is none of those in c.h"},
       {[](auto& p) { p.q.strides[3] = 2; }, Error::invalid_stride, "attn_fwd: q has head_dim stride 2"},
       {[](auto& p) { p.v.strides[2] = -64; }, Error::invalid_stride, "attn_fwd: v has a negative seqlen_k stride, -64"},
       {[](auto& p) { p.out.strides[1] = 0; }, Error::invalid_stride, "out is written, but its heads_q stride is 0"},
@@ -111,7 +112,8 @@ TEST("attn_bwd refuses every wrong argument by name, and launches nothing") {
       {[](auto& p) { p.dq.strides[2] = 0; }, Error::invalid_stride,
        "attn_bwd: dq is written, but its seqlen_q stride is 0"},
       {[](auto& p) { p.dv.data = p.dk.data; }, Error::invalid_stride, "attn_bwd: dk and dv are written, but overlap"},
-      {[](auto& p) { p.causal = true; }, Error::not_supported, "attn_bwd: causal needs equal seqlens"},
+      {[](auto& p) { p.features.causal_variant = 255; }, Error::invalid_argument,
+       "attn_bwd: causal_variant is 255, which is none of those in c.h"},
       {[](auto& p) { p.workspace = nullptr; }, Error::workspace_too_small,
        "workspace is null, 527616 bytes are needed"},
       {[](auto& p) { p.workspace_size = 527615; }, Error::workspace_too_small,
@@ -177,11 +179,7 @@ TEST("each feature that no kernel has is refused by its name") {
       {"dropout", [](auto& f) { f.dropout_offset = pointer(0x100); }},
       {"max_seqlen_q", [](auto& f) { f.max_seqlen_q = 1; }},
       {"max_seqlen_k", [](auto& f) { f.max_seqlen_k = 1; }},
-      {"window", [](auto& f) { f.windowed = 1; }},
-      {"window", [](auto& f) { f.window_left = 1; }},
-      {"window", [](auto& f) { f.window_right = -1; }},
       {"softcap", [](auto& f) { f.softcap = 30; }},
-      {"causal_variant", [](auto& f) { f.causal_variant = AOTRITON_CAUSAL_BOTTOM_RIGHT; }},
   };
   Recording& recording = start("cuda");
   for (const auto& [name, ask] : features) {
@@ -194,6 +192,19 @@ TEST("each feature that no kernel has is refused by its name") {
     CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet");
   }
   CHECK_EQ(recording.calls, 0);
+}
+
+TEST("a window that the call does not say to have is no mistake that passes") {
+  Recording& recording = start("cuda");
+  for (const bool left : {false, true}) {
+    attn_fwd_params p = fwd_call();
+    (left ? p.features.window_left : p.features.window_right) = left ? 1 : -1;
+    CHECK_EQ(attn_fwd(p, {}), Error::invalid_argument);
+    CHECK_EQ(last_error_message(), std::string("attn_fwd: window_left or window_right is given, and windowed is zero"));
+    p.features.windowed = 1;
+    CHECK(supported(p, {}));
+  }
+  CHECK_EQ(recording.launches.size(), 0u);
 }
 
 TEST("what only the backward could have is refused by its name, as is another head dim of v") {
@@ -218,10 +229,12 @@ TEST("what only the backward could have is refused by its name, as is another he
 TEST("a functional outside the build's coverage is no_winner, and nothing is launched") {
   Recording& recording = start("cuda");
   CHECK_EQ(attn_fwd(fwd_call({.head_dim = 16}), {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_fwd sm_90: T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
+  CHECK_CONTAINS(last_error_message(),
+                 "attn_fwd sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   attn_bwd_params p = bwd_call({.head_dim = 32});
   CHECK_EQ(attn_bwd(p, {}), Error::no_winner);
-  CHECK_CONTAINS(last_error_message(), "attn_bwd_dq sm_90: T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
+  CHECK_CONTAINS(last_error_message(),
+                 "attn_bwd_dq sm_90: LEVEL=0 T=bf16 BLOCK_DMODEL=32 CAUSAL=False ADDRESSING=descriptor");
   CHECK(recording.launches.empty() && recording.loads.empty());
 }
 

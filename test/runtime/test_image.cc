@@ -100,6 +100,7 @@ Call call_of(const attn_fwd_params& p) {
   call.views[q] = View::of(p.q), call.views[k] = View::of(p.k), call.views[v] = View::of(p.v);
   call.views[out] = View::of(p.out), call.views[logsumexp] = View::of(p.logsumexp);
   call.set_real(sm_scale, p.sm_scale);
+  for (const size_t scalar : {causal_variant, window_left, window_right, level, lo, hi}) call.set_whole(scalar, 0);
   call.set_whole(causal, p.causal);
   return call;
 }
@@ -118,8 +119,8 @@ Call call_of(const attn_bwd_params& p, const Tensor<3>& delta, std::initializer_
   for (size_t slot = 0; slot < attn_bwd_operator.slots(); ++slot) call.views[slot] = View::none();
   for (const size_t slot : slots) call.views[slot] = all[slot];
   call.set_real(sm_scale, p.sm_scale);
-  call.set_whole(causal, 0);
-  call.set_whole(deterministic, 0);
+  for (const size_t scalar : {causal, causal_variant, window_left, window_right, level, lo, hi, deterministic})
+    call.set_whole(scalar, 0);
   return call;
 }
 

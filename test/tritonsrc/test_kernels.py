@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotriton.rules.flash.common import GENERAL
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -33,17 +35,30 @@ class Case:
     spread: float = 1.0  # of the scores: large ones make the softmax peaked
     opposed: bool = False  # queries against keys: all scores far below the zero that masked rows score
     slim: bool = False  # by the kernels with columns in two parts
+    band: tuple[int, int] | None = None  # row i sees keys from i + the first to i + the second, by images with features
 
     def __str__(self) -> str:
         return (
             f"{self.T}-q{self.seqlen_q}-k{self.seqlen_k}-d{self.head_dim}-{self.block_m}x{self.block_n}"
-            f"-{'causal' if self.causal else 'full'}-{self.addressing}-b{self.batch}h{self.heads_q}/{self.heads_k}"
+            f"-{self.mask}-{self.addressing}-b{self.batch}h{self.heads_q}/{self.heads_k}"
             f"-gap{self.gap}-spread{self.spread:g}{'-opposed' if self.opposed else ''}{'-slim' if self.slim else ''}"
         )
 
     @property
+    def mask(self) -> str:
+        return f"band{self.band}" if self.band else "causal" if self.causal else "full"
+
+    @property
     def block_dmodel(self) -> int:
         return next(width for width in ((96, 192) if self.slim else (32, 64, 128, 256)) if self.head_dim <= width)
+
+    @property
+    def hidden(self) -> np.ndarray:
+        """[seqlen_q, seqlen_k]: keys that rows do not see."""
+        row, key = np.arange(self.seqlen_q)[:, None], np.arange(self.seqlen_k)
+        begin, end = self.band or (-self.seqlen_q, 0 if self.causal else self.seqlen_k)
+        hidden: np.ndarray = (key < row + begin) | (key > row + end)
+        return hidden
 
     @property
     def suffix(self) -> str:
@@ -81,6 +96,24 @@ CASES = (
     Case(65, 65, 192, 32, 16, causal=True, addressing="offset32", heads_q=4, heads_k=2, slim=True),
 )
 
+# Causal of unequal lengths, aligned at the first and at the last key; windows; rows that see nothing.
+BANDS = (
+    Case(1, 1, 8, 32, 32, band=(0, 0), addressing="general"),
+    Case(1, 130, 40, 64, 32, band=(60, 90), heads_q=4),
+    Case(65, 130, 72, 32, 32, band=(-65, 0), addressing="offset32", heads_k=1),
+    Case(130, 65, 40, 64, 16, band=(-130, 0), addressing="general", gap=5, T="bf16"),
+    Case(65, 130, 64, 32, 64, band=(-65, 65), batch=2, heads_k=1),
+    Case(130, 65, 40, 32, 32, band=(-130, -65), spread=40.0, gap=8),  # the first 65 rows see nothing
+    Case(130, 65, 72, 64, 64, band=(-20, 10), spread=40.0, opposed=True),  # the last 45 rows see nothing
+    Case(130, 130, 32, 32, 16, band=(-40, 0), heads_q=4, heads_k=2),
+    Case(130, 130, 40, 16, 32, band=(0, 33), addressing="offset32", T="bf16"),
+    Case(203, 203, 64, 64, 64, band=(-100, 70), spread=40.0),
+    Case(100, 203, 72, 32, 32, band=(63, 143), addressing="general", gap=3),
+    Case(65, 300, 40, 64, 64, band=(200, 235), spread=0.0),
+    Case(100, 65, 136, 32, 32, band=(-70, 5), heads_q=1, heads_k=1),
+    Case(65, 130, 8, 128, 128, band=(-200, 200)),
+)
+
 
 def round_to(T: str, values: np.ndarray) -> np.ndarray:
     """float64 ``values`` rounded to ``T``: to nearest in fp16, towards zero in bf16, as the interpreter does."""
@@ -115,11 +148,12 @@ def attention(case: Case, inputs: Arrays, low_precision: bool) -> Arrays:
     q, do = inputs["Q"].astype(real), inputs["DO"].astype(real)
     k, v = (inputs[name].repeat(group, axis=1).astype(real) for name in "KV")
     s = real(case.sm_scale) * (q @ k.swapaxes(-1, -2))
-    if case.causal:
-        s = np.where(np.tri(case.seqlen_q, dtype=bool), s, -np.inf)
-    top = s.max(-1, keepdims=True)
-    lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
-    p = np.exp(s - lse)
+    s = np.where(case.hidden, real(-np.inf), s)
+    seen = ~case.hidden.all(-1)[:, None]
+    top = np.where(seen, s.max(-1, keepdims=True), real(0))
+    with np.errstate(divide="ignore"):
+        lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
+    p = np.exp(s - np.where(seen, lse, real(0)))
     out = r(r(p) @ v)
     delta = (out * do).sum(-1, keepdims=True)
     ds = r(p * (do @ v.swapaxes(-1, -2) - delta))
@@ -138,7 +172,12 @@ def attention(case: Case, inputs: Arrays, low_precision: bool) -> Arrays:
 
 
 def assert_close(name: str, actual: np.ndarray, exact: np.ndarray, plain: np.ndarray) -> None:
-    """At most twice the error of ``plain``, but for what another order of summation in fp32 may change."""
+    """At most twice the error of ``plain``, but for what another order of summation in fp32 may change; minus infinity
+    exactly where that is exact.
+    """
+    known = exact != -np.inf
+    assert np.array_equal(known, actual != -np.inf), f"{name}: minus infinity is not where it should be"
+    actual, exact, plain = actual[known], exact[known], plain[known]
     allowed = 2 * np.linalg.norm(plain - exact) + 2.0**-19 * max(1.0, np.linalg.norm(exact))
     error = np.linalg.norm(actual - exact)
     assert error <= allowed, f"{name}: error {error:.3g}, a plain implementation allows {allowed:.3g}"
@@ -198,6 +237,7 @@ def run(
         "BLOCK_DMODEL": case.block_dmodel,
         "CAUSAL": case.causal,
         "ADDRESSING": case.addressing,
+        **({"LEVEL": GENERAL, "lo": case.band[0], "hi": case.band[1]} if case.band else {}),
     }
     results = {name: shapes[name] for name in outputs}
     tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]
@@ -207,7 +247,7 @@ def run(
     return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *BANDS], ids=str)
 def test_forward(launch: Any, case: Case) -> None:
     """attn_fwd writes softmax(sm_scale Q K^T) V and its log-sum-exp, and nothing outside of them."""
     inputs = make_inputs(case)
@@ -217,7 +257,7 @@ def test_forward(launch: Any, case: Case) -> None:
     assert_close("L", results["L"], exact["L"], plain["L"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *BANDS], ids=str)
 def test_backward(launch: Any, case: Case) -> None:
     """The three backward kernels, given what the forward pass wrote, write the gradients and nothing else."""
     inputs = make_inputs(case)
@@ -230,6 +270,33 @@ def test_backward(launch: Any, case: Case) -> None:
     results = run(launch, case, f"attn_bwd_dk_dv{case.suffix}", common, ("DK", "DV"))
     results |= run(launch, case, f"attn_bwd_dq{case.suffix}", common, ("DQ",))
     for name, actual in results.items():
+        assert_close(name, actual, exact[name], plain[name])
+
+
+def test_what_a_tile_does_not_see_is_not_read(launch: Any) -> None:
+    """Blocks of keys that no row of a tile sees, and blocks of rows that see no key of one, are not numbers here, and
+    nothing shows it.
+    """
+    case = Case(32, 320, 32, 32, 32, band=(100, 140))  # the tile sees keys from 100 to 171: blocks from 96 to 191
+    inputs = make_inputs(case)
+    exact, plain = attention(case, inputs, False), attention(case, inputs, True)
+    unseen = np.ones(case.seqlen_k, bool)
+    unseen[96:192] = False
+    for name in "KV":
+        inputs[name][:, :, unseen] = np.nan
+    results = run(launch, case, "attn_fwd", {name: inputs[name] for name in "QKV"}, ("Out", "L"))
+    common = {**inputs, "L": exact["L"].astype(np.float32), "Delta": plain["Delta"].astype(np.float32)}
+    results |= run(launch, case, "attn_bwd_dq", common, ("DQ",))
+    for name, actual in results.items():
+        assert_close(name, actual, exact[name], plain[name])
+
+    across = Case(320, 32, 32, 32, 32, band=(-140, -100))
+    inputs = make_inputs(across)
+    exact, plain = attention(across, inputs, False), attention(across, inputs, True)
+    for name in ("Q", "DO"):
+        inputs[name][:, :, unseen] = np.nan
+    common = {**inputs, "L": exact["L"].astype(np.float32), "Delta": plain["Delta"].astype(np.float32)}
+    for name, actual in run(launch, across, "attn_bwd_dk_dv", common, ("DK", "DV")).items():
         assert_close(name, actual, exact[name], plain[name])
 
 

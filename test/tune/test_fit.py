@@ -28,6 +28,7 @@ from aotriton.tune.costmodel.least_squares import FEWEST
 from aotriton.tune.costmodel.savings import CERTAIN, savings
 from aotriton.tune.costmodel.timings import occupancy
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import scalars_of
 
 PRODUCT, GPU = "stand-in", 132
 FACTS = 128, 40000  # registers and bytes of shared memory
@@ -106,7 +107,7 @@ def sample(
 def predicted(made: ImageSpec, shape: Mapping[str, int], coefficients: Sequence[float]) -> float:
     work = made.functional.kernel.work
     assert work
-    scalars = {"causal": int(bool(made.functional.get("CAUSAL", False)))}
+    scalars = scalars_of(made.functional, shape)
     environment = Environment(dict(shape), scalars, dict(made.psels), multiprocessors=GPU)
     return float(np.dot(terms(work, environment, occupancy(made, *FACTS)), coefficients))
 

@@ -44,14 +44,15 @@ from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import scalars_of
 
 KERNELS = family("flash").kernels
 
 
 def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | bool) -> Functional:
     description = kernel_named(kernel)
-    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False, "ADDRESSING": "offset32"}
-    values |= choices
+    values: dict[str, Any] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
+    values |= {"ADDRESSING": "offset32"} | choices
     return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
 
 
@@ -192,7 +193,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
     calls = []
     for number in range(FEWEST):
         shape = sizes(100 + 97 * number, batch=1 + number % 7)
-        environment = Environment(shape, {"causal": 0}, dict(first.psels), multiprocessors=304)
+        environment = Environment(shape, scalars_of(one, shape), dict(first.psels), multiprocessors=304)
         assert ATTN_FWD.work
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}

@@ -9,11 +9,16 @@ pytest.importorskip("torch", reason="the reference needs torch, which only tunin
 import torch
 
 from aotriton.rules.family import family
+from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.reference import SHARED, Attention, name_of
 from aotriton.tune.flash.split import in_halves
 from aotriton.tune.problem.family import results_of
+from aotriton.tune.problem.problems import scalars_of
+
+# Scalars of which checks alone make something.
+CHECKED = {"deterministic", "causal_variant", "window_left", "window_right"}
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -26,6 +31,25 @@ def test_it_agrees_with_autograd(causal: bool) -> None:
     data = attention("float64", causal, "float64")
     q, k, v = (tensor.clone().requires_grad_() for tensor in (data.q, data.k, data.v))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    out.backward(data.dout)
+    for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        for head, expected in data.expected(name).items():
+            torch.testing.assert_close(actual[head], expected.value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(96, 160), (160, 96)])
+def test_a_band_is_measured_as_a_causal_one(rows: int, keys: int) -> None:
+    """What problems of a level with bands are: every row sees a key, the last one the last key."""
+    lead = FORWARD.lead.functional("sm_90", LEVEL=4, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="general")
+    sizes = {"batch": 1, "heads": 2, "seqlen_q": rows, "seqlen_k": keys, "head_dim": 64}
+    asked = scalars_of(lead, sizes)
+    assert (asked["level"], asked["causal"]) == (4, 0)
+    double, band = torch.float64, (asked["lo"], asked["hi"])
+    data = Attention(**sizes, causal=False, dtype=double, device="cpu", truth=double, multiprocessors=132, band=band)
+    mask = torch.ones(rows, keys, dtype=torch.bool).tril(max(keys - rows, 0))
+    assert mask.any(-1).all()
+    q, k, v = (tensor.clone().requires_grad_() for tensor in (data.q, data.k, data.v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     out.backward(data.dout)
     for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
         for head, expected in data.expected(name).items():
@@ -149,7 +173,7 @@ def test_what_kernels_read_is_there() -> None:
     """Every tensor that some kernel reads, and every scalar that it takes, is among the inputs."""
     data = attention()
     for operator in family("flash").operators:
-        assert {scalar.name for scalar in operator.scalars} - {"deterministic"} <= set(data.scalars)
+        assert {scalar.name for scalar in operator.scalars} - CHECKED <= set(data.scalars)
     for kernel in family("flash").kernels:
         for argument in kernel.arguments:
             if isinstance(argument, Tensor) and argument.access == "read":

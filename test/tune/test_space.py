@@ -27,7 +27,7 @@ GPUS = pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_90", 132), ("g
 
 
 def problem(kernel: str, head_dim: int, cell: tuple[int, ...], arch: str = "sm_90", **choices: Any) -> Problem:
-    wanted: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
+    wanted: dict[str, Any] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
     wanted |= {"ADDRESSING": "general"} | choices
     description = kernel_named(kernel)
     functional = description.functional(arch, **{one.name: wanted[one.name] for one in description.choices})

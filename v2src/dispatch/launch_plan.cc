@@ -44,6 +44,7 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
   if (uint64_t{plan->grid[0]} * image.threads > most_threads(gpu.info())) return {Misfit::threads, 0, &kernel};
   int64_t* next = plan->numbers;
   for (const Argument& argument : kernel.arguments) {
+    if (!argument.is_of(image)) continue;
     // Choosing has looked at the caller's tensors, but those of the workspace had no sizes yet.
     if (argument.pass == Pass::tensor && argument.block && image.descriptor_count &&
         argument.slot >= call.info->operands.size() && !has_map(call.info->slot(argument.slot), call[argument.slot]))

@@ -32,6 +32,10 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   call->views[logsumexp] = View::of(p.logsumexp);
   call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
+  call->set_whole(causal_variant, p.features.causal_variant);
+  call->set_whole(window_left, p.features.windowed ? p.features.window_left : -1);
+  call->set_whole(window_right, p.features.windowed ? p.features.window_right : -1);
+  for (const size_t made : {level, lo, hi}) call->set_whole(made, 0);  // by the checks
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;
   return Error::success;
@@ -42,8 +46,8 @@ using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, 
 }  // namespace
 
 Error check_attn_fwd(Call& call) noexcept {
-  return check_attention(
-      call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal, kMost_head_dim, kMultiple_head_dim});
+  return check_attention(call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal, causal_variant,
+                                window_left, window_right, level, lo, hi, kMost_head_dim, kMultiple_head_dim});
 }
 
 }  // namespace aotriton::v2::inline abi1::flash

@@ -16,7 +16,7 @@ Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept
 
 namespace {
 
-// Whether no feature is asked for, as in most calls.
+// Whether no feature is asked for that needs a closer look, as in most calls.
 bool asks_nothing(const aotriton_attn_features& f) {
   const void* const all[] = {f.bias.data,         f.alibi_slopes.data, f.sinks.data,     f.cu_seqlens_q.data,
                              f.cu_seqlens_k.data, f.seqused_q.data,    f.seqused_k.data, f.block_table.data,
@@ -24,8 +24,8 @@ bool asks_nothing(const aotriton_attn_features& f) {
                              f.dropout_offset};
   uintptr_t data = 0;
   for (const void* one : all) data |= reinterpret_cast<uintptr_t>(one);
-  static_assert(AOTRITON_CAUSAL_TOP_LEFT == 0);
-  int64_t numbers = f.max_seqlen_q | f.max_seqlen_k | f.window_left | f.window_right | f.windowed | f.causal_variant;
+  int64_t numbers = f.max_seqlen_q | f.max_seqlen_k;
+  if (!f.windowed) numbers |= f.window_left | f.window_right;
   for (const uint8_t byte : f.reserved) numbers |= byte;
   return !data && !numbers && f.dropout == 0 && f.softcap == 0;
 }
@@ -53,14 +53,14 @@ Error check_features(const char* op, const aotriton_attn_features& f) noexcept {
       {"dropout", f.dropout != 0 || f.dropout_seed || f.dropout_offset},
       {"max_seqlen_q", f.max_seqlen_q != 0},
       {"max_seqlen_k", f.max_seqlen_k != 0},
-      {"window", f.windowed || f.window_left || f.window_right},
       {"softcap", f.softcap != 0},
-      {"causal_variant", f.causal_variant != AOTRITON_CAUSAL_TOP_LEFT},
   };
   for (const auto& [name, asked] : features)
     if (asked) return fail(Error::not_supported, "%s: no kernel has %s yet", op, name);
   for (const uint8_t byte : f.reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field of features is not zero", op);
+  if (!f.windowed && (f.window_left || f.window_right))
+    return fail(Error::invalid_argument, "%s: window_left or window_right is given, and windowed is zero", op);
   return Error::success;
 }
 

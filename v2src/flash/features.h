@@ -17,7 +17,8 @@ Error check_v_head_dim(const char* op, const aotriton_tensor4& q, const aotriton
 // not_supported where a byte is not zero: a later version may have made a field of it.
 Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept;
 
-// not_supported, with the name of the first feature that is asked for.
+// not_supported, with the name of the first feature that is asked for and that no kernel has; invalid_argument where a
+// window is given that does not count.
 Error check_features(const char* op, const aotriton_attn_features& features) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

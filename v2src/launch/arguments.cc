@@ -102,7 +102,8 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
   kernel_begin_ = byte_count_ = static_cast<uint32_t>(align_up(byte_count_, alignof(TensorMap)));
   descriptors_ = 0;
   const int64_t* number = plan.numbers;
-  for (const Argument& argument : kernel.arguments) AOTRITON_TRY(add_argument(call, argument, image, &number));
+  for (const Argument& argument : kernel.arguments)
+    if (argument.is_of(image)) AOTRITON_TRY(add_argument(call, argument, image, &number));
   put<void*>(nullptr);  // global scratch
   put<void*>(nullptr);  // profile scratch
   if (overflow_) return fail(Error::not_supported, "%s: takes too many arguments", image.name);

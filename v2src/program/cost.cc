@@ -38,6 +38,8 @@ void terms_of(const Cost& cost, const WorkOfCall& work, double (&terms)[kTerms])
       return write_terms<shrinking>(cost, work, terms);
     case split:
       return write_terms<split>(cost, work, terms);
+    case band:
+      return write_terms<band>(cost, work, terms);
   }
 }
 
@@ -52,6 +54,8 @@ Cheapest cheapest(std::span<const Cost> costs, const WorkOfCall& work) noexcept 
       return cheapest_of<shrinking>(costs, work);
     case split:
       return cheapest_of<split>(costs, work);
+    case band:
+      return cheapest_of<band>(costs, work);
   }
   return {0, 0};  // no form: the generator writes none
 }

@@ -14,12 +14,12 @@ inline constexpr int kTerms = 14;
 
 // What a call has to compute, by a kernel. In the order of Work.of_call.
 struct WorkInfo {
-  Expression outer, rows, packed, columns, depth, repeat, parts, form, near, far, slow;
+  Expression outer, rows, packed, columns, depth, repeat, parts, form, begin, end, near, far, slow;
 };
 
 // The same in numbers, and the GPU that computes it.
 struct WorkOfCall {
-  double outer, rows, packed, columns, depth, repeat, parts, near, far, slow;
+  double outer, rows, packed, columns, depth, repeat, parts, begin, end, near, far, slow;
   int form;
   double multiprocessors;
 };
@@ -58,7 +58,8 @@ bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
          number(work.packed, &of_call->packed) && number(work.columns, &of_call->columns) &&
          number(work.depth, &of_call->depth) && number(work.repeat, &of_call->repeat) &&
          number(work.parts, &of_call->parts) && number(work.form, &of_call->form) &&
-         number(work.near, &of_call->near) && number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
+         number(work.begin, &of_call->begin) && number(work.end, &of_call->end) && number(work.near, &of_call->near) &&
+         number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
 }
 
 // The first one of the least predicted time among those that are known; a time of 0 where none is.

@@ -47,6 +47,7 @@ struct Image {
   uint32_t shared;          // dynamic shared memory, bytes
   uint32_t global_scratch;  // bytes per program
   uint16_t threads;         // per program
+  uint8_t level = 0;        // of its functional: which arguments of its kernel it takes
   uint16_t descriptor_count;
   const DescriptorLayout* descriptors;          // one for each descriptor argument, in argument order
   std::span<const Certificate> certificates{};  // one for each product that it was checked on; empty: compiled only

@@ -26,12 +26,16 @@ enum class Pass : uint8_t {
   fp32,    // scalar number `slot`
 };
 
+// `levels`: those whose images take it, as bits.
 struct Argument {
   Pass pass;
   bool block;
   uint8_t slot;
   uint8_t dim;
   Expression value;
+  uint8_t levels = 0xff;
+
+  bool is_of(const Image& image) const noexcept { return levels >> image.level & 1; }
 };
 
 // The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit

@@ -42,6 +42,7 @@ OwnedCandidate::OwnedCandidate(const py::dict& program, const py::bytes& binary,
   image.shared = py::cast<uint32_t>(metadata["shared"]);
   image.global_scratch = py::cast<uint32_t>(metadata["global_scratch"]);
   image.threads = py::cast<uint16_t>(metadata["threads"]);
+  if (metadata.contains("level")) image.level = py::cast<uint8_t>(metadata["level"]);
 }
 
 OwnedCandidate::~OwnedCandidate() {

@@ -108,7 +108,8 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
                           .block = py::cast<bool>(row["block"]),
                           .slot = index(row["slot"], kMaxOperands),
                           .dim = index(row["dim"], kMaxRank),
-                          .value = code(row["value"])});
+                          .value = code(row["value"]),
+                          .levels = py::cast<uint8_t>(row["levels"])});
   for (const py::handle pair : of_kernel["uses"]) {
     const auto use = py::cast<py::tuple>(pair);
     const uint32_t bit = uint32_t{1} << index(use[0], operator_.slots());

@@ -21,6 +21,16 @@ void set_scale(Scale given, Params& params) {
   params.scale_given = 1;
 }
 
+template <class Params>
+void set_mask(const Mask& mask, Params& params) {
+  params.causal = mask.causal;
+  params.features.causal_variant = mask.bottom_right ? AOTRITON_CAUSAL_BOTTOM_RIGHT : AOTRITON_CAUSAL_TOP_LEFT;
+  params.features.windowed = mask.windowed();
+  if (!mask.windowed()) return;
+  params.features.window_left = mask.window_left;
+  params.features.window_right = mask.window_right;
+}
+
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -38,7 +48,15 @@ aotriton_error compute_as(const char* op, const Call& call, const std::string& h
 
 }  // namespace
 
-Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal) {
+Mask mask_of(const char* op, bool causal, const std::string& causal_variant, int64_t window_left,
+             int64_t window_right) {
+  const bool bottom_right = causal_variant == "bottom_right";
+  if (!bottom_right && causal_variant != "top_left")
+    fail(std::string(op) + ": causal_variant is '" + causal_variant + "', which must be one of top_left, bottom_right");
+  return {causal, bottom_right, window_left, window_right};
+}
+
+Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, const Mask& mask) {
   require_rank("attn_fwd", "q", q, 4);
   require_rank("attn_fwd", "k", k, 4);
   require_rank("attn_fwd", "v", v, 4);
@@ -57,12 +75,12 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   call.params.out = view_of<aotriton_tensor4>(call.out);
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
   set_scale(sm_scale, call.params);
-  call.params.causal = causal;
+  set_mask(mask, call.params);
   return call;
 }
 
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
-                     const Tensor& logsumexp, Scale sm_scale, bool causal, bool deterministic) {
+                     const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic) {
   for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
     require_rank("attn_bwd", one.name, one.tensor, 4);
   require_rank("attn_bwd", "logsumexp", logsumexp, 3);
@@ -90,7 +108,7 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   call.params.dk = view_of<aotriton_tensor4>(call.dk);
   call.params.dv = view_of<aotriton_tensor4>(call.dv);
   set_scale(sm_scale, call.params);
-  call.params.causal = causal;
+  set_mask(mask, call.params);
   call.params.deterministic = deterministic;
   return call;
 }
@@ -106,16 +124,21 @@ aotriton_error compute(const Backward& call, const std::string& hints) {
 }
 
 std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
+                                    const std::string& causal_variant, int64_t window_left, int64_t window_right,
                                     const std::string& hints) {
-  const Forward call = forward_of(q, k, v, sm_scale, causal);
+  const Mask mask = mask_of("attn_fwd", causal, causal_variant, window_left, window_right);
+  const Forward call = forward_of(q, k, v, sm_scale, mask);
   raise_if(compute(call, hints));
   return {call.out, call.logsumexp};
 }
 
 std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
-                                            std::optional<bool> deterministic, const std::string& hints) {
-  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, causal,
+                                            const std::string& causal_variant, int64_t window_left,
+                                            int64_t window_right, std::optional<bool> deterministic,
+                                            const std::string& hints) {
+  const Mask mask = mask_of("attn_bwd", causal, causal_variant, window_left, window_right);
+  const Backward call = backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
                                     deterministic ? *deterministic : deterministic_algorithms());
   raise_if(compute(call, hints));
   return {call.dq, call.dk, call.dv};

@@ -7,27 +7,42 @@
 
 namespace aotriton_torch {
 
+// Which keys a row sees, as in c.h. A window is open at a side where that is negative.
+struct Mask {
+  bool causal = false;
+  bool bottom_right = false;
+  int64_t window_left = -1, window_right = -1;
+
+  bool windowed() const { return window_left >= 0 || window_right >= 0; }
+};
+
 // The operators' kernels: out and logsumexp; dq, dk and dv. `deterministic`: by default, what torch is told to be.
 using Scale = std::optional<double>;
 std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
+                                    const std::string& causal_variant, int64_t window_left, int64_t window_right,
                                     const std::string& hints);
 std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                             const Tensor& dout, const Tensor& logsumexp, Scale sm_scale, bool causal,
-                                            std::optional<bool> deterministic, const std::string& hints);
+                                            const std::string& causal_variant, int64_t window_left,
+                                            int64_t window_right, std::optional<bool> deterministic,
+                                            const std::string& hints);
+
+// Fails where the variant is none of c.h's.
+Mask mask_of(const char* op, bool causal, const std::string& causal_variant, int64_t window_left, int64_t window_right);
 
 // What a forward was given and has made, and its parameters, which point into that.
 struct Forward {
   Tensor q, k, v, out, logsumexp;
   aotriton_attn_fwd_params params;
 };
-Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal);
+Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, const Mask& mask);
 
 struct Backward {
   Tensor q, k, v, out, dout, logsumexp, dq, dk, dv;
   aotriton_attn_bwd_params params;
 };
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
-                     const Tensor& logsumexp, Scale sm_scale, bool causal, bool deterministic);
+                     const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic);
 
 // Computes it, on the GPU or the CPU that the tensors are on. After an error nothing was computed, unless it is
 // AOTRITON_DRIVER_FAILED.

@@ -12,10 +12,12 @@ namespace aotriton_torch {
 namespace {
 
 constexpr const char* kSchemas[] = {
-    "attn_fwd(Tensor q, Tensor k, Tensor v, *, float? sm_scale=None, bool causal=False, str hints=\"\") "
+    "attn_fwd(Tensor q, Tensor k, Tensor v, *, float? sm_scale=None, bool causal=False, "
+    "str causal_variant=\"top_left\", int window_left=-1, int window_right=-1, str hints=\"\") "
     "-> (Tensor out, Tensor logsumexp)",
     "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, float? sm_scale=None, "
-    "bool causal=False, bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
+    "bool causal=False, str causal_variant=\"top_left\", int window_left=-1, int window_right=-1, "
+    "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
     "gemm(Tensor a, Tensor b, Tensor? bias=None, *, float alpha=1.0, str activation=\"none\", str hints=\"\") "
     "-> Tensor",
 };

@@ -70,8 +70,20 @@ float scale_of(const Params& p) {
   return p.sm_scale == 0 && !p.scale_given ? 1 / std::sqrt(static_cast<float>(p.q.sizes[3])) : p.sm_scale;
 }
 
-// How many keys a query sees.
-int64_t seen(bool causal, int64_t query, int64_t keys) { return causal ? query + 1 : keys; }
+// The keys that a query sees, from one on to before another one.
+struct Seen {
+  int64_t begin, end;
+};
+template <class Params>
+Seen seen(const Params& p, int64_t query) {
+  const aotriton_attn_features& f = p.features;
+  const int64_t keys = p.k.sizes[2];
+  const int64_t own = query + (f.causal_variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? keys - p.q.sizes[2] : 0);
+  Seen found = {0, p.causal ? own + 1 : keys};
+  if (f.windowed && f.window_left >= 0) found.begin = own - std::min(f.window_left, own + 1);
+  if (f.windowed && f.window_right >= 0) found.end = std::min(found.end, own + 1 + std::min(f.window_right, keys));
+  return {std::max<int64_t>(found.begin, 0), std::min(found.end, keys)};
+}
 
 float activate(int32_t activation, float x) {
   switch (activation) {
@@ -97,14 +109,14 @@ void reference(const aotriton_attn_fwd_params& p) {
       Head out(p.out);
       std::vector<float> weights(static_cast<size_t>(k.rows));
       for (int64_t i = 0; i < q.rows; ++i) {
-        const int64_t keys = seen(p.causal, i, k.rows);
+        const auto [first, after] = seen(p, i);
         float highest = -std::numeric_limits<float>::infinity(), sum = 0;
-        for (int64_t j = 0; j < keys; ++j) {
+        for (int64_t j = first; j < after; ++j) {
           weights[j] = scale * dot(q[i], k[j], q.columns);
           highest = std::max(highest, weights[j]);
         }
-        for (int64_t j = 0; j < keys; ++j) sum += weights[j] = std::exp(weights[j] - highest);
-        for (int64_t j = 0; j < keys; ++j) add(out[i], weights[j] / sum, v[j], q.columns);
+        for (int64_t j = first; j < after; ++j) sum += weights[j] = std::exp(weights[j] - highest);
+        for (int64_t j = first; j < after; ++j) add(out[i], weights[j] / sum, v[j], q.columns);
         static_cast<float*>(p.logsumexp.data)[slice * q.rows + i] = highest + std::log(sum);
       }
       out.write(p.out, batch, head);
@@ -126,7 +138,8 @@ void reference(const aotriton_attn_bwd_params& p) {
         Head dq(p.dq);
         for (int64_t i = 0; i < q.rows; ++i) {
           const float delta = dot(dout[i], out[i], q.columns);
-          for (int64_t j = 0; j < seen(p.causal, i, k.rows); ++j) {
+          const auto [first, after] = seen(p, i);
+          for (int64_t j = first; j < after; ++j) {
             const float weight = std::exp(scale * dot(q[i], k[j], q.columns) - logsumexp[i]);
             const float dscore = scale * weight * (dot(dout[i], v[j], q.columns) - delta);
             add(dv[j], weight, dout[i], q.columns);

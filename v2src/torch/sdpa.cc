@@ -99,12 +99,15 @@ AtenTensorHandle* handle_of(std::optional<Tensor>& tensor, AtenTensorHandle* han
 
 using SdpaResults = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
 
-// What SDPA gives its flash backend.
+// What SDPA gives its flash backend. Of unequal lengths that is causal only where it comes from causal_lower_right, as
+// torch's own kernel takes it.
+Mask mask_of_flash(bool is_causal) { return {.causal = is_causal, .bottom_right = true}; }
+
 SdpaResults flash_forward(const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
                           bool return_debug_mask, std::optional<double> scale) {
   std::string why = dropout_p != 0 ? "dropout" : return_debug_mask ? "return_debug_mask" : "";
   if (why.empty()) {
-    const Forward call = forward_of(query, key, value, scale, is_causal);
+    const Forward call = forward_of(query, key, value, scale, mask_of_flash(is_causal));
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");
@@ -140,8 +143,8 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
                                                   std::optional<double> scale) {
   std::string why = dropout_p != 0 ? "dropout" : "";
   if (why.empty()) {
-    const Backward call =
-        backward_of(query, key, value, out, grad_out, logsumexp, scale, is_causal, deterministic_algorithms());
+    const Backward call = backward_of(query, key, value, out, grad_out, logsumexp, scale, mask_of_flash(is_causal),
+                                      deterministic_algorithms());
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("backward", "aotriton", "");
@@ -157,7 +160,8 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
   return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
 }
 
-// What SDPA gives cuDNN, which it prefers on Hopper. Its log-sum-exp has a last dimension of 1.
+// What SDPA gives cuDNN, which it prefers on Hopper. Its log-sum-exp has a last dimension of 1, and of unequal lengths
+// causal is the upper left triangle, as SDPA's is_causal.
 SdpaResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value, std::optional<Tensor> attn_bias,
                           bool compute_logsumexp, double dropout_p, bool is_causal, bool return_debug_mask,
                           std::optional<double> scale) {
@@ -167,7 +171,7 @@ SdpaResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& 
                     : flash_is_wanted() ? ""
                                         : "the flash backend is disabled";
   if (why.empty()) {
-    const Forward call = forward_of(query, key, value, scale, is_causal);
+    const Forward call = forward_of(query, key, value, scale, {.causal = is_causal});
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");
@@ -203,7 +207,7 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const 
   std::string why = attn_bias.defined() ? "attn_mask" : dropout_p != 0 ? "dropout" : "";
   if (why.empty()) {
     const Backward call = backward_of(query, key, value, out, grad_out, torch::stable::squeeze(logsumexp, 3), scale,
-                                      is_causal, deterministic_algorithms());
+                                      {.causal = is_causal}, deterministic_algorithms());
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("backward", "aotriton", "");

@@ -97,9 +97,12 @@ ATTN_BWD_DK_DV = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DK", "DV"),
         *c.SIZES,
-        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+        *c.OF_BAND,
+        *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    sources={c.GENERAL: "attn_bwd_dk_dv_features"},
+    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    impossible=c.NO_CALL_HAS,
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
     psels=by_vendor(
@@ -115,7 +118,8 @@ ATTN_BWD_DK_DV = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", "BLOCK_N", "heads_k"),
-    work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4)),
+    work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4), banded=True),
+    guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -134,9 +138,12 @@ ATTN_BWD_DQ = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DQ"),
         *c.SIZES,
-        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+        *c.OF_BAND,
+        *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    sources={c.GENERAL: "attn_bwd_dq_features"},
+    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    impossible=c.NO_CALL_HAS,
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
     psels=by_vendor(
         more={"cuda": {"BLOCK_M": (16, 256), "BLOCK_N": (16, 256)}},
@@ -151,7 +158,8 @@ ATTN_BWD_DQ = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
-    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2)),
+    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2), banded=True),
+    guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -245,7 +253,7 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Number("together", "i32", DEALT_OUT),
         *WIDTHS,
     ),
-    choices=(c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
@@ -315,7 +323,7 @@ ATTN_BWD_HOPPER_PAIR_SLIM = replace(
         ),
         *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
     ),
-    choices=(c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
     grid=c.grid("seqlen_k", 128, "heads_k"),
     guards=ADDS_DQ,
@@ -389,7 +397,7 @@ ATTN_BWD_HOPPER_HEADS = replace(
         Number("batch", "i32", size("batch")),
         *WIDTHS,
     ),
-    choices=(c.T, c.HEAD_DIM.narrowed(64, 128), c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM.narrowed(64, 128), c.CAUSAL, c.DESCRIPTOR),
     grid=(minimum(size("batch") * size("heads_k"), multiprocessors()), constant(1), constant(1)),
     # A head is one piece of work: a walk for each tile of its keys and each query head, causal of half in the mean.
     work=replace(
@@ -466,7 +474,7 @@ ATTN_BWD_HOPPER_PARTS = replace(
         Number("together", "i32", TOGETHER),
         *WIDTHS,
     ),
-    choices=(c.T, HEAD_DIM_PARTS, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, HEAD_DIM_PARTS, c.CAUSAL, c.DESCRIPTOR),
     grid=(_TILES * PARTS, constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 6), parts=PARTS),
     guards=(Guard(~scalar("deterministic"), "its programs add up in any order, and the call is to be deterministic"),),
@@ -516,7 +524,7 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
             *WIDTHS,
         )
     ),
-    choices=(c.T, c.HEAD_DIM.narrowed(192, 256), c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM.narrowed(192, 256), c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(cuda={"BLOCK_M": (64,)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
@@ -542,7 +550,7 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
         *c.SIZES,
         *c.constexprs("BLOCK_N", "BLOCK_DMODEL", "CAUSAL"),
     ),
-    choices=(c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
     psels=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
@@ -557,7 +565,7 @@ ATTN_BWD_HOPPER_DQ_SLIM = replace(
     ATTN_BWD_HOPPER_DQ,
     name="attn_bwd_hopper_dq_slim",
     arguments=c.in_two_parts(ATTN_BWD_HOPPER_DQ.arguments),
-    choices=(c.T, c.HEAD_DIM_SLIM.narrowed(192), c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM.narrowed(192), c.CAUSAL, c.DESCRIPTOR),
 )
 
 # As PARTS, of tiles of 64 keys and steps of 64 rows: within 0.9 % of the best number in the same simulation.
@@ -619,7 +627,7 @@ OPERATOR = Operator(
     name="attn_bwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV),
-    scalars=(Scalar("sm_scale", "fp32", None), Scalar("causal", "bool"), Scalar("deterministic", "bool")),
+    scalars=(*c.SCALARS, Scalar("deterministic", "bool")),
     backends=(
         Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend(

@@ -16,6 +16,7 @@ from aotriton.rules.expression import (
     dtype,
     equal,
     lowest_bit,
+    maximum,
     minimum,
     multiprocessors,
     psel,
@@ -36,7 +37,8 @@ from aotriton.rules.kernel import (
     Tensor,
     of_vendor,
 )
-from aotriton.rules.work import GROWING, NONE, ONE, SHRINKING, WHOLE, Work
+from aotriton.rules.operators import Scalar
+from aotriton.rules.work import BAND, GROWING, NONE, ONE, SHRINKING, WHOLE, Work
 
 FAMILY = "flash"
 
@@ -53,6 +55,13 @@ HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up
 # Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
 HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
+# How much of attention an image knows; a call runs on the poorest that serves it. PLAIN: causal of equal lengths, or
+# nothing hidden, as CAUSAL says. BANDED calls say which keys a row sees, as an interval [row + lo, row + hi], and are
+# never CAUSAL; GENERAL images serve them.
+PLAIN, BANDED, GENERAL = 0, 2, 4
+LEVEL = Choice("LEVEL", (PLAIN, GENERAL), scalar("level"), round_up=True, default=PLAIN, lends=True)
+PLAIN_ONLY = LEVEL.narrowed(PLAIN)
+NO_CALL_HAS = ({"LEVEL": GENERAL, "CAUSAL": True},)
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
 
@@ -73,11 +82,29 @@ def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, 
     return tiles(of, rows) * size(heads) * size("batch"), constant(1), constant(1)
 
 
+BEGIN, END = scalar("lo"), scalar("hi")  # of the band: row i sees keys from i + BEGIN to i + END
+
+
+def _seen(end: Expression) -> Expression:
+    """The pairs of a row i and a key that is at most i + ``end``."""
+
+    def ramp(steps: Expression) -> Expression:
+        """1 + 2 + ... + steps."""
+        positive = maximum(steps, 0)
+        return ceil_divide(positive * (positive + 1), 2)
+
+    beyond = end - size("seqlen_k")
+    return ramp(end + size("seqlen_q")) - ramp(end) - ramp(beyond + size("seqlen_q")) + ramp(beyond)
+
+
 def flops(products: int) -> Expression:
-    """Of so many products of seqlen_q x seqlen_k x head_dim for each query head; causal, half of them."""
-    pairs = size("batch") * size("heads_q") * size("seqlen_q") * size("seqlen_k")
-    one = pairs * size("head_dim") * 2 * products
-    return choose(scalar("causal"), ceil_divide(one, 2), one)
+    """Of so many products of seqlen_q x seqlen_k x head_dim for each query head; causal, half of them; of a band, what
+    is in it.
+    """
+    each = size("batch") * size("heads_q") * size("head_dim") * 2 * products
+    one = each * (size("seqlen_q") * size("seqlen_k"))
+    banded = each * (_seen(END) - _seen(BEGIN - 1))
+    return choose(scalar("level"), banded, choose(scalar("causal"), ceil_divide(one, 2), one))
 
 
 GROUP = ceil_divide(size("heads_q"), size("heads_k"))  # query heads that share a key head
@@ -95,10 +122,12 @@ def work(
     tensors: tuple[int, int],
     parts: Expression = ONE,
     packed: Expression = ONE,
+    banded: bool = False,
 ) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
     of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
-    size of q and of k are read or written, those of k for each part. ``packed`` heads count as one.
+    size of q and of k are read or written, those of k for each part. ``packed`` heads count as one. ``banded``: where a
+    call has a band, only steps in it are walked.
     """
     queries = of == "q"
     other = "k" if queries else "q"
@@ -106,6 +135,8 @@ def work(
     if packed != ONE:
         rows_of, heads = rows_of * packed, ceil_divide(heads, packed)
     of_k = _bytes("k") * tensors[1]
+    form = choose(scalar("causal"), GROWING if queries else SHRINKING, WHOLE)
+    band = (BEGIN, END) if queries else (NONE - END, NONE - BEGIN)
     return Work(
         rows=rows_of,
         row_tile=_side(rows),
@@ -115,7 +146,8 @@ def work(
         depth_tile=_side(depth),
         repeat=ONE if queries else GROUP,
         parts=parts,
-        form=choose(scalar("causal"), GROWING if queries else SHRINKING, WHOLE),
+        form=choose(scalar("level"), BAND, form) if banded else form,
+        band=band if banded else (NONE, NONE),
         traffic=(_bytes("q") * tensors[0], of_k if parts == ONE else of_k * parts),
         slow=PARTIAL_SECTORS,
     )
@@ -162,6 +194,19 @@ WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
 HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
 SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
+OF_BAND = tuple(Number(one.name, "i32", one, levels=(GENERAL,)) for one in (BEGIN, END))
+# Scalars of both operators. Their checks make a level, and with it the band, of what the caller asks for.
+SCALARS = (
+    Scalar("sm_scale", "fp32", None),
+    Scalar("causal", "bool"),
+    Scalar("causal_variant", "i32", values=("top_left", "bottom_right")),
+    Scalar("window_left", "i32", -1),
+    Scalar("window_right", "i32", -1),
+    Scalar("level", "i32", internal=True),
+    # Bands are measured as causal ones, in which every row sees a key.
+    Scalar(BEGIN.name, "i32", internal=True, measured=NONE - size("seqlen_q")),
+    Scalar(END.name, "i32", internal=True, measured=maximum(size("seqlen_k") - size("seqlen_q"), 0)),
+)
 
 
 def rows(name: str, *, written: bool = False, optional: bool = False, if_empty: float = 0.0) -> Operand:
@@ -176,11 +221,21 @@ def constexprs(*names: str) -> tuple[Constexpr, ...]:
     return tuple(Constexpr(name) for name in names)
 
 
+def tile(*psels: str) -> tuple[Constexpr, ...]:
+    """The constexprs of a portable kernel."""
+    return (*constexprs(*psels, "BLOCK_DMODEL"), Constexpr("CAUSAL", levels=(PLAIN,)), Constexpr("ADDRESSING"))
+
+
 def tiled_side(kernel: KernelDescription) -> str:
     """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names, or whose heads."""
     named = (name for axis in kernel.grid for _, name in axis.postfix())
     return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k", "heads_q", "heads_k"))
 
+
+GUARD_BAND = Guard(
+    choose(scalar("level"), size("seqlen_q") + size("seqlen_k"), 0) <= MOST_COUNTED,
+    f"with a band, seqlen_q and seqlen_k together are more than {MOST_COUNTED}",
+)
 
 GUARD_PACKED_Q = Guard(
     size("seqlen_q") * PACKED <= MOST_COUNTED,
@@ -212,7 +267,11 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         kernel,
         name=f"{kernel.name}_slim",
         source=kernel.name,
-        choices=(T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
+        sources={},
+        arguments=tuple(one for one in kernel.arguments if one not in OF_BAND),
+        choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
+        impossible=(),
+        guards=(),
         psels=of_vendor("hip", kernel.psels),
         copts=of_vendor("hip", kernel.copts),
         needs=("buffer",),

@@ -20,7 +20,7 @@ from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
-from aotriton.rules.operators import Backend, Operator, Scalar
+from aotriton.rules.operators import Backend, Operator
 
 OUT = Operand("out", c.Q_DIMS, written=True)
 STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
@@ -38,9 +38,12 @@ ATTN_FWD = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "Out"),
         *c.SIZES,
-        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "CAUSAL", "ADDRESSING"),
+        *c.OF_BAND,
+        *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    sources={c.GENERAL: "attn_fwd_features"},
+    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    impossible=c.NO_CALL_HAS,
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
     # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
     psels=by_vendor(
@@ -55,7 +58,8 @@ ATTN_FWD = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
-    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2)),
+    work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2), banded=True),
+    guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -89,7 +93,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "CAUSAL"),
         *c.constexprs("GROUP_ROUNDS", "Q_SLOTS", "Q_IN_REGISTERS", "OUT_PIECES", "TURNS", "RING"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_N": (256,), "STAGES": (7, 8), "GROUP_ROUNDS": (6, 16)}},
@@ -129,14 +133,14 @@ ATTN_FWD_HOPPER_SLIM = replace(
     ATTN_FWD_HOPPER,
     name="attn_fwd_hopper_slim",
     arguments=c.in_two_parts(ATTN_FWD_HOPPER.arguments),
-    choices=(c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
+    choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
 )
 
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP),
-    scalars=(Scalar("sm_scale", "fp32", None), Scalar("causal", "bool")),
+    scalars=c.SCALARS,
     backends=(
         Backend("portable", (ATTN_FWD,)),
         Backend("hopper", (ATTN_FWD_HOPPER,)),

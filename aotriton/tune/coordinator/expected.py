@@ -28,7 +28,7 @@ def expected(
     work = functional.kernel.work
     if work is None:
         return {}
-    scalars, multiprocessors = scalars_of(functional), functional.arch_spec.multiprocessors
+    scalars, multiprocessors = scalars_of(functional, sizes), functional.arch_spec.multiprocessors
     decisive = work.psels
     by_tile: dict[Config, dict[str, float]] = {}  # hundreds of configs have some ten tiles
     found = {}

@@ -107,7 +107,7 @@ def add_sample(
 ) -> None:
     """Adds the timings of one shape; those of another kernel source are left out."""
     functional, sizes = parse_functional(lead, arch, sample.functional), _sizes(sample)
-    call = timings.add_call(sample.functional, sizes, scalars_of(functional))
+    call = timings.add_call(sample.functional, sizes, scalars_of(functional, sizes))
     for timing in sample.timings:
         backend = backends.get(timing.backend)
         if backend is None or len(timing.images) != len(backend.kernels):
@@ -132,7 +132,7 @@ def add_sample(
 
 def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, facts: Mapping[str, Facts]) -> None:
     """Adds the times of single images; those of another kernel source are left out."""
-    of_call = timings.add_call(str(call.functional), call.shape, scalars_of(call.functional))
+    of_call = timings.add_call(str(call.functional), call.shape, scalars_of(call.functional, call.shape))
     for name, of_backend in call.times.items():
         served = timings.served_by(str(call.functional), backends[name])
         for kernel, times, images in zip(backends[name].kernels, of_backend, served, strict=True):

@@ -115,7 +115,7 @@ def _value(operator: Operator | None, functional: Functional, winner: Winner) ->
     if not winner.shape:
         return None
     sizes = tuning(operator.family).sizes(json.loads(winner.shape))
-    return evaluate(operator.flops, Environment(sizes, scalars=scalars_of(functional))) / winner.median_us / 1e6
+    return evaluate(operator.flops, Environment(sizes, scalars=scalars_of(functional, sizes))) / winner.median_us / 1e6
 
 
 def _readable(shape: str) -> str:

@@ -8,10 +8,11 @@ from math import sqrt
 from aotriton.tune.problem.family import Inputs
 
 
-def inputs(sizes: Mapping[str, int], dtype: str, causal: bool, backward: bool, seed: int = 0) -> Inputs:
-    """Normal q, k, v [batch, heads, seqlen, head_dim], and for the backward dout as well.
+def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backward: bool, seed: int = 0) -> Inputs:
+    """Normal q, k, v [batch, heads, seqlen, head_dim], and for the backward dout as well; ``asked`` has the scalars.
 
-    The backward's out and logsumexp are PyTorch's own, of its flash attention: what they hold does not change the time.
+    The backward's out and logsumexp are PyTorch's own, of its flash attention, and of a band those of all keys: what
+    they hold does not change the time.
     """
     import torch
 
@@ -26,7 +27,8 @@ def inputs(sizes: Mapping[str, int], dtype: str, causal: bool, backward: bool, s
 
     q, k, v = normal(of_q), normal(of_k), normal(of_k)
     scale = 1 / sqrt(width)
-    scalars = {"sm_scale": scale, "causal": float(causal)}
+    scalars = {"sm_scale": scale, **asked}
+    causal = bool(asked["causal"])
     given = {"q": q, "k": k, "v": v}
     if not backward:
         made = {"out": torch.empty_like(q), "logsumexp": torch.empty(of_q[:3], device="cuda")}

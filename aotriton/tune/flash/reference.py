@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
+from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
@@ -39,7 +40,8 @@ class Attention:
     q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels
     are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
     ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
-    ``multiprocessors`` says how persistent kernels split tiles.
+    ``multiprocessors`` says how persistent kernels split tiles. ``band``: row i sees keys from i + its begin to i + its
+    end, of which there must be one.
     """
 
     batch: int
@@ -53,6 +55,7 @@ class Attention:
     truth: torch.dtype
     multiprocessors: int
     seed: int = 0
+    band: tuple[int, int] | None = None
     _results: dict[str, dict[Head, Expected]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +166,9 @@ class Attention:
 
     @property
     def scalars(self) -> dict[str, float]:
-        return {"sm_scale": self.sm_scale, "causal": self.causal}
+        begin, end = self.band or (0, 0)
+        level = BANDED if self.band else PLAIN
+        return {"sm_scale": self.sm_scale, "causal": self.causal, "level": level, "lo": begin, "hi": end}
 
     def result(
         self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
@@ -253,14 +258,15 @@ class Attention:
         return tensor[head].to(self.truth)
 
     def _logits(self, head: Head) -> torch.Tensor:
-        """sm_scale * q k^T of one head, -inf above the diagonal where causal."""
+        """sm_scale * q k^T of one head, -inf above the diagonal where causal, and outside of a band."""
         import torch
 
         logits = (self._high(self.q, head) @ self._high(self.k, head).T).mul_(self.sm_scale)
-        if self.causal:
+        if self.causal or self.band:
+            begin, end = self.band or (-self.seqlen_q, 0)
             rows = torch.arange(self.seqlen_q, device=self.device)[:, None]
             columns = torch.arange(self.seqlen_k, device=self.device)
-            logits.masked_fill_(columns > rows, -torch.inf)
+            logits.masked_fill_((columns < rows + begin) | (columns > rows + end), -torch.inf)
         return logits
 
     def _forward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.tune.flash import estimate
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.family import Data, Inputs
-from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
+from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, scalars_of, shape_of
 
 FULL = waves("q").representatives[-1]  # kernels without the waves key are measured on a full GPU
 
@@ -42,7 +42,7 @@ class FlashTuning:
         seqlen_q = keys["max_seqlen_q"]
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)
         if functional.get("CAUSAL", False) and not diagonal:
-            return False  # causal needs seqlen_q == seqlen_k, so this cell is never reached
+            return False  # of unequal lengths it is a band, so this cell is never reached
         if wish.bins.get("max_seqlen_q") and wish.bins.get("max_seqlen_k"):
             return True
         if functional.addressing == "general" and not any((wish.choices.get("ADDRESSING"), *wish.bins.values())):
@@ -76,6 +76,7 @@ class FlashTuning:
         seqlen_q = keys["max_seqlen_q"]
         return (
             functional.addressing == "general",
+            functional.level,
             functional["T"] != "bf16",
             seqlen_q != keys.get("max_seqlen_k", seqlen_q),
             -keys.get("waves", FULL),
@@ -87,7 +88,8 @@ class FlashTuning:
         )
 
     def data_key(self, problem: Problem) -> tuple[object, ...]:
-        return problem.functional["T"], problem.shape, bool(problem.functional.get("CAUSAL", False))
+        functional = problem.functional
+        return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level
 
     def data(self, problem: Problem) -> Data:
         import torch
@@ -95,9 +97,11 @@ class FlashTuning:
         from aotriton.tune.flash.reference import Attention
 
         dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
+        asked = {"causal": 0} | scalars_of(problem.functional, problem.sizes)
         return Attention(
             **problem.sizes,
-            causal=bool(problem.functional.get("CAUSAL", False)),
+            causal=bool(asked["causal"]),
+            band=(asked["lo"], asked["hi"]) if asked["level"] else None,
             dtype=dtypes[str(problem.functional["T"])],
             device="cuda",
             truth=torch.float32,
@@ -126,7 +130,8 @@ class FlashTuning:
         from aotriton.tune.flash.call import inputs
 
         backward = any(one.name == "DO" for one in functional.kernel.arguments)
-        return inputs(dict(shape), str(functional["T"]), bool(functional.get("CAUSAL", False)), backward)
+        sizes = dict(shape)
+        return inputs(sizes, str(functional["T"]), {"causal": 0} | scalars_of(functional, sizes), backward)
 
     def groups(self, functional: Functional) -> Sequence[Sequence[Cell]]:
         return estimate.groups(functional)

@@ -11,6 +11,7 @@ from random import Random
 from aotriton.rules.binning import bin_text
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description
+from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import Functional, KernelDescription, Value, parse_functional
 from aotriton.tune.problem.family import tuning
 
@@ -81,8 +82,16 @@ class Wish:
         return all(functional.get(name, values[0]) in values for name, values in self.choices.items() if values)
 
 
-def scalars_of(functional: Functional) -> dict[str, int]:
-    """The scalars that a functional's choices pin."""
+def scalars_of(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The scalars that a functional's choices pin, and those that its operator sets, in a measured call of these sizes
+    of the operator.
+    """
+    environment, operator = Environment(sizes), operator_of(functional.kernel)
+    internal = {one.name: evaluate(one.measured, environment) for one in operator.scalars if one.internal}
+    return internal | _pinned(functional)
+
+
+def _pinned(functional: Functional) -> dict[str, int]:
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return {choice.source.name: choice.number(value) for choice, value in pairs if choice.source.code == "scalar"}
 
@@ -91,7 +100,7 @@ def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors:
     """Whether the kernel's guards allow a call of these sizes whose other scalars are 0."""
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
-        environment = Environment(sizes, named | scalars_of(functional), multiprocessors=multiprocessors)
+        environment = Environment(sizes, named | _pinned(functional), multiprocessors=multiprocessors)
         if not evaluate(guard.condition, environment):
             return False
     return True

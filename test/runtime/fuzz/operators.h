@@ -76,7 +76,7 @@ inline int64_t likely_length(Chance& chance) {
 // Sizes by the indices that flash's operators share.
 inline void suit_attention(Draft& draft, Chance& chance) {
   enum { batch, heads_q, seqlen_q, head_dim, heads_k, seqlen_k };
-  enum { sm_scale, causal, deterministic };
+  enum { sm_scale, causal, causal_variant, window_left, window_right, level, lo, hi, deterministic };
   static constexpr int64_t kGroups[] = {1, 1, 2, 4, 8};
   draft.sizes[batch] = chance.percent(95) ? chance.between(1, 8) : chance.between(0, 100000);
   draft.sizes[heads_k] = chance.percent(97) ? chance.between(1, 8) : chance.between(0, 100000);
@@ -85,7 +85,10 @@ inline void suit_attention(Draft& draft, Chance& chance) {
   draft.sizes[seqlen_k] = chance.percent(60) ? draft.sizes[seqlen_q] : likely_length(chance);
   draft.sizes[head_dim] = 8 * chance.between(chance.percent(90) ? 5 : 1, 32);
   draft.real[sm_scale] = chance.percent(90) ? 0.125f : wild_real(chance);
-  draft.whole[causal] = draft.sizes[seqlen_q] == draft.sizes[seqlen_k] && chance.percent(50);
+  draft.whole[causal] = chance.percent(50);
+  draft.whole[causal_variant] = chance.percent(50);
+  for (const int side : {window_left, window_right})
+    draft.whole[side] = chance.percent(70) ? -1 : chance.percent(80) ? chance.between(0, 300) : likely_length(chance);
   draft.whole[deterministic] = chance.percent(30);
 }
 
@@ -97,7 +100,16 @@ inline const char* object_to_attention(const Draft& draft) {
   const auto& k = draft.tensors[1];
   if (k.sizes[1] ? q.sizes[1] % k.sizes[1] : q.sizes[1]) return "its heads do not fit together";
   if (q.sizes[3] % 8) return "its head_dim is no multiple of 8";
-  return draft.whole[1] && q.sizes[2] != k.sizes[2] ? "it is causal, and its seqlens differ" : nullptr;
+  return draft.whole[2] < 0 || draft.whole[2] > 1 ? "its causal_variant is none" : nullptr;
+}
+
+template <class Params>
+void exchange_band(Draft& draft, Params& p) {
+  draft.exchange_whole(1, p.causal);
+  draft.exchange_whole(2, p.features.causal_variant);
+  draft.exchange_whole(3, p.features.window_left);
+  draft.exchange_whole(4, p.features.window_right);
+  p.features.windowed = 1;
 }
 
 inline Operator attn_fwd() {
@@ -105,7 +117,7 @@ inline Operator attn_fwd() {
     draft.exchange_tensors(p.q, p.k, p.v, p.out, p.logsumexp);
     draft.exchange(draft.real[0], p.sm_scale);
     p.scale_given = 1;
-    draft.exchange_whole(1, p.causal);
+    exchange_band(draft, p);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);
   });
@@ -118,8 +130,8 @@ inline Operator attn_bwd() {
   Operator made = FUZZ_OPERATOR(aotriton::v2, attn_bwd, [](Draft& draft, attn_bwd_params& p) {
     draft.exchange_tensors(p.q, p.k, p.v, p.out, p.dout, p.logsumexp, p.dq, p.dk, p.dv);
     draft.exchange(draft.real[0], p.sm_scale);
-    draft.exchange_whole(1, p.causal);
-    draft.exchange_whole(2, p.deterministic);
+    exchange_band(draft, p);
+    draft.exchange_whole(8, p.deterministic);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);
   });
