@@ -2,8 +2,8 @@
 
 python bench/band.py --json bench/results/band.json
 
-FlashAttention-2 is torch's own build. Both sides get the same tensors, in memory in the order that FlashAttention takes,
-and the same mask, aligned at the last key. Both results are checked against float64.
+FlashAttention-2 is torch's own build. Both sides get the same tensors, in memory in the order that FlashAttention
+takes, and the same mask, aligned at the last key. Both results are checked against float64.
 """
 
 from __future__ import annotations
