@@ -68,13 +68,13 @@ class Contiguous {
 };
 
 // Median nanoseconds of one choice.
-double time_of(Call& call, const Place& place, By by) {
+double time_of(CheckedCall call, const Gpu& gpu, By by) {
   std::vector<double> batches;
   for (int i = 0; i < kBatches; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     for (int j = 0; j < kBatch; ++j) {
       Dispatch found;
-      if (dispatch(call, place, &found, Backends::all, by) != Error::success) return 0;
+      if (dispatch(call, gpu, &found, Backends::all, by).error() != Error::success) return 0;
     }
     batches.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() /
                       kBatch);
@@ -86,8 +86,8 @@ double time_of(Call& call, const Place& place, By by) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  Place place;
-  if (find_place("bench-choice", "sm_90", "NVIDIA H200", 0, &place) != Error::success) {
+  Gpu gpu;
+  if (find_gpu("bench-choice", "sm_90", "NVIDIA H200", 0, &gpu) != Error::success) {
     fprintf(stderr, "%s\n", last_error_message());
     return 1;
   }
@@ -95,11 +95,12 @@ int main(int count, char** arguments) {
   printf("| operator | shape | by cell, ns | by predicted time, ns | more |\n|---|---|---|---|---|\n");
   for (const Shape& shape : kShapes) {
     Contiguous made(shape);
-    if (check_call(made.call, Data::optional) != Error::success) {
+    const Result<CheckedCall> checked = check_call(made.call, Data::optional);
+    if (checked.error() != Error::success) {
       fprintf(stderr, "%s\n", last_error_message());
       return 1;
     }
-    const double by_cell = time_of(made.call, place, By::cell), by_time = time_of(made.call, place, By::time);
+    const double by_cell = time_of(*checked, gpu, By::cell), by_time = time_of(*checked, gpu, By::time);
     char line[300];
     snprintf(line, sizeof line, "%ld x %ld:%ld x %ld:%ld x %ld%s", long(shape.batch), long(shape.heads_q),
              long(shape.heads_k), long(shape.seqlen_q), long(shape.seqlen_k), long(shape.head_dim),

@@ -145,11 +145,11 @@ def unseen_problems(results: Results) -> str:
         found = (unseen.mean([cell for cell in mine if wanted(cell)]) for mine in by_direction.values())
         return " and ".join(f"{one:.2f}" for one in found)
 
+    def of_dim(dim: int) -> Callable[[dict[str, Any]], bool]:
+        return lambda cell: bool(cell["head_dim"] == dim)
+
     failed = f" {len(record['failed'])} more failed." if record.get("failed") else ""
-    of_dims = ", ".join(
-        f"{dim} {both(lambda cell, dim=dim: cell['head_dim'] == dim)}"  # type: ignore[misc]
-        for dim in sorted({cell["head_dim"] for cell in cells})
-    )
+    of_dims = ", ".join(f"{dim} {both(of_dim(dim))}" for dim in sorted({cell["head_dim"] for cell in cells}))
     text = (
         f"On {len(by_direction['forward'])} random problems that nobody tuned on (seed {record['seed']}; head dims "
         "64 to 256, odd "

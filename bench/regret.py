@@ -221,7 +221,7 @@ def by_rows(database: Path, product: str, shipped: Shipped) -> list[dict[str, An
     cells = []
     with TuningDatabase(database, readonly=True) as opened:
         for kernel in operator_named("attn_fwd").kernels:
-            timed = latest_medians(opened.outcomes("sm_90", kernel.name, product=product))
+            timed = latest_medians(opened.evidence.outcomes("sm_90", kernel.name, product=product))
             for (text, bin), outcomes in timed.items():
                 functional = parse_functional(kernel, "sm_90", text)
                 names = shipped.of(functional)

@@ -49,8 +49,8 @@ from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
 from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import DEFAULT
-from aotriton.tune.winners.settle import sayable
+from aotriton.tune.search.strategies import DEFAULT
+from aotriton.tune.winners.decide_all import is_valid
 from aotriton.tune.workers import station
 from aotriton.tune.workers.compile_station import CompileStation
 from aotriton.tune.workers.gpu_station import GpuStation
@@ -82,18 +82,10 @@ class Recorded:
         cell = tuple(int(part.partition("=")[2]) for part in one.bin.split())
         return Problem(functional, cell, tuple(one.shape.items()))
 
-    def parts(self, config: Config) -> tuple[dict[str, int], dict[str, int]]:
-        """The psels and the copts."""
-        psels = {one.name for one in self.problem.kernel.psels}
-        return (
-            {name: value for name, value in config if name in psels},
-            {name: value for name, value in config if name not in psels},
-        )
-
     @cached_property
     def specs(self) -> list[ImageSpec]:
         """In the order of the configs."""
-        return [ImageSpec.of(self.problem.functional, *self.parts(config)) for config in self.recording.configs]
+        return [ImageSpec.parse(self.problem.functional, text(config)) for config in self.recording.configs]
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -106,6 +98,10 @@ class Recorded:
         return [replace(self.problem, shape=one) for one in more]
 
 
+def text(config: Config) -> str:
+    return " ".join(f"{name}={value}" for name, value in config)
+
+
 class Recordings:
     """Recordings as machines look into them: by problem and by image. Without those of a kernel whose choices have
     changed since, which can only be searched.
@@ -113,7 +109,7 @@ class Recordings:
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         every = [Recorded(one) for one in load(RECORDINGS) if not names or one.name in names]
-        self.all = [one for one in every if sayable(one.problem.functional, *one.parts(one.recording.configs[0]))]
+        self.all = [one for one in every if is_valid(one.problem.functional, text(one.recording.configs[0]))]
         self._by_problem = {
             (one.recording.kernel, one.recording.functional, one.recording.bin): one for one in self.all
         }
@@ -131,7 +127,7 @@ class Recordings:
 
 
 class SimulatedGpu:
-    """In the place of a ``GpuWorker``: sleeps, and says what was recorded."""
+    """In the place of a ``GpuChild``: sleeps, and says what was recorded."""
 
     def __init__(self, recordings: Recordings, number: int, slower: float = 1.0) -> None:
         self._recordings, self._number, self._slower = recordings, number, slower
@@ -171,7 +167,7 @@ class SimulatedGpuStation(GpuStation):
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         super().__init__("0")
-        self._worker = self._simulated = gpu  # type: ignore[assignment]
+        self._worker = self._simulated = gpu  # type: ignore[assignment] # it stands in for a process
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, code_digest(), "of its own", self._simulated.device(), "0")
@@ -355,7 +351,7 @@ def tuned(
     if left:
         raise RuntimeError(f"{left} problems are left")
     with TuningDatabase(folder / "tuning.sqlite3", readonly=True) as database:
-        outcomes = database.outcomes()
+        outcomes = database.evidence.outcomes()
         winners = [one for one in database.winners() if one.provenance == "measured"]
     of_place = {(problem.kernel.name, str(problem.functional), problem.bin): recordings.of(problem) for problem in only}
     measured = 0.0

@@ -43,8 +43,8 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.kernel import parse_functional
 from aotriton.tune.coordinator.expected import expected
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.search import strategy
 from aotriton.tune.search.space import Config, Past, SearchSpace, Trial
+from aotriton.tune.search.strategies import strategy
 
 HERE = Path(__file__).resolve().parent
 # Recorded when the default strategy was finished: it was not chosen by their results.

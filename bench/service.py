@@ -90,7 +90,7 @@ def trials(folder: Path, name: str) -> int:
     from aotriton.rules.database import TuningDatabase
 
     with TuningDatabase(folder / f"{name}.sqlite3", readonly=True) as database:
-        return sum(one.phase == "sweep" for one in database.outcomes())
+        return sum(one.phase == "sweep" for one in database.evidence.outcomes())
 
 
 def against_cublas(folder: Path, name: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def against_cublas(folder: Path, name: str) -> dict[str, Any]:
     functional = parse_functional(kernel(winner.kernel), winner.arch, winner.functional)
     cell = tuple(int(part.split("=")[1]) for part in winner.bin.split())
     problem = Problem(functional, cell, tuple(json.loads(winner.shape).items()))
-    spec = ImageSpec.of(functional, winner.psels, winner.copts)
+    spec = ImageSpec.parse(functional, winner.config)
     image = ImageStore(folder / "store").get(winner.image, checksums[winner.image])
     assert image
     launcher = GpuLauncher()

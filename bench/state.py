@@ -23,7 +23,7 @@ from aotriton.codegen.costs import Models
 from aotriton.codegen.generate import models_in, products_in, read
 from aotriton.codegen.plan import Plan, plan
 from aotriton.rules.arch import ARCHS
-from aotriton.rules.database import Product, TuningDatabase
+from aotriton.rules.database import Decisions, Product
 from aotriton.rules.family import IN_TREE, family, operator
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.family import tuning
@@ -45,10 +45,10 @@ def commit(root: Path = ROOT) -> str:
         return "unknown"
 
 
-def images(product: str, operators: Sequence[str], database: Path = DATABASE) -> str:
+def images(product: str, operators: Sequence[str], database: Path = DATABASE, plain: bool = True) -> str:
     """The fingerprint of what these operators choose and run on a product, by its full name, with default coverage.
 
-    ValueError where no arch has such a product.
+    ``plain``: of plain calls alone, as images with features are others. ValueError if no arch has such a product.
     """
     lines: list[object] = []
     bits = _bits(database)
@@ -57,7 +57,7 @@ def images(product: str, operators: Sequence[str], database: Path = DATABASE) ->
         models, made = _plan(one.family, database)
         place, arch = _place(made, product)
         of = made.products[arch][place]
-        lines += [name, *_chosen(one, made, models, of, place, bits), *_refused(one, of)]
+        lines += [name, *_chosen(one, made, models, of, place, bits, plain), *_refused(one, of, plain)]
     return _digest(lines)
 
 
@@ -88,7 +88,7 @@ def _digest(lines: Iterable[object]) -> str:
 @cache
 def _bits(database: Path) -> dict[str, str]:
     """The SHA-256 of each image that the database knows, by name: a name changes with the source, bits may not."""
-    with TuningDatabase(database, readonly=True) as opened:
+    with Decisions(database) as opened:
         return opened.checksums()
 
 
@@ -96,7 +96,7 @@ def _bits(database: Path) -> dict[str, str]:
 def _plan(name: str, database: Path) -> tuple[Models, Plan]:
     """What a default build of the family plans."""
     of = family(name)
-    with TuningDatabase(database, readonly=True) as opened:
+    with Decisions(database) as opened:
         products = products_in([opened], [target.arch for target in ARCHS])
         winners, timings, _, spills = read(opened, of.kernels, products)
         models = models_in(opened, products)
@@ -113,26 +113,28 @@ def _place(made: Plan, product: str) -> tuple[int, str]:
 
 
 def _chosen(
-    one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str]
+    one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str], plain: bool
 ) -> Iterator[object]:
     """Backends by cell, images by cell, and the models of all images."""
+    leads = {lead.godel_number for lead in one.lead.functionals(product.arch) if not (plain and lead.level)}
     for chosen in made.operators:
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
-            yield from (f"{number} {list(map(str, cells))}" for number, cells in sorted(chosen.cells.items()))
+            found = sorted((number, cells) for number, cells in chosen.cells.items() if number in leads)
+            yield from (f"{number} {list(map(str, cells))}" for number, cells in found)
     own = {kernel.name for kernel in one.kernels}
     for table in made.tables:
         if table.arch == product.arch and table.kernel.name in own:
-            for functional in table.functionals:
+            for functional in (each for each in table.functionals if not (plain and each.functional.level)):
                 yield functional.functional
                 yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
                 known = functional.images.items()
                 yield from sorted(f"{bits.get(name, name)} {models.cost(product, spec)}" for name, spec in known)
 
 
-def _refused(one: Operator, product: Product) -> Iterator[str]:
+def _refused(one: Operator, product: Product, plain: bool) -> Iterator[str]:
     """The kernels whose guards refuse random shapes. A guard that refuses none of them is one of sizes nobody times."""
     own = tuning(one.family)
-    for functional in one.lead.functionals(product.arch):
+    for functional in (each for each in one.lead.functionals(product.arch) if not (plain and each.level)):
         draw = Random(str(functional))
         for shape in (own.draw(functional, draw) for _ in range(DRAWS)):
             sizes = dict(shape)

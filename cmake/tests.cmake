@@ -26,14 +26,14 @@ function(aotriton_fake_library name)
     file(GLOB own CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/v2src/${family}/*.cc")
     list(APPEND written ${own})
   endforeach()
-  add_library(${name} STATIC ${runtime_sources} ${written} "${PROJECT_SOURCE_DIR}/test/cxx/recording.cc"
+  add_library(${name} STATIC ${runtime_sources} ${written} "${PROJECT_SOURCE_DIR}/test/runtime/recording.cc"
                              ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
   set_source_files_properties(${AOTRITON_IMAGE_SOURCES} PROPERTIES COMPILE_OPTIONS "-Wa,-I${fake_dir}")
   target_compile_options(${name} PUBLIC -Wall -Wextra -Werror -g ${ARGN})
   target_link_options(${name} PUBLIC ${ARGN})
   target_compile_definitions(${name} PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"
-                                            "${fake_dir}" "${PROJECT_SOURCE_DIR}/test/cxx")
+                                            "${fake_dir}" "${PROJECT_SOURCE_DIR}/test/runtime")
   target_link_libraries(${name} PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
   if(ZLIB_FOUND)
     target_compile_definitions(${name} PUBLIC AOTRITON_HAVE_ZLIB)
@@ -45,19 +45,19 @@ aotriton_fake_library(aotriton_raced -fsanitize=thread)
 
 # aotriton_cxx_test(NAME SOURCE LIBRARY)
 function(aotriton_cxx_test name source library)
-  add_executable(${name} "${PROJECT_SOURCE_DIR}/test/cxx/${source}")
+  add_executable(${name} "${PROJECT_SOURCE_DIR}/test/runtime/${source}")
   target_link_libraries(${name} PRIVATE ${library})
   add_test(NAME cxx.${name} COMMAND ${name})
 endfunction()
 
-file(GLOB cxx_tests CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/test/cxx" "${PROJECT_SOURCE_DIR}/test/cxx/test_*.cc")
+file(GLOB cxx_tests CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/test/runtime" "${PROJECT_SOURCE_DIR}/test/runtime/test_*.cc")
 foreach(source IN LISTS cxx_tests)
   get_filename_component(name "${source}" NAME_WE)
   aotriton_cxx_test(${name} ${source} aotriton_checked)
 endforeach()
 
 # A minute of fuzzing: a longer run is `fuzz CALLS SEED cuda|hip`.
-add_executable(fuzz "${PROJECT_SOURCE_DIR}/test/cxx/fuzz.cc")
+add_executable(fuzz "${PROJECT_SOURCE_DIR}/test/runtime/fuzz.cc")
 target_link_libraries(fuzz PRIVATE aotriton_checked)
 foreach(vendor IN ITEMS cuda hip)
   add_test(NAME cxx.fuzz_${vendor} COMMAND fuzz 1000000000 1 ${vendor} 30)
@@ -65,8 +65,8 @@ endforeach()
 
 # The vendors' drivers are opened by name, so stand-ins of that name in a folder of their own take their place.
 function(aotriton_standin name source library folder)
-  add_library(${name} SHARED "${PROJECT_SOURCE_DIR}/test/cxx/vendor/${source}")
-  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/test/cxx")
+  add_library(${name} SHARED "${PROJECT_SOURCE_DIR}/test/runtime/vendor/${source}")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/test/runtime")
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME "${library}"
                         LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/${folder}")
 endfunction()
@@ -85,15 +85,15 @@ endforeach()
 
 # Two shared objects with the library inside, of different versions. The first has all of it.
 foreach(which IN ITEMS first second)
-  add_library(copy_${which} MODULE "${PROJECT_SOURCE_DIR}/test/cxx/copies/copy.cc")
+  add_library(copy_${which} MODULE "${PROJECT_SOURCE_DIR}/test/runtime/copies/copy.cc")
 endforeach()
 target_link_libraries(copy_first PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,aotriton_v2>")
 target_sources(copy_second PRIVATE "${PROJECT_SOURCE_DIR}/v2src/api/runtime.cc")
 target_compile_definitions(copy_second PRIVATE AOTRITON_VERSION="77.8.9")
 target_include_directories(copy_second PRIVATE "${PROJECT_SOURCE_DIR}/v2src" "${AOTRITON_GENERATED_DIR}")
 target_link_libraries(copy_second PRIVATE aotriton_v2)
-add_executable(test_copies "${PROJECT_SOURCE_DIR}/test/cxx/copies/test_copies.cc")
-target_include_directories(test_copies PRIVATE "${PROJECT_SOURCE_DIR}/test/cxx")
+add_executable(test_copies "${PROJECT_SOURCE_DIR}/test/runtime/copies/test_copies.cc")
+target_include_directories(test_copies PRIVATE "${PROJECT_SOURCE_DIR}/test/runtime")
 target_compile_options(test_copies PRIVATE ${AOTRITON_WARNINGS})
 target_compile_definitions(test_copies PRIVATE FIRST_COPY="$<TARGET_FILE:copy_first>" NM="${CMAKE_NM}"
                            SECOND_COPY="$<TARGET_FILE:copy_second>" FIRST_VERSION="${PROJECT_VERSION}")
@@ -111,7 +111,7 @@ set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
 
 # A project of somebody else's, in C99 and C++17, built against the installed tree; its programs check what they are told.
 add_test(NAME cxx.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
-  --build-and-test "${PROJECT_SOURCE_DIR}/test/consumer" "${PROJECT_BINARY_DIR}/consumer"
+  --build-and-test "${PROJECT_SOURCE_DIR}/test/package/consumer" "${PROJECT_BINARY_DIR}/consumer"
   --build-generator "${CMAKE_GENERATOR}" --build-makeprogram "${CMAKE_MAKE_PROGRAM}" --build-noclean
   --build-options "-DCMAKE_PREFIX_PATH=${test_prefix}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
                   "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}"
@@ -120,7 +120,7 @@ set_tests_properties(cxx.consumer PROPERTIES FIXTURES_REQUIRED installed)
 
 # The same in C alone, without a C++ compiler.
 add_test(NAME c.consumer COMMAND "${CMAKE_CTEST_COMMAND}"
-  --build-and-test "${PROJECT_SOURCE_DIR}/test/consumer/c" "${PROJECT_BINARY_DIR}/c-consumer"
+  --build-and-test "${PROJECT_SOURCE_DIR}/test/package/consumer/c" "${PROJECT_BINARY_DIR}/c-consumer"
   --build-generator "${CMAKE_GENERATOR}" --build-makeprogram "${CMAKE_MAKE_PROGRAM}"
   --build-options "-DCMAKE_PREFIX_PATH=${test_prefix}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
   --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure)
@@ -144,7 +144,8 @@ if(AOTRITON_IMAGE_STORE)
 endif()
 file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test-environment" CONTENT "$<JOIN:${told},\n>\n")
 
-file(GLOB python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
+file(GLOB_RECURSE python_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/test_*.py")
+list(FILTER python_tests EXCLUDE REGEX "/test/gpu/")
 list(APPEND python_tests "${PROJECT_SOURCE_DIR}/test/gpu")  # skipped, with the reason, where there is no GPU
 foreach(source IN LISTS python_tests)
   get_filename_component(name "${source}" NAME_WE)

@@ -115,3 +115,6 @@ def nested():
         return x
 
     return inner
+
+
+INNER = nested()

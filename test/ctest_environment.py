@@ -23,12 +23,12 @@ def from_ctest(name: str) -> str:
         return value
     if UNDER_CTEST:
         pytest.fail(f"ctest does not set {name}")
-    pytest.skip(f"{name} is not set: build the test preset first, cmake --workflow --preset test")
+    raise pytest.skip.Exception(f"{name} is not set: build the test preset first, cmake --workflow --preset test")
 
 
 def on_standin_driver(script: str) -> Any:
-    """What a script prints as JSON, run in a process of its own where libcuda.so.1 is test/cxx/vendor's."""
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    """What a script prints as JSON, run in a process of its own where libcuda.so.1 is test/runtime/vendor's."""
+    paths = [str(ROOT / "test"), str(ROOT / "test" / "runtime"), os.environ.get("PYTHONPATH", "")]
     given = {"LD_LIBRARY_PATH": from_ctest("AOTRITON_STANDINS"), "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | given)
     assert done.returncode == 0, done.stderr

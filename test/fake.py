@@ -151,8 +151,7 @@ def winner(product: Product, cell: tuple[int, ...], specs: tuple[ImageSpec, Imag
         functional=str(functional),
         bin=bin_text(keys, cell),
         image=chosen.name,
-        psels=dict(chosen.psels),
-        copts=dict(chosen.copts),
+        config=chosen.config,
         **row,
     )
 

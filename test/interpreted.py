@@ -36,7 +36,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        return np.dtype(self.storage).itemsize
+        return int(np.dtype(self.storage).itemsize)
 
     def __str__(self) -> str:
         return f"torch.{self.name}"
@@ -108,7 +108,7 @@ class View:
         return 0
 
     def size(self) -> tuple[int, ...]:
-        return self.array.shape
+        return tuple(self.array.shape)
 
     def set_(self, *_: Any) -> None:
         pass

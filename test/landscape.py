@@ -44,7 +44,8 @@ def facts(config: Config) -> dict[str, float]:
 
 def time_us(config: Config, sizes: Mapping[str, float], kernel: str) -> float | None:
     """The config's true time; None where it cannot run."""
-    c, known = dict(config), facts(config)
+    c: Mapping[str, int] = dict(config)
+    known = facts(config)
     if known["shared"] > SHARED or known["registers"] > 512:
         return None
     resident = min(SHARED // known["shared"], REGISTERS // (known["registers"] * 32 * c["num_warps"]), 8)
@@ -58,7 +59,7 @@ def time_us(config: Config, sizes: Mapping[str, float], kernel: str) -> float | 
     step = max(math_s, load_s) + min(math_s, load_s) / (c["num_stages"] * resident) ** 0.8
     spilled = 1 + 2 * max(0.0, known["registers"] / 255 - 1)
     steps = math.ceil(sizes["depth"] / c["BLOCK_K"])
-    time = 3 + rounds * resident**0.8 * (steps * step * spilled + 200 + tile / 4000) / 400
+    time: float = 3 + rounds * resident**0.8 * (steps * step * spilled + 200 + tile / 4000) / 400
     luck = random.Random(f"{kernel} {config}").gauss(0, 0.02) + random.Random(f"{config} {sizes}").gauss(0, 0.01)
     return time * math.exp(luck + _twist(c, kernel))
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotriton.rules.rows import SequenceTiming
+from aotriton.rules.database.rows import SequenceTiming
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem

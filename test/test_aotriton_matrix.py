@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu.aotriton_matrix import MATRICES, Case, Refused, cases, run, textbook
 
 FOLDER = Path(__file__).resolve().parent / "gpu"
-sys.path.insert(0, str(FOLDER))
-
-from aotriton_matrix import MATRICES, Case, Refused, cases, run, textbook  # noqa: E402 - of the tests that need a GPU
 
 FEW = 1 << 16  # scores
 
 
 def test_the_list_needs_nothing_and_counts_the_matrices() -> None:
     """Python alone says how many cases there are: those of AOTriton's parametrisation, multiplied out."""
-    command = [sys.executable, "-S", "-E", FOLDER / "aotriton_matrix.py", "--list"]
+    command = [sys.executable, "-S", "-E", str(FOLDER / "aotriton_matrix.py"), "--list"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [line.strip().partition("  ") for line in done.stdout.splitlines()]
     counts = {name: int(count.replace(",", "")) for count, _, name in rows}
@@ -47,7 +45,8 @@ def test_draws_are_the_seeds_and_reach_everything() -> None:
 
 def test_names_of_scales_are_what_they_say() -> None:
     case = MATRICES["backward, regular"].draw(random.Random(0))
-    assert {"l1": 1 / case.dims[0], "l2": case.dims[0] ** -0.5}[case.scale] == case.sm_scale  # type: ignore[index]
+    scales: dict[float | str, float] = {"l1": 1 / case.dims[0], "l2": case.dims[0] ** -0.5}
+    assert scales[case.scale] == case.sm_scale
 
 
 def library(q: Any, k: Any, v: Any, dout: Any, case: Case, **changed: Any) -> dict[str, Any]:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.rules import APPLY, FAST, KERNEL, WEIGH
 
+from aotriton.codegen.backends import CellKey
 from aotriton.codegen.costs import Models
-from aotriton.codegen.plan import CellKey, Timing
+from aotriton.codegen.plan import Timing
 from aotriton.rules import family, image
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import in_a_word
 from aotriton.rules.database import Model, Product, Winner
+from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
-from aotriton.rules.rows import Borrowed
 from aotriton.rules.work import FORM, TERMS
 
 FOLDER = Path(__file__).resolve().parent / "toy"
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDescription]:
+def toy(monkeypatch: pytest.MonkeyPatch) -> KernelDescription:
     """The first kernel of the family, which is known while the test runs. Image names follow from the rules alone."""
     monkeypatch.setenv(family.VARIABLE, "")
     family.add(FOLDER)
@@ -57,9 +59,8 @@ def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
     return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
 
 
-def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: object) -> Winner:
+def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: Any) -> Winner:
     functional = given.functional
-    psels, copts = given.canonical()
     return Winner(
         arch=functional.arch,
         product=functional.arch_spec.product,
@@ -67,11 +68,10 @@ def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: fl
         functional=str(functional),
         bin=cell,
         image=given.name,
-        psels=psels,
-        copts=copts,
+        config=given.config,
         provenance=provenance,
         median_us=median if provenance == "measured" else 0.0,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -154,7 +154,7 @@ def on_another(rows: list[Winner]) -> list[Winner]:
     """
     more = []
     for row in (row for row in rows if row.arch == "sm_90"):
-        given = {"product": OTHER, "provenance": "borrowed", "median_us": 0.0, "runners_up": ()}
+        given: dict[str, Any] = {"product": OTHER, "provenance": "borrowed", "median_us": 0.0, "runners_up": ()}
         given["source"] = f"product={in_a_word(row.product)} in the same bin"
         if row.provenance == "measured":
             times = {"median_us": 2 * row.median_us, "low_us": 1.9 * row.median_us, "high_us": 2.1 * row.median_us}
@@ -162,17 +162,16 @@ def on_another(rows: list[Winner]) -> list[Winner]:
             if row.bin == "rows=64 waves=1" and row.kernel == KERNEL.name:
                 found = parse_functional(KERNEL, "sm_90", row.functional)
                 first = spec(found, 32)
-                psels, copts = first.canonical()
-                given |= {"image": first.name, "psels": psels, "copts": copts}
-        one = replace(row, **given)  # type: ignore[arg-type]
+                given |= {"image": first.name, "config": first.config}
+        one = replace(row, **given)
         more.append(lent(one, row) if one.provenance == "borrowed" else one)
     return rows + more
 
 
-def model(given: ImageSpec, product: str = OTHER, **more: object) -> Model:
+def model(given: ImageSpec, product: str = OTHER, **more: Any) -> Model:
     """A model of the image on a product: 1 us, half a one for each round, and so on; worth shipping."""
     functional = given.functional
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "arch": functional.arch,
         "product": product,
         "operator": "scale",
@@ -186,7 +185,7 @@ def model(given: ImageSpec, product: str = OTHER, **more: object) -> Model:
         "samples": 100,
         "saves": 0.01,
     }
-    return Model(**fields | more)  # type: ignore[arg-type]
+    return Model(**fields | more)
 
 
 def models_of(products: Mapping[str, Sequence[Product]], *given: tuple[ImageSpec, Model]) -> Models:

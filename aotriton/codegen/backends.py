@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from aotriton.codegen.cxx import literal
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Borrowed, Winner
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Borrowed, Winner
 
 CellKey = tuple[str, str, str, str, str]  # arch, product, kernel, functional and bin
 
@@ -20,9 +20,9 @@ def key_of(row: Winner) -> CellKey:
     return row.arch, row.product, row.kernel, row.functional, row.bin
 
 
-@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
+@dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
 class BackendCell:
-    """The index of the backend of one cell. ``medians_us``: the time of each backend, 0 if not comparable."""
+    """The index of one cell's backend. ``medians_us``: the time of each backend, 0 if it is not comparable."""
 
     bin: tuple[int, ...]
     backend: int
@@ -35,8 +35,9 @@ class BackendCell:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """The backends of an operator on one product: by the lead's godel number, the cells of those functionals where
-    another backend was compared with the first one.
+    """The backends of an operator on one product: the cells of each functional, by the lead's godel number.
+
+    Only functionals in which another backend was compared with the first one are listed.
     """
 
     operator: Operator
@@ -61,7 +62,7 @@ class OperatorPlan:
         return found
 
     def _chosen(self, cell: BackendCell) -> set[int]:
-        """The backends that calls in the cell get: with a workspace, and without where the first one needs none."""
+        """The backends that calls in the cell get with a workspace, and without one if the first backend needs none."""
         if self.operator.backends[0].workspace or not self.operator.backends[cell.backend].workspace:
             return {cell.backend}
         without = [place for place, backend in enumerate(self.operator.backends) if not backend.workspace]
@@ -72,11 +73,11 @@ class OperatorPlan:
 def choose(
     operator: Operator, arch: str, product: str, functionals: Sequence[Functional], rows: Mapping[CellKey, Winner]
 ) -> OperatorPlan:
-    """Each cell of the lead's ``functionals`` gets the backend whose kernels' winners take the least time together.
+    """The fastest backend of each cell of the lead's ``functionals``, by the sum of its kernels' times.
 
-    A backend that does not serve a cell, or was not measured in it or in the cell that the first one's winners were
-    borrowed from, is not compared. Times are of one product: this one, or where nothing was compared on it, that which
-    lent the first backend's winners.
+    A backend is not compared if it does not serve the cell, or if it was measured neither there nor in the cell that
+    lent the first backend's winners. Times belong to one product: to ``product``, or, if nothing was compared on it, to
+    the product that lent the first backend's winners.
     """
     chosen = {}
     on = arch, product
@@ -101,13 +102,13 @@ def choose(
 
 
 def _bins(operator: Operator, cell: Sequence[int]) -> dict[str, str]:
-    """By kernel, the bin in which it runs in this cell of the lead."""
+    """The bin of each kernel in this cell of the lead."""
     keys = _keys(operator.lead, cell)
     return {kernel.name: bin_text(kernel.tuning_keys, kernel.cell_like(keys)) for kernel in operator.kernels}
 
 
 def _served(backend: Backend, functional: Functional) -> list[tuple[KernelDescription, str]] | None:
-    """The backend's kernels with their functionals for this one of the lead; None where it does not serve it."""
+    """The backend's kernels with their functionals for this functional of the lead; None if it does not serve it."""
     found = [(kernel, kernel.like(functional)) for kernel in backend.kernels]
     return [(kernel, str(own)) for kernel, own in found] if all(own for _, own in found) else None
 
@@ -120,7 +121,7 @@ def _words(text: str) -> Mapping[str, str]:
 
 @cache
 def _choices(kernel: KernelDescription, functional: str) -> str:
-    """The functional with every choice spelled, those at their defaults too."""
+    """The text of the functional with all choices, including those at their defaults."""
     defaults = {choice.name: str(choice.default) for choice in kernel.choices if choice.default is not None}
     return " ".join(f"{name}={value}" for name, value in {**defaults, **_words(functional)}.items())
 
@@ -169,7 +170,7 @@ def _agree(time: _Time, first: _Time | None) -> bool:
     )
 
 
-@cache  # there are few bins, and what is compared is of few functionals
+@cache  # there are few bins, and few functionals are compared
 def _consistent(texts: tuple[str, ...]) -> bool:
     """Whether the texts agree on every name that they have in common."""
     values: dict[str, str] = {}

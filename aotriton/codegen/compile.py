@@ -41,9 +41,9 @@ __all__ = [
 
 
 def serve() -> None:
-    """The main loop of a worker: answers requests from stdin on the original stdout, until stdin closes.
+    """Runs a worker: reads requests from stdin and answers them on the original stdout, until stdin closes.
 
-    Output of libraries goes to stderr, so that it cannot mix with the answers.
+    The output of libraries goes to stderr, so that it cannot mix with the answers.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
@@ -57,7 +57,7 @@ def serve() -> None:
                 binary, metadata = _provided(spec, provider) if provider else _compile(spec)
                 Path(request["binary"]).write_bytes(binary)
                 answer: dict[str, Any] = {"metadata": metadata}
-            except Exception as error:  # whatever the compiler raises is this image's result
+            except Exception as error:  # any exception of the compiler is this image's result
                 answer = {"error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
@@ -145,7 +145,7 @@ def resources(vendor: str, binary: bytes) -> dict[str, int]:
 
 
 def _cubin_resources(cubin: bytes) -> dict[str, int]:
-    """Spills are in bytes, all of the stack."""
+    """The registers, spills and stack of a cubin. Spills are bytes, and the whole stack counts."""
     import triton
 
     tool = Path(triton.__file__ or "").parent / "backends/nvidia/bin/cuobjdump"
@@ -241,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.allow_rebuilt:
         known = options.allow_rebuilt.read_text().split() if options.allow_rebuilt.is_file() else []
         options.allow_rebuilt.write_text("".join(f"{name}\n" for name in sorted({*known, *other})))
-    # What was checked are the binaries that were measured.
+    # The checks were of the measured binaries.
     certificates = {one["name"]: one.get("certificates", []) for one in requests if one["name"] not in other}
     for row in packs:
         members = [images[name] for name in sorted({image["name"] for image in row["images"]})]
@@ -271,4 +271,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)  # what is stored stays stored: the next run goes on from there
+        sys.exit(130)  # stored images stay: the next run continues from there

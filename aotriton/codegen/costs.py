@@ -19,8 +19,9 @@ WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, of an image of another level, which t
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runtime evaluates: v2src/program/cost.h. ``source`` names whose model it is, where that is another
-    image's.
+    """The numbers of v2src/program/cost.h, from which the runtime computes an image's time.
+
+    ``source`` names the image to which the model belongs, if it is another one.
     """
 
     row_tile: int
@@ -40,8 +41,10 @@ class Cost:
 
 
 class Models:
-    """The models of a database. A functional has those of the one that is measured for it, or while that has none,
-    those of its plain one; a product its own or those of the nearest one that has any.
+    """The models of a database.
+
+    A functional uses the models of the functional that is measured for it, or those of its plain one if that has none.
+    A product uses its own models, or those of the nearest product that has any.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class Models:
         self._nearest = cache(lambda arch, product: nearest_first(arch, product, known))
 
     def shipped(self, functional: Functional) -> list[ImageSpec]:
-        """The images of the functional that are worth shipping for any product, those first that save most.
+        """The images of the functional that are worth shipping for any product; those that save most come first.
 
-        None where nothing is known of it.
+        The list is empty if no model of the functional is known.
         """
         lender = self._lender(functional)
         found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
@@ -90,14 +93,14 @@ class Models:
         return measured if known else measured.plain
 
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:
-        """None where no product has a model of the image."""
+        """The cost of the image on the product; None if no product has a model of the image."""
         functional, work = spec.functional, spec.functional.kernel.work
         having = self._having.get(f"{functional.arch} {functional.kernel.name}")
         if not having or work is None:
             return None
         lender = self._lender(functional)
         image = spec.name if lender == functional else _name(lender, spec.config)
-        # Behind those that the build has tables for, those that others measured.
+        # First the products for which the build has tables, then others that were measured.
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
                 environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
@@ -105,8 +108,8 @@ class Models:
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)
                 source = " ".join([*words, model.source]).strip()
-                # What has a source was fitted to that, not to timings, and that of another level to other kernels: how
-                # far off it is nobody knows.
+                # A model with a source was fitted to that, not to timings, and a model of another level to other device
+                # code, so its error against timings is not known.
                 error = 0.0 if model.source or lender.level != functional.level else model.error
                 fitted = model.occupancy, error, source, model.coefficients
                 return Cost(rows, columns, depth, programs, *fitted)
@@ -115,7 +118,7 @@ class Models:
 
 @cache
 def _name(functional: Functional, config: str) -> str:
-    """Empty where the kernel's description has no such config any more."""
+    """The name; empty if the kernel's description no longer has such a config."""
     try:
         return ImageSpec.parse(functional, config).name
     except ValueError:

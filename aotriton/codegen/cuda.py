@@ -1,6 +1,6 @@
 """CUDA C++ as a provider: from a kernel's .cu file and a config to a cubin, through nvcc.
 
-A config reaches the source as macros. THREADS is one of them: how many threads a program has. ``maxnreg`` limits the
+The source gets a config as macros. The macro THREADS is the number of threads of a program. ``maxnreg`` limits the
 registers of a thread.
 """
 
@@ -102,8 +102,9 @@ def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def resources(kernel: str, said: str) -> dict[str, int]:
-    """What ptxas told of the kernel: registers and spilled bytes. A stack without spills holds arrays: it counts as
-    none.
+    """The registers and the spilled bytes of the kernel, from the messages ``said`` of ptxas.
+
+    A stack without spills holds arrays and counts as none.
     """
     of_kernel = said.partition(f"Compiling entry function '{kernel}'")[2]
     numbers = [

@@ -25,7 +25,7 @@ def form_sources() -> list[FormSource]:
     """All forms of rules/work.py, in the order of the C++ enumeration."""
     call = OfCall(*(variable(f"work.{one.name}") for one in fields(OfCall)))
     tile = OfTile(*(variable(f"cost.{one.name}.value") for one in fields(OfTile)))
-    # A product with an inverse takes a quarter of a quotient's time: a tile's sides have theirs as data.
+    # A product with an inverse takes a quarter of a quotient's time: the inverses of a tile's sides are data.
     inverses = {f"cost.{one.name}.value": f"cost.{one.name}.inverse" for one in fields(OfTile)}
     return [_source(name, formulas(form, call, tile), inverses) for form, name in enumerate(FORMS)]
 
@@ -38,12 +38,12 @@ def _source(name: str, made: Sequence[Real], inverses: dict[str, str]) -> FormSo
 
 
 class _Writer:
-    """Statements of a formula, one for each thing that is computed, whoever asks for it."""
+    """The statements of a formula: one for each computed value, even if several terms use it."""
 
     def __init__(self, inverses: dict[str, str]) -> None:
         self.statements: list[str] = []
         self._inverses = inverses
-        self._names: dict[str, str] = {}  # of what is computed already, by its C++
+        self._names: dict[str, str] = {}  # of the computed values, by their C++
 
     def name_of(self, one: Real) -> str:
         """A name or a literal that has the value of ``one``."""
@@ -62,7 +62,7 @@ class _Writer:
         return self._computed(f"{function}({', '.join(operands)})")
 
     def _inverse(self, one: Real) -> str:
-        """The name of 1 / ``one``, where that is known or the same for all images; empty where it is neither."""
+        """The name of 1 / ``one``, if it is known or the same for all images; else empty."""
         if not isinstance(one, Symbol):
             return repr(1 / one)
         if one.code == "variable":

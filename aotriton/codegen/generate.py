@@ -20,22 +20,22 @@ from aotriton.codegen.fork import side_by_side
 from aotriton.codegen.formulas import form_sources
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
 from aotriton.codegen.pool import request_of
+from aotriton.codegen.program import LIMITS
 from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules.arch import ADDRESSING, ARCHS, ArchSpec, arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled
-from aotriton.rules.database import Product, TuningDatabase, TuningDatabaseError, Winner, latest_medians
+from aotriton.rules.database import Certificate, Decisions, Product, TuningDatabaseError, Winner
 from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
-from aotriton.rules.rows import Certificate
 from aotriton.rules.work import TERMS
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a build has of some operators: their own files by name, and their part of the image list."""
+    """The files of some operators by name, and the entries of the image list that are theirs."""
 
     files: dict[str, str]
     packs: list[dict[str, object]]
@@ -52,12 +52,12 @@ def write(
     models: Models | None = None,
     certificates: Mapping[str, Sequence[Certificate]] | None = None,
 ) -> list[str]:
-    """Writes the files of a build and removes those of the one before; returns the names of those that changed.
+    """The names of the files that changed, after the files of a build are written to ``out`` and old ones are removed.
 
-    ``checksums`` has the SHA-256 of the images that were measured, for the compile step to compare with;
-    ``certificates`` by image what their checks found. ``added``: the families are not the library's own, and register
-    with it. ValueError where a functional has more images than an
-    index can name, or a description cannot be numbered; nothing is removed then.
+    ``checksums`` has the SHA-256 of each measured image, which the compile step compares. ``certificates`` has, for
+    each image, the results of its checks. ``added``: the families are not the library's own, and register with it.
+    ValueError if a functional has more images than an index can number, or if a description cannot be numbered;
+    then no file is removed.
     """
     return write_parts(
         [part(made, operators, checksums or {}, models, certificates or {})], operators, made.products, out, added
@@ -71,7 +71,7 @@ def part(
     models: Models | None,
     certificates: Mapping[str, Sequence[Certificate]],
 ) -> Part:
-    """The files that are these operators' own; ValueError as ``write`` says."""
+    """The files of these operators alone; ValueError as in ``write``."""
     files: dict[str, str] = {}
 
     def add(name: str, content: str) -> None:
@@ -110,9 +110,10 @@ def write_parts(
     out: Path,
     added: bool = False,
 ) -> list[str]:
-    """As ``write``, of operators whose own files are made."""
+    """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files."""
     output = Output(out)
     output.write("archs.h", render("archs.h", addressing=ADDRESSING, archs=ARCHS))
+    output.write("program_limits.h", render("program_limits.h", limits=LIMITS))
     for one in parts:
         for name, content in one.files.items():
             output.write(name, content)
@@ -150,7 +151,7 @@ def write_parts(
 
 def _lut_source(table: TablePlan, products: Sequence[Product], models: Models | None) -> str:
     kernel = table.kernel
-    numbers = {planned.functional.godel_number for planned in table.functionals}
+    planned_numbers = {planned.functional.godel_number for planned in table.functionals}
     return render(
         "lut.cc",
         family=kernel.family,
@@ -159,7 +160,7 @@ def _lut_source(table: TablePlan, products: Sequence[Product], models: Models | 
         products=[product.name for product in products],
         images=list(table.images),
         luts=[luts.lut(planned, products, models) for planned in table.functionals],
-        places=[number if number in numbers else None for number in range(kernel.functional_count)],
+        numbers=[number if number in planned_numbers else None for number in range(kernel.functional_count)],
     )
 
 
@@ -168,8 +169,8 @@ def _backends_source(operator: Operator, archs: Mapping[str, Sequence[OperatorPl
 
     def values(chosen: OperatorPlan) -> dict[str, object]:
         luts = {number: [(cell, texts[cell.bin]) for cell in cells] for number, cells in sorted(chosen.cells.items())}
-        places = [number if number in luts else None for number in range(operator.lead.functional_count)]
-        return {"name": chosen.product, "luts": luts, "places": places}
+        numbers = [number if number in luts else None for number in range(operator.lead.functional_count)]
+        return {"name": chosen.product, "luts": luts, "numbers": numbers}
 
     tables = [{"arch": arch, "products": [values(chosen) for chosen in plans]} for arch, plans in archs.items()]
     return render("backends.cc", operator=operator, tables=tables)
@@ -181,7 +182,7 @@ def _packs(
     certificates: Mapping[str, Sequence[Certificate]],
     products: Mapping[str, Sequence[Product]],
 ) -> list[dict[str, object]]:
-    """What the compile step must make: for each kernel and arch the request of every image, and its facts."""
+    """The input of the compile step: for each kernel and arch the request of every image, and its facts."""
 
     def known(name: str, arch: str) -> dict[str, object]:
         facts: dict[str, object] = {"measured_sha256": checksums[name]} if name in checksums else {}
@@ -203,7 +204,7 @@ def _packs(
 
 
 def certificate_rows(certificates: Sequence[Certificate], products: Sequence[Product]) -> list[dict[str, float]]:
-    """The certificates on these products as numbers, as ``Certificate`` of v2src/program/image.h has them."""
+    """The fields of ``Certificate`` of v2src/program/image.h, as numbers, for each certificate on these products."""
     numbers = {product.name: number for number, product in enumerate(products)}
     return [
         {
@@ -229,7 +230,7 @@ def _usual(row: ArchSpec) -> Product:
 
 
 def _word(product: Product) -> str:
-    """The product as ``--product`` takes it."""
+    """The product in the form that ``--product`` takes."""
     return f"{product.arch}/{product.name}/{product.multiprocessors}/{product.memory or 0}"
 
 
@@ -242,11 +243,10 @@ def _product(word: str) -> Product:
         raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
 
 
-def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> dict[str, list[Product]]:
-    """The products of each arch that any of the databases knows, the usual one first and then by name; that one alone
-    where they know none.
+def products_in(databases: Iterable[Decisions], archs: Iterable[str]) -> dict[str, list[Product]]:
+    """The products of each arch in any of the databases: the usual product first, the others by name.
 
-    TuningDatabaseError as it says.
+    An arch without any has its usual product alone. TuningDatabaseError if a database cannot be read.
     """
     known: dict[tuple[str, str], Product] = {}
     for one in (one for database in databases for one in database.products()):
@@ -263,12 +263,13 @@ def products_in(databases: Iterable[TuningDatabase], archs: Iterable[str]) -> di
 
 
 def read(
-    database: TuningDatabase, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
+    database: Decisions, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
 ) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
-    """What these kernels have on the products of each arch: a winner for each cell, its own or a borrowed one; each
-    cell's timings by config; the checksums of measured images, and what each image that was compiled spills.
+    """The database's rows of these kernels on the products of each arch, as four tables.
 
-    TuningDatabaseError as it says.
+    The tables are a winner for each cell, its own or a borrowed one; the timings of each cell by config; the checksums
+    of measured images; and the bytes that each compiled image spills. TuningDatabaseError if the database cannot be
+    read.
     """
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
@@ -284,17 +285,14 @@ def read(
                     winners += filled(kernel, arch, product.name, own, lenders, unfit)
                 else:
                     winners += [row for row in own if row.product == product.name]
-                outcomes = database.outcomes(arch, kernel.name, product=product.name)
-                for (functional, bin), timed in latest_medians(outcomes).items():
-                    timings[arch, product.name, kernel.name, functional, bin] = {
-                        outcome.config: Timing(outcome.image, float(outcome.median_us or 0), outcome.started[:10])
-                        for outcome in sorted(timed, key=lambda o: o.id)  # of two images of one config the newer
-                    }
+                for one in database.medians(arch, kernel.name, product.name):  # of two images of one config the newer
+                    cell = arch, product.name, kernel.name, one.functional, one.bin
+                    timings.setdefault(cell, {})[one.config] = Timing(one.image, one.median_us, one.day)
     return winners, timings, database.checksums(), spills
 
 
-def models_in(database: TuningDatabase, products: Mapping[str, Sequence[Product]]) -> Models:
-    """What the database knows of predicted times on these archs. TuningDatabaseError as it says."""
+def models_in(database: Decisions, products: Mapping[str, Sequence[Product]]) -> Models:
+    """The database's models on these products. TuningDatabaseError if the database cannot be read."""
     models = [model for arch in products for model in database.models(arch)]
     configs = {name: config for name, (config, _, _) in database.facts().items()}
     return Models(models, configs, products)
@@ -307,7 +305,7 @@ def _made(
     coverage: str,
     rebuilt: Collection[str],
 ) -> Part:
-    """What a build has of a family. Without a database nothing is looked up."""
+    """The part of a family in a build. Without a database nothing is looked up."""
     winners: list[Winner] = []
     timings: dict[CellKey, dict[str, Timing]] = {}
     checksums: dict[str, str] = {}
@@ -315,7 +313,7 @@ def _made(
     certificates: dict[str, list[Certificate]] = {}
     models = Models()
     if database:
-        with TuningDatabase(database, readonly=True) as opened:
+        with Decisions(database) as opened:
             winners, timings, checksums, spills = read(opened, family.kernels, products)
             models = models_in(opened, products)
             certificates = opened.certificates()
@@ -327,7 +325,7 @@ def _made(
 
 
 def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
-    """The parts; PlanError with what all families miss, or what else one of them raised."""
+    """The parts; PlanError lists the gaps of all families, or an exception of one of them is raised."""
     errors = [one for one in outcomes if isinstance(one, Exception)]
     for error in errors:
         if not isinstance(error, PlanError):
@@ -338,7 +336,7 @@ def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Generates; 1 where the database can not be read or does not fill the coverage."""
+    """Generates the files; returns 1 if the database cannot be read or does not fill the coverage, else 0."""
     parser = argparse.ArgumentParser(prog="aotriton.codegen.generate", description=__doc__)
     parser.add_argument("--database", type=Path, required=True, help="the tuning database of the families in the tree")
     archs = [row.arch for row in ARCHS]
@@ -388,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{summary}, 0 files written")
             return 0
         with ExitStack() as stack:
-            opened = [stack.enter_context(TuningDatabase(path, readonly=True)) for path in databases]
+            opened = [stack.enter_context(Decisions(path)) for path in databases]
             products = products_in(opened, archs)
         for arch in archs:
             products[arch] = [one for one in options.product if one.arch == arch] or products[arch]

@@ -1,4 +1,4 @@
-"""Lookup tables: from the planned cells of a functional to the bins, index, entries and evidence that C++ holds."""
+"""Lookup tables: from the planned cells of a functional to the bins, index, entries and origins that C++ holds."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Entry:
         return f"{{&{self.image}, {{{psels}}}, {string(self.psels_text)}, {string(self.copts_text)}}}"
 
 
-@dataclass(slots=True)  # not frozen, as winners are not (rules/rows.py)
-class Evidence:
-    """Why a cell has its entry. ``first`` and ``count`` are its slice of the functional's runners-up."""
+@dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
+class Origin:
+    """The reason for a cell's entry. ``first`` and ``count`` are the cell's slice of the functional's runners-up."""
 
     bin: str
     provenance: str
@@ -57,17 +57,20 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """The decisions for a product. ``index`` holds rows of (entries, comment), one row for all bins of the last key."""
+class ProductTable:
+    """The part of a table that belongs to one product.
+
+    ``index`` has rows of (entries, comment), each for all bins of the last key.
+    """
 
     index: tuple[tuple[tuple[int, ...], str], ...]
-    evidence: tuple[Evidence, ...]
+    origins: tuple[Origin, ...]
     costs: tuple[Cost | None, ...] = ()  # one for each entry; empty if no predicted time decides
 
     @property
     def evidence_rows(self) -> str:
         """The lines of the table. They are not in the template, because there are hundreds of thousands of them."""
-        return "\n".join(f"    // {comment(one.bin)}\n    {one}," for one in self.evidence)
+        return "\n".join(f"    // {comment(one.bin)}\n    {one}," for one in self.origins)
 
     @property
     def entries(self) -> list[int]:
@@ -77,13 +80,13 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Lut:
-    """One functional's tables; ``decisions`` by product of its arch."""
+    """The tables of one functional; ``products`` has one item for each product of the arch."""
 
     functional: str
     godel_number: int
     bins: tuple[TuningKey, ...]
     entries: tuple[Entry, ...]
-    decisions: tuple[Decisions, ...]
+    products: tuple[ProductTable, ...]
     runners_up: tuple[tuple[str, float], ...]
 
 
@@ -94,12 +97,12 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
     """
     entries: dict[str, Entry] = {spec.name: _entry(spec) for spec in plan.shipped}
     runners_up: list[tuple[str, float]] = []
-    decisions = tuple(_decisions(plan.functional.kernel, cells, entries, runners_up) for cells in plan.products)
+    tables = tuple(_product_table(plan.functional.kernel, cells, entries, runners_up) for cells in plan.products)
     functional = plan.functional
     if models and plan.shipped:
         specs = plan.images
         costs = [tuple(models.cost(one, specs[name]) for name in entries) for one in products]
-        decisions = tuple(replace(one, costs=of) for one, of in zip(decisions, costs, strict=True))
+        tables = tuple(replace(one, costs=of) for one, of in zip(tables, costs, strict=True))
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"{where(functional)}: {len(entries)} images, and the index can name {MAX_ENTRIES}")
     return Lut(
@@ -107,30 +110,30 @@ def lut(plan: FunctionalPlan, products: Sequence[Product] = (), models: Models |
         functional.godel_number,
         functional.kernel.tuning_keys,
         tuple(entries.values()),
-        decisions,
+        tables,
         tuple(runners_up),
     )
 
 
-def _decisions(
+def _product_table(
     kernel: KernelDescription, cells: Sequence[Cell], entries: dict[str, Entry], runners_up: list[tuple[str, float]]
-) -> Decisions:
-    """The decisions of one product; its images and runners-up are added to those of the other products."""
+) -> ProductTable:
+    """The part of a table that belongs to one product. Adds its images and runners-up to those of other products."""
     texts, shared, width = _bins(kernel), _rows(kernel), len(kernel.tuning_keys[-1].representatives)
     places = {image: place for place, image in enumerate(entries)}
     index: list[int] = []
-    evidence: list[Evidence] = []
+    origins: list[Origin] = []
     for cell in cells:
         index.append(places.setdefault(cell.image, len(places)))
         if cell.image not in entries:
             entries[cell.image] = _entry(cell.spec)
         times = cell.median_us, cell.low_us, cell.high_us
         told = cell.provenance, cell.source, cell.shape, cell.measured
-        evidence.append(Evidence(texts[cell.bin], *told, *times, len(runners_up), len(cell.runners_up)))
+        origins.append(Origin(texts[cell.bin], *told, *times, len(runners_up), len(cell.runners_up)))
         runners_up += cell.runners_up
     starts = range(0, len(index), width)
     rows = tuple((tuple(index[start : start + width]), shared[cells[start].bin[:-1]]) for start in starts)
-    return Decisions(rows, tuple(evidence))
+    return ProductTable(rows, tuple(origins))
 
 
 @cache  # many cells have the same text, except for the bin
@@ -151,7 +154,7 @@ def _bins(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
 
 @cache
 def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
-    """For each row of an index, the text that its bins have in common: all keys but the last."""
+    """The text that the bins of each row of an index have in common: all keys except the last."""
     keys = kernel.tuning_keys[:-1]
     return {row: bin_text(keys, row) for row in product(*(key.representatives for key in keys))}
 

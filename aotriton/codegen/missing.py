@@ -67,7 +67,7 @@ def _is_product(gaps: Sequence[Missing]) -> bool:
 
 
 def _command(gaps: Sequence[Missing], predict: bool) -> str:
-    """The command that tunes these cells. It tunes a few more if the combinations of its options are more."""
+    """The command that tunes these cells, and perhaps a few more, because it tunes all combinations of its options."""
     functional = gaps[0].functional
     kernel = functional.kernel
     words = [f"{tuner()} --family {family(kernel.family).place} --arch {functional.arch} --kernel {kernel.name}"]

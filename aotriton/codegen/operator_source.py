@@ -12,7 +12,7 @@ from aotriton.rules.operators import Operator
 
 
 def values(operator: Operator, tables: Collection[str], backend_tables: Collection[str]) -> dict[str, Any]:
-    """``tables`` and ``backend_tables`` are the names of those that this build has."""
+    """The values of the two templates. ``tables`` and ``backend_tables`` are the names of this build's tables."""
     program = operator_program(operator)
     expressions: dict[tuple[Code, ...], str] = {}
     rows = []
@@ -20,12 +20,12 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     for code, psels in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
-            # What has a step is not evaluated by itself, and of one instruction the interpreter is as fast.
+            # An expression with a step is not evaluated by itself; a single instruction is as fast in the interpreter.
             compiled = code not in roots and len(code) > 1
             rows.append((expressions[code], code, roots.get(code), compiled, _text(code, program, psels)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
-        """The table of each arch, None where there is none."""
+        """The name of each arch's table, ``<stem>_<arch>_<tail>``, or None if it is not ``among`` the names."""
         return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in ARCHS]
 
     guards = program.guards
@@ -56,7 +56,7 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
 
 
 def _most(operator: Operator) -> dict[str, int]:
-    """The greatest value of each size that the lead's kernels round up to what there are images for."""
+    """The largest value of each size that the lead's kernels round up to a size with images."""
     return {
         choice.source.name: max(map(int, choice.values))
         for choice in operator.lead.choices
@@ -65,7 +65,7 @@ def _most(operator: Operator) -> dict[str, int]:
 
 
 def _multiples(operator: Operator) -> dict[str, int]:
-    """What each size is a multiple of that all kernels of the lead's backend count on."""
+    """The divisor of each size that all kernels of the lead's backend assume."""
     return {
         argument.value.name: argument.multiple_of
         for argument in operator.lead.arguments
@@ -94,7 +94,7 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
 
 
 def _text(code: tuple[Code, ...], program: OperatorProgram, psels: tuple[str, ...]) -> str:
-    """The expression as a reader of the generated file wants it."""
+    """The text of the expression for readers of the generated file."""
     slots = tuple(one.name for one in (*program.operands, *program.workspace))
     names = {
         "size": program.sizes,

@@ -25,7 +25,7 @@ def write(
 ) -> None:
     """Writes ``<kernel>.<arch>.images.cc`` and ``.bin`` into ``out`` if their content changed.
 
-    ``certificates``, by image, are rows of numbers as the image list has them.
+    ``certificates`` has, for each image, rows of numbers in the form of the image list.
     """
     packed = bytearray()
     rows = []
@@ -48,7 +48,7 @@ def write(
 
 
 def _certificate(image: str, row: Mapping[str, float]) -> dict[str, float]:
-    """The row as C++ has it; ValueError if a value does not fit."""
+    """The row in C++; ValueError if a value does not fit."""
     whole = {name: count(f"{image}: {name}", row[name]) for name in ("product", "problems", "checks", "day")}
     return whole | {name: relative(f"{image}: {name}", row[name]) for name in ("error", "allowed")}
 

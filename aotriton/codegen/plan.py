@@ -1,6 +1,6 @@
 """The plan of a build: from the winners and timings of the tuning database to the image of every cell and product.
 
-Images are shared by an arch; which of them serves a cell is each product's own.
+All products of an arch share its images; each product has its own choice of the image that serves a cell.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from aotriton.codegen.costs import Models
 from aotriton.codegen.missing import Missing, report, where
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Product, Winner
+from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
 from aotriton.rules.programs import tuner
-from aotriton.rules.rows import Borrowed
 
 COVERAGES = ("none", "small", "default", "full")
 
 TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a functional needs fewer images
 
-# The same where predicted times choose for all but the very problems that were measured: an image more serves few.
+# The same if predicted times choose for all but the measured problems: another image serves few calls.
 EXACT_TOLERANCE = 0.04
 
 RUNNERS_UP = 3
@@ -36,7 +36,7 @@ UNTIMED = "no image of this build was measured in this bin"
 UNREACHED = "the image of another bin: here another backend is faster"
 
 
-# Timings and cells are many, and not frozen for the same reason as winners are not (rules/rows.py).
+# Timings and cells are many, and not frozen for the same reason as winners are not (rules/database/rows.py).
 @dataclass(slots=True)
 class Timing:
     """The time of one config in one cell, with the image that was timed and the day."""
@@ -72,7 +72,7 @@ class FunctionalPlan:
 
     functional: Functional
     products: tuple[tuple[Cell, ...], ...]
-    shipped: tuple[ImageSpec, ...] = ()  # the images among which predicted times decide; none where there are no models
+    shipped: tuple[ImageSpec, ...] = ()  # the images among which predicted times decide; none without models
 
     @property
     def images(self) -> dict[str, ImageSpec]:
@@ -81,7 +81,7 @@ class FunctionalPlan:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Those of all products."""
+        """The cells of all products."""
         return tuple(cell for cells in self.products for cell in cells)
 
 
@@ -104,7 +104,7 @@ class TablePlan:
 class Plan:
     """A build: one table for each kernel and arch, one choice of backends for each operator and product, by arch.
 
-    ``products``: those of each arch, in the order in which tables have them.
+    ``products`` has the products of each arch, in the order of the tables.
     """
 
     tables: tuple[TablePlan, ...]
@@ -113,7 +113,7 @@ class Plan:
 
 
 class PlanError(ValueError):
-    """The database does not fill the coverage; the message lists every gap and the commands that would fill it."""
+    """The database does not fill the coverage. The message lists every gap and the commands that would fill it."""
 
 
 def plan(
@@ -131,8 +131,8 @@ def plan(
     image that is known to spill nothing may replace a borrowed winner; with None every image may. If ``models`` know
     which images are worth shipping, a functional has these and, unless coverage is full, no others.
 
-    PlanError if a cell of an operator's first backend has no winner, or if a needed winner has psels or copts that its
-    kernel does not have.
+    PlanError if a cell of an operator's first backend has no winner, or if a needed winner has a config that its kernel
+    does not have.
     """
     rows = {key_of(row): row for row in winners}
     models = models or Models()
@@ -178,7 +178,7 @@ def plan(
                                 absent[cell] = None
                             continue
                         try:
-                            found.append((cell, row, specs.of(row.psels, row.copts)))
+                            found.append((cell, row, specs.of(row.config)))
                         except ValueError as error:
                             if needed:
                                 complete = False
@@ -260,25 +260,24 @@ class _Specs:
 
     def __init__(self, functional: Functional, spills: Mapping[str, int] | None) -> None:
         self._functional, self._spills = functional, spills
-        self._by_parts: dict[Hashable, ImageSpec] = {}
-        self._by_config: dict[str, ImageSpec | None] = {}
+        self._of: dict[str, ImageSpec] = {}
+        self._fitting: dict[str, ImageSpec | None] = {}
 
-    def of(self, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The image spec of a config; ValueError if the kernel does not have these psels and copts."""
-        parts = tuple(psels.items()), tuple(copts.items())
-        if parts not in self._by_parts:
-            self._by_parts[parts] = ImageSpec.of(self._functional, psels, copts)
-        return self._by_parts[parts]
+    def of(self, config: str) -> ImageSpec:
+        """The image spec of a config; ValueError if the kernel does not have it."""
+        if config not in self._of:
+            self._of[config] = ImageSpec.parse(self._functional, config)
+        return self._of[config]
 
     def fitting(self, config: str) -> ImageSpec | None:
-        """The image with this config, where the kernel has it and it is not known to spill, nor unknown if it does."""
-        if config not in self._by_config:
-            self._by_config[config] = self._parsed(config)
-        return self._by_config[config]
+        """The image with this config, or None if the kernel has no such config or the image may spill."""
+        if config not in self._fitting:
+            self._fitting[config] = self._fit(config)
+        return self._fitting[config]
 
-    def _parsed(self, config: str) -> ImageSpec | None:
+    def _fit(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
-            spec = ImageSpec.parse(self._functional, config)
+            spec = self.of(config)
             if self._spills is None or (self._spilled(spec) == 0 and self._may_run(spec)):
                 return spec
         return None
@@ -307,9 +306,9 @@ def _cells(
     worth: Sequence[ImageSpec],
     exact: bool,
 ) -> list[list[Cell]]:
-    """The cells of a functional by product, each with its winner or with an image that is as good and serves other
-    cells too, of whichever product; where images are ``worth`` shipping, with the fastest of those,
-    and of few others where cells are ``exact``.
+    """The cells of a functional by product, each with its winner or with an equally good image that serves other cells.
+
+    If images are ``worth`` shipping, a cell gets the fastest of these; if cells are ``exact``, a few others, too.
     """
     one_near = _near_exact if exact and worth else _near
     known: dict[Hashable, dict[str, tuple[float, Timing]]] = {}  # many cells borrow from few
@@ -320,10 +319,10 @@ def _cells(
         if like not in known:
             known[like] = one_near(row, spec, specs, ranked.get(timed_in, {}), worth)
         near.append(known[like])
+    ratios = [{config: ratio for config, (ratio, _) in one.items()} for one in near]
     if worth and not exact:
-        chosen = [min(one, key=lambda config, one=one: one[config][0]) for one in near]  # type: ignore[misc]
+        chosen = [min(one, key=one.__getitem__) for one in ratios]
     else:
-        ratios = [{config: ratio for config, (ratio, _) in one.items()} for one in near]
         chosen = _cover(ratios, [one.config for one in worth])
     picked = zip(near, chosen, strict=True)
     return [[_cell(one, *next(picked), specs) for one in rows] for rows in present]
@@ -368,9 +367,10 @@ def _near(
 ) -> dict[str, tuple[float, Timing]]:
     """Configs that may serve the cell, the winner's first, with their time over the best one's, and their timing.
 
-    ``times`` may stand beside the winner's: they are of this cell, or of the cell that it was borrowed from. Those of a
-    measured cell must be as up to date with the kernel's source as its winner is. Of images that are ``worth`` shipping
-    all that were timed may serve, whatever they took; if none was, the winner if it is among them, else the first.
+    ``times`` are comparable with the winner's time: they belong to this cell, or to the cell that lent the winner. The
+    times of a measured cell must be of the same state of the kernel's source as its winner. All timed images that are
+    ``worth`` shipping may serve, regardless of their time. If none was timed, the winner serves if it is worth
+    shipping, else the first of them.
     """
     borrowed = row.provenance == "borrowed"
     current = own.name == row.image if times else True

@@ -24,7 +24,7 @@ from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules import family
 from aotriton.rules.image import ImageSpec
 
-TIME_LIMIT = 600.0  # seconds for one image: many times what the slowest takes, so that only a hang reaches it
+TIME_LIMIT = 600.0  # seconds for one image: many times the time of the slowest, so that only a hang reaches it
 
 # ptxas orders something by address: for some kernels it makes one of two binaries, depending on the heap's layout. If
 # one of them is required because it was measured, this many tries are enough to get it.
@@ -38,7 +38,7 @@ COMPILER_VARIABLES = re.compile(
 
 
 def cpu_count() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -117,7 +117,7 @@ def compile_images(
 
 
 class WarmCompiler:
-    """One worker for a caller with its own threads; each thread needs its own worker."""
+    """One worker process, for a caller with several threads; each thread needs its own worker."""
 
     def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="aotriton-compile-")

@@ -1,7 +1,7 @@
 """Programs: from the descriptions of an operator and its kernels to the numbered data that the C++ runner evaluates.
 
-Names of rules/ are numbers here: an operand's slot, a size, a scalar, a psel. The generator writes this data as C++
-(``template/operator.cc.j2``); the tuner passes the same data to the binding for an image that is in no archive.
+A program refers to operands, sizes, scalars and psels by number, where rules/ uses names. The generator writes this
+data as C++ (``template/operator.cc.j2``); the tuner passes it to the binding for an image outside of the archive.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from aotriton.rules.operators import Operator
 
 CODES = ("constant", *LEAVES, *OPERATIONS)  # in the order of the C++ enumeration
 DEPTH = 16  # of the C++ stack
-(
-    MAX_OPERANDS,
-    MAX_SIZES,
-    MAX_SCALARS,
-    MAX_KERNELS,
-    MAX_BACKENDS,
-    MAX_PSELS,
-    MAX_KEYS,
-    MAX_RANK,
-    MAX_STEPS,
-    MAX_CHOICES,
-    MAX_GUARDS,
-) = (
-    16,
-    16,
-    16,
-    8,
-    12,
-    12,
-    4,
-    4,
-    160,
-    32,
-    64,
+
+# What the C++ runner has room for; program_limits.h is generated from it. The numbers do not follow the operators of a
+# build: a family that is built on an installed library shares the layout of its calls.
+MAX_OPERANDS = 28  # bits of a uint32_t
+MAX_SIZES = 24
+MAX_SCALARS = 16
+MAX_RANK = 4
+MAX_STEPS = 255  # numbers of a uint8_t, but for the one that stands for none
+MAX_CHOICES = 32
+MAX_GUARDS = 64  # bits of a uint64_t
+MAX_PSELS = 12
+MAX_NUMBERS = 48
+MAX_ARGUMENTS = 704
+MAX_BACKENDS, MAX_KERNELS, MAX_KEYS = 12, 8, 4  # c.h and explain.h have as many, for good
+LIMITS = (
+    ("kMaxOperands", MAX_OPERANDS, "of an operator, with the workspace tensors of its backends"),
+    ("kMaxSizes", MAX_SIZES, "of an operator, with the derived ones"),
+    ("kMaxScalars", MAX_SCALARS, "of an operator"),
+    ("kMaxRank", MAX_RANK, "of an operand"),
+    ("kMaxSteps", MAX_STEPS, "of an operator"),
+    ("kMaxChoices", MAX_CHOICES, "of an operator, those that its kernels share"),
+    ("kMaxPsels", MAX_PSELS, "of a kernel"),
+    ("kMaxKeys", MAX_KEYS, "of a kernel"),
+    ("kMaxNumbers", MAX_NUMBERS, "of a kernel: i32, i64 and packed arguments"),
+    ("kMaxArguments", MAX_ARGUMENTS, "of all kernels of a backend, as they are passed"),
+    ("kMaxBackends", MAX_BACKENDS, "of an operator"),
 )
 
 Code = tuple[str, int]  # a name among CODES, and its number
@@ -58,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Argument:
-    """``kind`` is "tensor", "stride", "i32", "i64" or "fp32"."""
+    """An argument of a kernel. ``kind`` is "tensor", "stride", "i32", "i64" or "fp32"."""
 
     kind: str
     block: bool = False
@@ -105,7 +107,7 @@ class KernelProgram:
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
-        """The expressions that choosing needs; the others are for the launch."""
+        """The expressions that the choice needs; the launch needs the others."""
         return (
             *(guard.condition for guard in self.guards),
             *(choice.value for choice in self.choices),
@@ -116,7 +118,7 @@ class KernelProgram:
 
 @dataclass(frozen=True)
 class OperandProgram:
-    """``dtype`` is a place among DTYPES, 0 for the call's; ``layout`` "rows", "contiguous" or "strided"."""
+    """``dtype`` is an index into DTYPES, 0 for the call's type; ``layout`` is "rows", "contiguous" or "strided"."""
 
     name: str
     dims: tuple[int, ...]
@@ -166,7 +168,7 @@ class OperatorProgram:
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
-        """The expressions that choosing asks for and that have the same value whichever kernel asks, each once."""
+        """The expressions of the choice that have the same value for all kernels, without duplicates."""
         codes = dict.fromkeys(code for kernel in self.kernels for code in kernel.choosing)
         return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
 
@@ -177,14 +179,14 @@ class OperatorProgram:
 
     @property
     def choices(self) -> tuple[ChoiceProgram, ...]:
-        """The choices of such an expression, each once."""
+        """The choices with such an expression, without duplicates."""
         shared = set(self.shared)
         choices = dict.fromkeys(choice for kernel in self.kernels for choice in kernel.choices)
         return tuple(choice for choice in choices if choice.value in shared)
 
 
 def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[tuple[Code, ...], int]]:
-    """Steps that compute all these expressions, common parts once, and for each expression the step with its value."""
+    """The steps that compute these expressions, common parts once, and the number of each expression's step."""
     numbers: dict[Step, int] = {}
     roots: dict[tuple[Code, ...], int] = {}
     for code in codes:
@@ -199,16 +201,30 @@ def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[
 
 
 def operator_program(operator: Operator) -> OperatorProgram:
-    """ValueError where a name in a description is not there, or something is more than the runner has room for."""
+    """The operator's program; ValueError if a description uses an unknown name or exceeds a limit of the runner."""
     return _Numbering(operator).program()
 
 
 def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, Any]:
-    """Plain data with which the binding launches an image of ``kernel``."""
+    """The plain data that the binding needs to launch an image of ``kernel``."""
     whole = operator_program(operator)
     own = next(one for one in whole.kernels if one.name == kernel.name)
     names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes")
     return {"operator": {name: asdict(whole)[name] for name in names}, "kernel": asdict(own)}
+
+
+def _passed(kernel: KernelProgram, operator: OperatorProgram) -> int:
+    """The most arguments that the compiled kernel takes. A descriptor brings its sizes and strides, in place of the
+    strides that the description has; pointers to scratch memory, global and of a profile, come last.
+    """
+    tensors = (*operator.operands, *operator.workspace)
+    count = 2
+    for argument in kernel.arguments:
+        if argument.kind == "tensor" and argument.block:
+            count += 1 + 2 * (len(tensors[argument.slot].dims) + bool(argument.value))
+        elif not (argument.kind == "stride" and argument.block):
+            count += 1
+    return count
 
 
 class _Numbering:
@@ -225,8 +241,7 @@ class _Numbering:
             ("scalars", self.scalars, MAX_SCALARS),
             ("backends", operator.backends, MAX_BACKENDS),
         ):
-            if len(names) > most:
-                raise ValueError(f"{operator.name}: {len(names)} {what}, and there is room for {most}")
+            self._check(what, len(names), most)
 
     def program(self) -> OperatorProgram:
         operator = self.operator
@@ -257,18 +272,25 @@ class _Numbering:
             cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
         )
         steps, _ = steps_of(made.shared)
+        by_name = {kernel.name: kernel for kernel in made.kernels}
         for what, count, most in (
             ("steps to choose", len(steps), MAX_STEPS),
             ("choices that kernels share", len(made.choices), MAX_CHOICES),
             ("guards", len(made.guards), MAX_GUARDS),
+            *(
+                (f"arguments of {one.name}", sum(_passed(by_name[name], made) for name in one.kernels), MAX_ARGUMENTS)
+                for one in made.backends
+            ),
         ):
-            if count > most:
-                raise ValueError(f"{operator.name}: {count} {what}, and there is room for {most}")
+            self._check(what, count, most)
         return made
 
+    def _check(self, what: str, count: int, most: int) -> None:
+        if count > most:
+            raise ValueError(f"{self.operator.name}: {count} {what}, and there is room for {most}")
+
     def _operand(self, operand: Operand) -> OperandProgram:
-        if len(operand.dims) > MAX_RANK:
-            raise ValueError(f"{self.operator.name}: {operand.name} has more than {MAX_RANK} dimensions")
+        self._check(f"dimensions of {operand.name}", len(operand.dims), MAX_RANK)
         return OperandProgram(
             name=operand.name,
             dims=tuple(self._place("size", name, self.sizes, operand.name) for name in operand.dims),
@@ -282,8 +304,7 @@ class _Numbering:
 
     def _backend(self, place: int) -> BackendProgram:
         backend = self.operator.backends[place]
-        if len(backend.kernels) > MAX_KERNELS:
-            raise ValueError(f"{self.operator.name}: {backend.name} has more than {MAX_KERNELS} kernels")
+        self._check(f"kernels of {backend.name}", len(backend.kernels), MAX_KERNELS)
         asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
         having = [i for i, kernel in enumerate(backend.kernels) if asked <= set(kernel.psel_names)]
         if not having:
@@ -304,9 +325,8 @@ class _Numbering:
 
     def _kernel(self, kernel: KernelDescription) -> KernelProgram:
         psels = list(kernel.psel_names)
-        if len(psels) > MAX_PSELS or len(kernel.tuning_keys) > MAX_KEYS:
-            raise ValueError(f"{kernel.name}: more than {MAX_PSELS} psels or {MAX_KEYS} tuning keys")
-
+        self._check(f"psels of {kernel.name}", len(psels), MAX_PSELS)
+        self._check(f"tuning keys of {kernel.name}", len(kernel.tuning_keys), MAX_KEYS)
         of = [backend for backend in self.operator.backends if kernel in backend.kernels]
         derived = [one.name for backend in of for one in backend.sizes]
 
@@ -332,6 +352,7 @@ class _Numbering:
             elif isinstance(argument, Number):
                 levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
                 arguments.append(Argument(argument.dtype, value=code(argument.value), levels=levels))
+        self._check(f"numbers of {kernel.name}", sum(bool(argument.value) for argument in arguments), MAX_NUMBERS)
         return KernelProgram(
             name=kernel.name,
             arguments=tuple(arguments),
@@ -356,7 +377,7 @@ class _Numbering:
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
-        """The expression's postfix program, with numbers for names; it may name these ``sizes``."""
+        """The expression's postfix program, with numbers instead of names; it may name these ``sizes``."""
         names = {
             "size": self.sizes,
             "scalar": self.scalars,

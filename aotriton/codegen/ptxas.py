@@ -9,5 +9,5 @@ SERIALISED = re.compile(r"\bC751\d\b")
 
 
 def serialised(said: str) -> list[str]:
-    """The codes of ptxas's messages that matrix products are serialised; empty if there are none."""
+    """The codes of the messages in ``said`` that ptxas serialises matrix products; empty if there are none."""
     return sorted(set(SERIALISED.findall(said)))

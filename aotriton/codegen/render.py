@@ -38,8 +38,10 @@ def write_if_changed(path: Path, content: str | bytes) -> bool:
 
 
 class Output:
-    """The files of one run in one folder. ``finish`` writes them, and removes what an earlier run left and this one did
-    not name; before it nothing is touched, so that a run that fails leaves nothing half.
+    """The files of one run in one folder.
+
+    ``finish`` writes them, and removes files of an earlier run that this run did not name. No file changes before
+    ``finish``, so a run that fails leaves the folder as it was.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +50,7 @@ class Output:
         self.written: list[str] = []
 
     def reserve(self, name: str) -> None:
-        """Names a file that belongs in the folder though another step writes it; ValueError where named before."""
+        """Keeps a file of the folder that another step writes; ValueError if it was named before."""
         if name in self.contents:
             raise ValueError(f"{self.folder / name} would be written twice")
         self.contents[name] = None
@@ -70,5 +72,5 @@ class Output:
 
 
 def made_files(folder: Path) -> list[str]:
-    """The files of the folder, but for the packed images, which another step writes."""
+    """The names of the folder's files, without the packed images, which another step writes."""
     return [name for name in (folder / MANIFEST).read_text().split() if ".images." not in name]

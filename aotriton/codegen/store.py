@@ -33,8 +33,9 @@ class CompiledImage:
 
     @property
     def serialised(self) -> tuple[str, ...]:
-        """What ptxas says of matrix products that wait for each other: its messages' codes. Images of an older store
-        do not tell.
+        """The codes of ptxas's messages about matrix products that wait for each other.
+
+        It is empty for images of an older store, which has no such codes.
         """
         return tuple(self.metadata.get("serialised", ()))
 
@@ -98,7 +99,7 @@ class ImageStore:
         self.path.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, sha256: str | None = None) -> CompiledImage | None:
-        """The image called ``name``, with this checksum if one is given; None where it is absent or damaged."""
+        """The image called ``name``, with this checksum if one is given; None if it is absent or damaged."""
         found = self._read(name, name)
         if sha256 is None or (found and found.metadata["sha256"] == sha256):
             return found
@@ -108,7 +109,7 @@ class ImageStore:
     def put(
         self, name: str, suffix: str, binary: bytes, metadata: Mapping[str, Any], sha256: str | None = None
     ) -> CompiledImage:
-        """Stores an image and returns it; where another process stored it first, returns that one.
+        """The image, after it is stored; if another process stored it first, that process's image.
 
         With ``sha256``, an image with this checksum is stored beside one with another checksum, and returned.
         """

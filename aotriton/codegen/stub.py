@@ -10,8 +10,10 @@ TYPES = {"fp32": float, "i32": int, "bool": bool}
 
 
 def values(operator: Operator) -> dict[str, Any]:
-    """Tensors with whether they may be left out, as everything behind one that may; scalars with type and default, as
-    Python writes them; and whether one's values have names.
+    """The values of the template: tensors, scalars, and whether a scalar's values have names.
+
+    A tensor comes with whether the caller may leave it out, as with every tensor behind such a one. A scalar comes with
+    its type and its default, as Python writes them.
     """
     tensors, optional = [], False
     for operand in operator.operands:

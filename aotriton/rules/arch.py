@@ -1,10 +1,10 @@
-"""GPU architectures: a record each, with all that compiler, tuner, generator and runtime ask of it."""
+"""GPU architectures: one record each, with all facts that compiler, tuner, generator and runtime need."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What a kernel may need of a GPU, beyond what all have.
+# The features that a kernel may need and that not all GPUs have.
 #   tma     tensor maps, and copies of boxes between global and shared memory (PTX: cp.async.bulk.tensor)
 #   wgmma   matrix products of four warps out of shared memory (PTX: wgmma.mma_async)
 #   buffer  instructions that reach 2 GiB from a base with 32-bit offsets, and drop what is beyond (AMD: buffer_load)
@@ -14,7 +14,7 @@ CAPABILITIES = ("tma", "wgmma", "buffer")
 DTYPES = ("none", "fp16", "bf16", "fp32")
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 
-# How a kernel reaches its tensors, in the order of the C++ enumeration.
+# How a kernel accesses its tensors, in the order of the C++ enumeration.
 #   general     64-bit offsets, any strides, any alignment
 #   offset32    every tensor smaller than 2 GiB and 16-byte aligned rows: AMD buffer instructions
 #   descriptor  TMA tensor maps, 16-byte aligned rows
@@ -23,19 +23,19 @@ ADDRESSING = ("general", "offset32", "descriptor")
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one multiprocessor, or compute unit, holds at once. Sizes in bytes, registers of 32 bits."""
+    """The capacity of one multiprocessor, or compute unit. Sizes are in bytes, registers have 32 bits."""
 
     registers: int
-    register_granule: int  # registers of a thread are given out in multiples of it
+    register_granule: int  # registers of a thread are allocated in multiples of it
     warps: int
     programs: int
-    shared: int  # with what the system takes of it
-    system_shared: int  # that the system takes for each program
+    shared: int  # including the system's part
+    system_shared: int  # of the system, for each program
 
 
 @dataclass(frozen=True)
 class ComputeUnit:
-    """Rates of a compute unit for guesses where no GPU is, for a cycle where nothing else is said."""
+    """Rates of a compute unit, per cycle unless stated otherwise, for estimates without a GPU."""
 
     cycles: int  # in a microsecond
     simds: int

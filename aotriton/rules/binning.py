@@ -1,4 +1,4 @@
-"""Tuning keys: from a runtime quantity to the bin that it falls in."""
+"""Tuning keys: from a runtime quantity to its bin."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from aotriton.rules.expression import Expression, constant
 class TuningKey:
     """A runtime quantity and the representatives of its bins, in ascending order.
 
-    A quantity falls in the first bin whose representative is not smaller; the last bin is open-ended. ``quantity``
-    computes it from a call; kernels of one operator may differ in it. ``option`` is the key's name in commands, by
+    The bin of a value is the first one whose representative is not smaller; the last bin is open. ``quantity`` computes
+    the value from a call, and may differ between kernels of one operator. ``option`` is the key's name in commands, by
     default the same name.
     """
 
@@ -31,7 +31,7 @@ class TuningKey:
         object.__setattr__(self, "option", self.option or self.name.replace("_", "-"))
 
     def bin_of(self, value: int) -> int:
-        """Index of the bin that ``value`` falls in."""
+        """The index of the bin of ``value``."""
         return min(bisect_left(self.representatives, value), len(self.representatives) - 1)
 
 

@@ -1,8 +1,8 @@
 """Borrowed winners: from the winners of a kernel on one arch to a winner for all of its cells.
 
-The nearest winner of the product itself serves, among the functionals that differ in nothing but choices that lend; if
-the product has none of them, the nearest one of the product that is most like it. The source names what differs, a
-product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
+A cell without a winner borrows the product's nearest winner among the functionals that differ only in choices that
+lend. If the product has none, it borrows the nearest winner of the most similar product. The source names the
+differences, a product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from functools import cache
 from math import inf, log2
 
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Borrowed, Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Value
-from aotriton.rules.rows import Borrowed, Product, Winner
 
 Cell = tuple[int, ...]
 _Kind = tuple[Value, ...]
-_Named = tuple[str, dict[str, int], dict[str, int]]  # its name, and its psels and copts but for those at their defaults
-_Image = tuple[str, dict[str, int], dict[str, int], frozenset[str]]  # and the images by which it is fit or not
+_Image = tuple[str, str]  # its name and its config
 _Winners = dict[str, dict[str, Winner]]  # of a product, by functional and bin
 
 
 def in_a_word(product: str) -> str:
-    """The product's name with underscores for spaces, as sources have it."""
+    """The product's name with underscores instead of spaces, as in a source."""
     return product.replace(" ", "_")
 
 
 def siblings(functional: Functional) -> list[Functional]:
-    """The functionals that may borrow from each other, ``functional`` among them."""
+    """The functionals that may borrow from each other, including ``functional``."""
     own = _pinned(functional)
     return [one for one in functional.kernel.functionals(functional.arch) if _pinned(one) == own]
 
@@ -52,9 +51,9 @@ def filled(
 ) -> list[Winner]:
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
-    ``winners`` are the kernel's on the arch, of all ``products``. A cell is left out if it can borrow no winner. An
-    image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another one: one element type may
-    spill registers where another does not.
+    ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
+    out. An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element
+    type may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
     by_product: dict[str, _Winners] = {}
@@ -96,8 +95,9 @@ class _Lender:
 
 
 class _Market:
-    """The lenders of a group of siblings, and which of them are the nearest to a cell; ``others`` lend where what these
-    have may not run.
+    """The lenders of a group of siblings, and which of them are the nearest to a cell.
+
+    ``others`` lend if the configs of the siblings may not run.
     """
 
     def __init__(self, lenders: Sequence[_Lender], others: Sequence[_Lender]) -> None:
@@ -106,9 +106,9 @@ class _Market:
         self._near: dict[tuple[_Kind, Cell], list[_Lender]] = {}
 
     def nearest(self, borrower: _Borrower, cell: Cell) -> _Lender | None:
-        """One of the kind that is most like the borrower's: of the nearest cell, then the one that differs in least.
+        """Of the lenders that are most like the borrower's kind: in the nearest cell, the one that differs least.
 
-        Of two cells at the same distance the larger one: running out of tiles costs less than running out of waves.
+        Of two cells at the same distance it is the larger one: a lack of tiles costs less than a lack of waves.
         """
         kind = borrower.kind
         if kind not in self._pools:
@@ -117,7 +117,7 @@ class _Market:
         if near is None:
             near = self._near[kind, cell] = _closest(self._pools[kind], cell)
         found = min(near, key=borrower.strangeness) if len(near) > 1 else next(iter(near), None)
-        if found and not borrower.may_run(found):  # another one's will do, if only it does
+        if found and not borrower.may_run(found):
             for lenders in (self._lenders, self._others):
                 pool = _most_like(kind, [one for one in lenders if borrower.may_run(one)])
                 if pool:
@@ -132,15 +132,15 @@ class _Borrower:
         self.kind = _kind(functional)
         self._functional, self._product, self._unfit = functional, product, frozenset(unfit)
         self._differing: dict[int, tuple[int, str]] = {}
-        self._images: dict[str, _Image | None] = {}  # by config; None where the kernel has it no more
+        self._images: dict[str, tuple[_Image, bool] | None] = {}  # by config; None if the kernel no longer has it
 
     def strangeness(self, lender: _Lender) -> tuple[object, ...]:
-        """Orders lenders whose cells are equally far."""
+        """The sort key of lenders whose cells have the same distance."""
         number = lender.functional.godel_number
         return self._differences(lender.functional)[0], tuple(-value for value in lender.cell), number
 
     def may_run(self, lender: _Lender) -> bool:
-        """Whether what won at another level may run at the borrower's, in the same cell."""
+        """Whether the lender's config may run at the borrower's level, in the lender's cell."""
         own = self._functional
         if not own.level or lender.functional.level == own.level:
             return True
@@ -148,7 +148,7 @@ class _Borrower:
         return not own.ruled_out(lender.cell, {**dict(spec.psels), **dict(spec.copts)})
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
-        image, psels, copts = self._fitting(lender.configs)
+        image, config = self._fitting(lender.configs)
         theirs = lender.winner
         product = "" if theirs.product == self._product else f"product={in_a_word(theirs.product)} "
         where = "in the same bin" if theirs.bin == bin else theirs.bin
@@ -159,56 +159,58 @@ class _Borrower:
             functional=str(self._functional),
             bin=bin,
             image=image,
-            psels=psels,
-            copts=copts,
+            config=config,
             provenance="borrowed",
             source=f"{product}{self._differences(lender.functional)[1]}{where}",
             lender=theirs,
         )
 
     def _differences(self, lender: Functional) -> tuple[int, str]:
-        """How many choices differ, and the lender's values of them."""
+        """The number of choices that differ, and the lender's values of them."""
         number = lender.godel_number
         if number not in self._differing:
             found = differences(lender, self._functional)
             self._differing[number] = len(found), "".join(f"{choice.name}={lender[choice.name]} " for choice in found)
         return self._differing[number]
 
-    def _fitting(self, configs: Sequence[str]) -> _Named:
+    def _fitting(self, configs: Sequence[str]) -> _Image:
         """The first config whose image is fit; if none is, the first one, which the build then reports."""
-        first: _Named | None = None
+        first: _Image | None = None
         for config in configs:
             if config not in self._images:
                 self._images[config] = self._image(config)
-            if image := self._images[config]:
-                if not self._unfit & image[-1]:
-                    return image[:3]
-                first = first or image[:3]
+            if found := self._images[config]:
+                image, fit = found
+                if fit:
+                    return image
+                first = first or image
         assert first, "a lender's own config is of today"
         return first
 
-    def _image(self, config: str) -> _Image | None:
+    def _image(self, config: str) -> tuple[_Image, bool] | None:
+        """The image, and whether it is fit."""
         try:
             spec = ImageSpec.parse(self._functional, config)
         except ValueError:  # a runner-up of another time
             return None
-        return spec.name, *spec.canonical(), frozenset((spec.name, *spec.plain_names))
+        fit = self._unfit.isdisjoint((spec.name, *spec.plain_names))
+        return (spec.name, spec.config), fit
 
 
 def _pinned(functional: Functional) -> _Kind:
-    """The values of those choices across which nothing is borrowed."""
+    """The values of the choices that must be equal to borrow."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
 
 
 def _kind(functional: Functional) -> _Kind:
-    """The values of the choices that lend only where there is nothing nearer."""
+    """The values of the choices that lend only if there is nothing nearer."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(value for choice, value in pairs if choice.lends)
 
 
 def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:
-    """The product and the others of its arch, those first that are most like it; by name where that is not known."""
+    """The product, then the others of its arch by similarity, or by name if it is not known."""
     others = {one.name: one for one in products if one.arch == arch}
     own = others.pop(product, None)
 
@@ -229,13 +231,13 @@ def _lenders(group: Iterable[Functional], bins: Mapping[Cell, str], winners: _Wi
         for cell, bin in bins.items() if theirs else ():
             if winner := theirs.get(bin):
                 with suppress(ValueError):
-                    config = ImageSpec.of(functional, winner.psels, winner.copts).config
+                    config = ImageSpec.parse(functional, winner.config).config
                     found.append(_Lender(functional, cell, winner, (config, *(one for one, _ in winner.runners_up))))
     return found
 
 
 def _most_like(kind: _Kind, lenders: Sequence[_Lender]) -> dict[Cell, list[_Lender]]:
-    """The lenders, by cell, that differ in the fewest of the choices that lend."""
+    """The lenders that differ in the fewest of the choices that lend, by cell."""
     unlike = [sum(a != b for a, b in zip(kind, _kind(one.functional), strict=True)) for one in lenders]
     found: dict[Cell, list[_Lender]] = {}
     for lender, count in zip(lenders, unlike, strict=True):

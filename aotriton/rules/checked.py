@@ -117,16 +117,14 @@ def sizes(column: str, value: object) -> Mapping[str, object]:
 
 
 @cache  # a hundred thousand rows have a few hundred of them
-def settings(column: str, value: object) -> Mapping[str, int]:
-    """Psels or copts: names with whole numbers."""
-    found = _json(column, value)
-    if not isinstance(found, dict):
-        raise ValueError(f"{column} is {value!r}, not names with numbers")
-    for name, number in found.items():
+def config(column: str, value: object) -> str:
+    """Names with whole numbers: ``BLOCK_M=128 num_warps=4``."""
+    for part in text(column, value).split():
+        name, equals, number = part.partition("=")
+        if not equals or not re.fullmatch(r"-?[0-9]{1,10}", number) or int(number) not in INT32:
+            raise ValueError(f"{column} is {value!r}, and {part!r} in it is no name with a whole number of 32 bits")
         identifier(f"a name in {column}", name)
-        if type(number) is not int or number not in INT32:
-            raise ValueError(f"{name} in {column} is {number!r}, not a whole number of 32 bits")
-    return found
+    return str(value)
 
 
 def runners_up(column: str, value: object) -> tuple[tuple[str, float], ...]:

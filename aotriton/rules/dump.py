@@ -11,15 +11,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# The tables, and what their rows are sorted by, as far as the file's schema has it. What is derived comes first: it is
-# what a reader of a diff wants to see. The others stand in the order in which they were added.
+# The tables and views, and what their rows are sorted by, as far as the file's schema has it. What is decided comes
+# first: it is what a reader of a diff wants to see. Only files of versions 1 to 3 have those from ``device`` on.
 ORDER = {
     "winner": ("arch", "product", "kernel", "functional", "bin"),
     "model": ("arch", "product", "kernel", "functional", "image"),
+    "product": ("arch", "name"),
+    "median": ("arch", "product", "kernel", "functional", "bin", "image"),
+    "certificate": ("image", "product"),
+    "image": ("name",),
+    "session": ("uuid",),
     "device": ("id",),
-    "session": ("id",),
     "problem": ("id",),
-    "image": ("id",),
     "search": ("problem", "session"),
     "measurement": ("id",),
     "sequence": ("id",),
@@ -33,21 +36,21 @@ def dump(path: Path) -> Iterator[str]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.row_factory = sqlite3.Row
     try:
-        yield f"schema version {connection.execute('PRAGMA user_version').fetchone()[0]}"
-        existing = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        images: dict[int, str] = {}
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        yield f"schema version {version}"
+        existing = {
+            row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        }
         for table, order in ORDER.items():
             if table not in existing:
                 continue
-            columns = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+            columns = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
+            if version > 3:  # an id says nothing: no other row is printed with it
+                columns = [column for column in columns if column != "id"]
             known = ", ".join(column for column in order if column in columns)
-            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {known}"):
-                values = {name: value for name, value in zip(row.keys(), row, strict=True) if value not in (None, "")}
-                if table == "image":
-                    images[values["id"]] = f"{values['name']} ({values['config']})"
-                elif table == "measurement":
-                    values["image"] = images.get(values["image"], values["image"])
-                yield f"{table}: " + " | ".join(f"{name} {value}" for name, value in values.items())
+            for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {known}"):
+                values = (f"{name} {row[name]}" for name in columns if row[name] not in (None, ""))
+                yield f"{table}: " + " | ".join(values)
     finally:
         connection.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-# What each code does to the numbers before it, as a postfix program has them; v2src/call/evaluate.cc does the same.
+# The operation of each code on the numbers before it in a postfix program; v2src/call/evaluate.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -21,18 +21,18 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "choose": lambda condition, a, b: a if condition else b,
 }
 ARITY = {"negate": 1, "lowest_bit": 1, "choose": 3}  # operands of an operation, where they are not two
-# What a call, a candidate and a GPU give. The first five name what they take.
+# Values of a call, a candidate and a GPU. The first five have a name.
 LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
 
 
 def arity(code: str) -> int:
-    """How many numbers before it a code works on; none is what a leaf takes."""
+    """The number of operands of a code; 0 for a leaf."""
     return ARITY.get(code, 2) if code in OPERATIONS else 0
 
 
 @dataclass(frozen=True)
 class Expression:
-    """``code`` is one of OPERATIONS, over ``operands``; one of LEAVES, of ``name``; or "constant", ``value``."""
+    """``code`` is one of OPERATIONS with ``operands``, one of LEAVES with ``name``, or "constant" with ``value``."""
 
     code: str
     operands: tuple[Expression, ...] = ()
@@ -65,12 +65,12 @@ class Expression:
         return _operation("negate", self)
 
     def postfix(self) -> list[tuple[str, str | int]]:
-        """The program of a stack machine: (code, name or constant), operands before what takes them."""
+        """The program of a stack machine: (code, name or constant), operands before their operation."""
         argument = self.value if self.code == "constant" else self.name
         return [step for operand in self.operands for step in operand.postfix()] + [(self.code, argument)]
 
     def with_other(self, part: Expression, other: Expression) -> Expression:
-        """The same with ``other`` wherever ``part`` stands in it."""
+        """The expression with ``other`` in place of each ``part``."""
         if self == part:
             return other
         return replace(self, operands=tuple(operand.with_other(part, other) for operand in self.operands))
@@ -95,32 +95,32 @@ def scalar(name: str) -> Expression:
 
 
 def psel(name: str) -> Expression:
-    """A psel of the kernel; in a size that a backend derives, of its first kernel that has one of this name."""
+    """A psel of the kernel; in a derived size, of the backend's first kernel that has a psel of this name."""
     return Expression("psel", name=name)
 
 
 def present(operand: str) -> Expression:
-    """1 where the caller gave the operand, else 0."""
+    """1 if the caller gave the operand, else 0."""
     return Expression("present", name=operand)
 
 
 def transposed(operand: str) -> Expression:
-    """1 where the last dimension but one of a ``strided`` operand is the contiguous one, else 0."""
+    """1 if the second-to-last dimension of a ``strided`` operand is the contiguous one, else 0."""
     return Expression("transposed", name=operand)
 
 
 def dtype() -> Expression:
-    """The element type of the operands of type "T", as its place among ``arch.DTYPES``."""
+    """The element type of the operands of type "T", as an index into ``arch.DTYPES``."""
     return Expression("dtype")
 
 
 def addressing() -> Expression:
-    """How the arch reaches the kernel's tensors as they lie, as its place among ``arch.ADDRESSING``."""
+    """The addressing that the arch can use for the kernel's tensors, as an index into ``arch.ADDRESSING``."""
     return Expression("addressing")
 
 
 def multiprocessors() -> Expression:
-    """Number of multiprocessors of the GPU."""
+    """The number of multiprocessors of the GPU."""
     return Expression("multiprocessors")
 
 
@@ -147,18 +147,18 @@ def lowest_bit(a: Expression) -> Expression:
 
 
 def choose(condition: Expression, a: Expression | int, b: Expression | int) -> Expression:
-    """a where the condition is not 0, else b. Both are evaluated."""
+    """a if the condition is not 0, else b. Both are evaluated."""
     return _operation("choose", condition, a, b)
 
 
 def tiles(of: str, rows: str | int) -> Expression:
-    """How many tiles of ``rows``, a psel or a number, cover the size ``of``."""
+    """The number of tiles of ``rows``, a psel or a number, that cover the size ``of``."""
     return ceil_divide(size(of), psel(rows) if isinstance(rows, str) else rows)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What an expression is evaluated in; only what it names need be there."""
+    """The values that an expression may name; only those that it names are needed."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Environment:
 
 
 def evaluate(expression: Expression, environment: Environment) -> int:
-    """The expression's value; KeyError where the environment lacks a name, ValueError for what only a call knows."""
+    """The expression's value; KeyError if the environment lacks a name, ValueError if only a call knows the value."""
     if expression.code == "constant":
         return expression.value
     if expression.operands:

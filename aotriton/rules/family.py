@@ -1,9 +1,9 @@
-"""Families: from a name or a folder to the operators described there, and to the modules that stand beside them.
+"""Families: from a name or a folder to the operators described there, and to the modules beside them.
 
-A family in this tree stands under its name in rules/, tritonsrc/, tune/ and v2src/; its device code has two rooms,
-kernels/ with a file for each kernel, and lib/ with what they share. One outside is a folder, named as the family is,
-with these four inside, and its kernels in tritonsrc/ itself; AOTRITON_FAMILIES lists such folders, so that child
-processes know them too.
+A family in this tree has a folder of its name in rules/, tritonsrc/, tune/ and v2src/. Its device code has two folders:
+kernels/ with a file for each kernel, and lib/ with shared code. A family outside of the tree is a folder of the
+family's name with these four inside, and its kernels are in tritonsrc/ itself. AOTRITON_FAMILIES lists such folders, so
+that child processes know them too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Named = TypeVar("Named", bound="Family | Operator | KernelDescription")
 
 @dataclass(frozen=True)
 class Family:
-    """Operators that share descriptions, device code, inputs and checks. ``rules`` names their descriptions' module."""
+    """Operators that share descriptions, device code, inputs and checks. ``rules`` is the descriptions' module."""
 
     name: str
     operators: tuple[Operator, ...]
@@ -48,17 +48,17 @@ class Family:
 
     @property
     def place(self) -> str:
-        """How a command names the family."""
+        """The family's name, or for a family outside of the tree its folder, as commands take it."""
         return self.name if self.in_tree else str(self.folder)
 
     @property
     def folder(self) -> Path:
-        """Where a family outside of the tree lives."""
+        """The folder of a family outside of the tree."""
         return Path(str(sys.modules[self.rules].__file__)).resolve().parent.parent
 
 
 def families() -> tuple[Family, ...]:
-    """Those of this tree, then those that AOTRITON_FAMILIES lists; ValueError names what is wrong with one."""
+    """The families of this tree, then those in AOTRITON_FAMILIES; ValueError says what is wrong with one."""
     return _together((*IN_TREE, *_listed()))
 
 
@@ -75,7 +75,7 @@ def _together(names: tuple[str, ...]) -> tuple[Family, ...]:
 
 
 def add(folder: str | os.PathLike[str]) -> Family:
-    """Makes the family in ``folder`` known to this process and its children; ValueError says what is wrong with it."""
+    """The family in ``folder``, from now on known to this process and its children; ValueError says what is wrong."""
     path = str(Path(folder).resolve())
     found = _load(path)
     listed = tuple(dict.fromkeys([*_listed(), path]))
@@ -142,7 +142,7 @@ def _load(name: str) -> Family:
         found = [str(place) for place in getattr(package, "__path__", [])]
         if folder.resolve() not in [Path(place).resolve() for place in found]:
             raise ValueError(f"{folder}: another package is called {folder.name}, {' '.join(found)}")
-        # Without __init__.py it is made of all folders of its name, wherever Python looks: a build's, for one.
+        # Without __init__.py the package has all folders of its name on Python's path, for example one of a build.
         package.__path__ = [str(folder)]
         module = importlib.import_module(f"{folder.name}.rules")
     operators: tuple[Operator, ...] | None = getattr(module, "OPERATORS", None)

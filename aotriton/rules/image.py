@@ -1,4 +1,4 @@
-"""From a functional and a candidate to the exact request made of the compiler, and to the image's name."""
+"""Image specs: from a functional and a candidate to the exact request to the compiler, and to the image's name."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TRITON_VERSION = "3.6.0"  # the one compiler whose images are measured and shipp
 
 @cache
 def source_digest(package: str, module: str) -> str:
-    """SHA-256 of the code of a module (aotriton.tritonsrc.<family>.kernels.<kernel>) and of what it imports of its
-    package (aotriton.tritonsrc.<family>).
+    """The SHA-256 of the code of a module and of the modules that it imports from its package.
 
-    Comments, docstrings, layout and the package's own name do not count: they do not reach the image.
+    ``module`` is aotriton.tritonsrc.<family>.kernels.<kernel>, ``package`` aotriton.tritonsrc.<family>. Comments,
+    docstrings, layout and the package's own name do not count, because they do not reach the image.
     """
     digest = hashlib.sha256()
     for own in sorted(_closure(package, module.removeprefix(f"{package}."))):
@@ -50,8 +50,9 @@ def source_digest(package: str, module: str) -> str:
 
 
 def _plain(node: object) -> object:
-    """A syntax tree as json has it, the same in every version of Python: without fields that are absent or empty, and
-    text of f-strings that is, which some versions have and others have not.
+    """A syntax tree as JSON, the same in every version of Python.
+
+    Absent and empty fields are left out, and so is empty text of f-strings, which only some versions have.
     """
     if isinstance(node, ast.JoinedStr):
         return ["JoinedStr", [_plain(one) for one in node.values if getattr(one, "value", None) != ""]]
@@ -95,7 +96,7 @@ def _syntax(package: str, name: str) -> ast.Module:
 
 @cache
 def _folder(package: str) -> Path:
-    """Where the package's files are; importing it runs no more than its ``__init__``."""
+    """The folder with the package's files; importing it runs no more than its ``__init__``."""
     return Path(str(importlib.import_module(package).__file__)).parent
 
 
@@ -118,7 +119,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _source_digest(functional: Functional) -> str:
-    """Of Python the code counts, of any other language each character."""
+    """The SHA-256 of a source: of the code in Python, of all characters in any other language."""
     kernel = functional.kernel
     if kernel.provider is None or kernel.provider.suffix == "py":
         return source_digest(source_package(kernel.family), source_module(kernel, functional.function))
@@ -126,7 +127,7 @@ def _source_digest(functional: Functional) -> str:
 
 
 def _compiler(kernel: KernelDescription) -> str:
-    """What compiles the kernel, and its version."""
+    """The compiler of the kernel, and its version."""
     return f"{kernel.provider.module} {kernel.provider.version}" if kernel.provider else TRITON_VERSION
 
 
@@ -144,50 +145,46 @@ class ImageSpec:
 
     @classmethod
     def of(cls, functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The spec with psels and copts in the order of the kernel description, those not given at their defaults.
+        """The spec with psels and copts in the order of the description; missing ones have their defaults.
 
-        ValueError where a name is off, or one without a default is missing.
+        ValueError if a name is unknown, or if one without a default is missing.
         """
         return cls(functional, *_whole(functional.kernel, functional.arch, (*psels.items(),), (*copts.items(),)))
 
     @classmethod
     def parse(cls, functional: Functional, config: str) -> ImageSpec:
-        """The spec whose ``config`` is this; ValueError where the rules do not know its psels and copts."""
+        """The spec with this ``config``; ValueError if the rules do not know its psels and copts."""
         psels, copts = _parsed(functional.kernel, config)
         return cls(functional, *_whole(functional.kernel, functional.arch, psels, copts))
 
-    def canonical(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Psels and copts, those at their defaults left out."""
-        psels, copts = _canonical(self.functional.kernel, self.psels, self.copts)
-        return dict(psels), dict(copts)
-
     @cached_property
     def config(self) -> str:
-        """The candidate as people and the database read it: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
+        """The candidate as text, for people and the database: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
 
-        What is at its default is left out.
+        Psels and copts at their defaults are left out.
         """
         return _config(self.functional.kernel, self.psels, self.copts)
 
     @cached_property
     def name(self) -> str:
-        """Name of the image: cache key, database key and C++ symbol. Equal names mean equal images."""
+        """The image's name: cache key, database key and C++ symbol. Equal names mean equal images."""
         return _name(self, _source_digest(self.functional), _compiler(self.functional.kernel))
 
     @cached_property
     def plain_names(self) -> tuple[str, ...]:
-        """The names of the images of level 0 with this config. Of one of another level that nobody has compiled yet
-        they say whether it will do.
+        """The names of the images of level 0 with this config.
+
+        If an image of another level was never compiled, facts about these say whether it is fit.
         """
         return tuple(ImageSpec(one, self.psels, self.copts).name for one in self.functional.plain_ones)
 
     @property
     def suffix(self) -> str:
-        """Of the image's file."""
+        """The suffix of the image's file: "cubin" or "hsaco", or "py" for a Python function."""
         return "py" if self.functional.kernel.called else self.functional.arch_spec.image_suffix
 
     def compiler_request(self) -> dict[str, Any]:
-        """Signature, constexprs, attributes and options for ``triton.compile``, as plain data.
+        """The signature, constexprs, attributes and options for ``triton.compile``, as plain data.
 
         ``attrs`` maps an argument's name to a list of [attribute, value] pairs.
         """
@@ -211,8 +208,9 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a compiler request says of the arguments whatever the psels are. ``signature`` has the element type where a
-    descriptor belongs, ``strides`` those that a descriptor has in it.
+    """The part of a compiler request about arguments that does not depend on psels.
+
+    ``signature`` has the element type in place of a descriptor, ``strides`` has the strides inside of descriptors.
     """
 
     signature: Mapping[str, str]
@@ -263,7 +261,7 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 @cache  # two products, and functionals that borrow, ask for the same images
 def _name(spec: ImageSpec, source: str, triton: str) -> str:
     kernel, request = spec.functional.kernel, spec.compiler_request()
-    psels, copts = spec.canonical()
+    psels, copts = (dict(pairs) for pairs in _canonical(kernel, spec.psels, spec.copts))
     at_default = {name for name, _ in spec.psels if name not in psels}
     at_default |= {c.name for c, v in zip(kernel.choices, spec.functional.values, strict=True) if v == c.default}
     for part in ("signature", "constexprs"):
@@ -277,7 +275,7 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
 _Pairs = tuple[tuple[str, int], ...]
 
 
-# What follows from psels and copts alone is the same in all functionals of a kernel, and there are many of them.
+# Values that follow from psels and copts alone are the same in all functionals of a kernel, which are many.
 @cache
 def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
     """Psels and copts in the order of the description, as ``ImageSpec.of``."""
@@ -297,13 +295,21 @@ def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -
     return made[0], made[1]
 
 
+def config_values(config: str) -> dict[str, int]:
+    """The parameters that a config names; ValueError if it is not one."""
+    try:
+        return {name: int(value) for name, value in (part.split("=") for part in config.split())}
+    except ValueError:
+        raise ValueError(f"{config!r} is not a config") from None
+
+
 @cache
 def _parsed(kernel: KernelDescription, config: str) -> tuple[_Pairs, _Pairs]:
     """The psels and copts of a config, as ``ImageSpec.parse``."""
     try:
-        values = {name: int(value) for name, value in (part.split("=") for part in config.split())}
-    except ValueError:
-        raise ValueError(f"{kernel.name}: {config!r} is not a config") from None
+        values = config_values(config)
+    except ValueError as error:
+        raise ValueError(f"{kernel.name}: {error}") from None
     psels = tuple((name, value) for name, value in values.items() if name in kernel.psel_names)
     return psels, tuple((name, value) for name, value in values.items() if name not in kernel.psel_names)
 
@@ -324,7 +330,7 @@ def _without_defaults(pairs: _Pairs, parameters: Sequence[Parameter]) -> _Pairs:
 
 
 def _shared_layout(tile: Sequence[int], dtype: str, swizzled: bool) -> str:
-    """How Gluon spells the layout of a tile in shared memory, if swizzled, as widely as its rows allow."""
+    """Gluon's text of the layout of a tile in shared memory; if swizzled, as widely as its rows allow."""
     width = DTYPE_BYTES[dtype]
     swizzle = min(128, width * tile[-1]) if swizzled else 0
     return (

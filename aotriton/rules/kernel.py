@@ -29,8 +29,9 @@ class Operand:
     """A tensor of an operator. ``dims`` names its sizes, outermost first.
 
     ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
-    ``contiguous``: no strides of its own, rows follow each other; otherwise any strides with a contiguous last
-    dimension, or ``strided``: any at all. ``alignment`` in bytes is asked of the caller; 0: that of an element.
+    ``contiguous``: rows follow each other, and there are no strides. ``strided``: the strides may be any. Otherwise the
+    last dimension must be contiguous, and the other strides may be any. ``alignment`` is what the caller must
+    guarantee, in bytes; 0 means the alignment of an element.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Operand:
     contiguous: bool = False
     strided: bool = False
     alignment: int = 0
-    if_empty: float = 0.0  # what a result holds whose call has a size of 0
+    if_empty: float = 0.0  # the value of a result whose call has a size of 0
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.dims):
@@ -57,12 +58,12 @@ class Tensor:
     """A kernel's argument for an operand: a pointer, or a TMA descriptor if ADDRESSING says so and a block is given.
 
     ``block`` is the tile that one descriptor access moves, in constexpr names, integers and expressions of them. In
-    shared memory a Gluon kernel has it ``swizzled``, or its rows one behind the other.
-    ``packed``: the number of neighbours along the second dimension that count as one, with their rows side by side:
-    the descriptor is of [.., .. / packed, rows, packed, columns], and what its ``block`` has along the rows is shared
-    out among them.
+    shared memory of a Gluon kernel the block is ``swizzled``, or its rows follow each other.
+    ``packed`` is the number of neighbours along the second dimension that count as one, with their rows side by side.
+    The descriptor then has the shape [.., .. / packed, rows, packed, columns], and the neighbours share the rows of its
+    ``block``.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
-    which begins with anything and means nothing behind it; the caller's operands are read or written.
+    whose content is undefined before and after the kernel. The caller's operands are read or written.
     """
 
     name: str
@@ -93,7 +94,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Stride:
-    """Distance in elements along the dimension ``dim`` of argument ``tensor``; ``letter`` ends the argument's name."""
+    """A stride, in elements, along dimension ``dim`` of argument ``tensor``; ``letter`` ends the argument's name."""
 
     tensor: str
     dim: int
@@ -108,7 +109,7 @@ class Stride:
 class Number:
     """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees.
 
-    ``value`` is an expression, or for "fp32" the scalar of the operator that it is. ``levels``: see Constexpr.
+    ``value`` is an expression, or for "fp32" a scalar of the operator. ``levels``: see Constexpr.
     """
 
     name: str
@@ -141,7 +142,7 @@ Argument = Tensor | Stride | Number | Constexpr
 
 
 def strides(letters: str, *tensors: str) -> tuple[Stride, ...]:
-    """A stride for each letter, from the outermost dimension on, of each of the tensors."""
+    """The strides of each of the tensors: one for each letter, beginning with the outermost dimension."""
     return tuple(Stride(tensor, dim, letter) for tensor in tensors for dim, letter in enumerate(letters))
 
 
@@ -149,11 +150,10 @@ def strides(letters: str, *tensors: str) -> tuple[Stride, ...]:
 class Choice:
     """A property of the call that selects images, such as the element type; ``source`` computes it from the call.
 
-    ``round_up``: the first value that is not smaller serves. ``default`` is the value that names leave out, so that a
-    choice can be added without renaming what exists. ``measured_as``: values do not differ in speed, so this one is
-    measured and lends to the others. ``lends``: values differ, but a winner of another one is better than none.
-    ``small`` is the value that a build of small coverage has. ``option`` is how commands spell the choice: by default
-    as its name, in small letters.
+    ``round_up``: the first value that is not smaller serves. Names leave the ``default`` out, so that a new choice
+    renames nothing. ``measured_as``: the values do not differ in speed, so this value is measured and lends to the
+    others. ``lends``: the values differ, but another value's winner is better than none. ``small`` is the value in a
+    build of small coverage. ``option`` is the choice's name in commands, by default its name in small letters.
     """
 
     name: str
@@ -182,7 +182,7 @@ class Choice:
         object.__setattr__(self, "option", self.option or self.name.lower().replace("_", "-"))
 
     def number(self, value: Value) -> int:
-        """The source's number for ``value``; ValueError if the source cannot have it."""
+        """The number that ``source`` has for ``value``; ValueError if it cannot have this value."""
         names = {"dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
         if names is not None:
             if value not in names:
@@ -198,8 +198,10 @@ class Choice:
         return replace(self, values=values, small=None, default=default, measured_as=measured_as)
 
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
-        """Which of these values serves a call of these sizes that another kernel serves with ``value``: where they
-        round a size up, the first that the call fits in, and None where that is larger.
+        """The value that serves a call which another kernel serves with ``value``.
+
+        If the choice rounds a size up, this is the first value that the call of these ``sizes`` fits in; None if that
+        is larger than ``value``.
         """
         if sizes is None or not self.round_up or self.source.code != "size":
             return value
@@ -208,7 +210,7 @@ class Choice:
         return None if own is None or self.number(own) > self.number(value) else own
 
     def read(self, text: str) -> Value:
-        """The value that is spelled ``text``."""
+        """The value whose text is ``text``."""
         if text not in self._spelled:
             raise ValueError(f"{self.name} must be among {self.values}, not {text}")
         return self._spelled[text]
@@ -220,7 +222,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A psel or copt, with the values that the tuner may pick for each vendor. Names leave the ``default`` out.
+    """A psel or copt, with the values that the tuner may choose for each vendor. Names leave the ``default`` out.
 
     ``more``: for each vendor, further values. Only a search tries them, because all combinations are too many.
     """
@@ -250,7 +252,7 @@ def by_vendor(
     more: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None,
     **vendors: Mapping[str, tuple[int, ...]],
 ) -> tuple[Parameter, ...]:
-    """Parameters from each vendor's table of values, in order of first appearance. ``more`` has such tables, too."""
+    """The parameters in each vendor's table of values, in order of first appearance. ``more`` has such tables, too."""
     names = dict.fromkeys(name for table in vendors.values() for name in table)
     added = more or {}
     for vendor, table in added.items():
@@ -268,7 +270,7 @@ def by_vendor(
 
 
 def of_vendor(vendor: str, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """The parameters that a vendor has, without what others have of them."""
+    """The vendor's parameters, without the values of other vendors."""
 
     def own(table: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         return {vendor: table[vendor]} if vendor in table else {}
@@ -278,7 +280,10 @@ def of_vendor(vendor: str, parameters: Iterable[Parameter]) -> tuple[Parameter, 
 
 @dataclass(frozen=True)
 class Guard:
-    """A kernel serves a call only where ``condition`` is not 0; ``why`` completes "can not serve this call: "."""
+    """A condition for a call. The kernel serves the call only if ``condition`` is not 0.
+
+    ``why`` completes the message "can not serve this call: ".
+    """
 
     condition: Expression
     why: str
@@ -287,13 +292,13 @@ class Guard:
 # Kernels count in 32 bits, up to the end of the last tile, and no tile has a side of more than 1024.
 MOST_COUNTED = 2**31 - 1 - 1023
 
-# In which order a kernel goes through independent slices, as in c.h: many side by side, or one after the other.
+# The order in which a kernel processes independent slices, as in c.h: many side by side, or one after the other.
 BFS, DFS = constant(1), constant(2)
 
 
 @dataclass(frozen=True)
 class Restriction:
-    """``applies`` says whether a config (psels and copts) is not worth trying in a functional and bin.
+    """A rule that excludes configs (psels and copts) of a functional and bin: those to which it ``applies``.
 
     ``certain``: the config cannot run or cannot win. Otherwise it is a rule of thumb, which a search ignores.
     """
@@ -305,16 +310,18 @@ class Restriction:
 
 @dataclass(frozen=True)
 class KernelDescription:
-    """One kernel: Triton's, Gluon's or a provider's. ``name`` is also its module in tritonsrc/<family>/kernels/ and the
-    function in it, if there is no ``source``, the name of another kernel whose device code it has.
+    """One kernel, written in Triton or Gluon or compiled by a provider.
 
-    ``grid`` counts programs along x, y and z; ``tuning_keys`` are the quantities that its table is binned by. A kernel
-    serves the values that its choices list, on the archs that have what it ``needs``, where all ``guards`` hold;
-    ``archs`` are those, or fewer where only some are meant. ``impossible`` lists combinations of choices that no call
-    has. ``schedule`` is BFS or DFS, of psels and the call; without it, the order of its slices
-    says nothing.
-    ``sources``: by the value of its choice LEVEL the kernel whose device code serves it, where that is not its own. A
-    level says how much of a call an image can be asked for: plain images are of level 0, and take no other's arguments.
+    ``name`` is also the name of its module in tritonsrc/<family>/kernels/ and of the function there, unless ``source``
+    names another kernel, whose device code it uses. ``grid`` is the number of programs along x, y and z;
+    ``tuning_keys`` are the quantities that divide its table into bins. A kernel serves the values that its choices list
+    if all ``guards`` hold, on the archs with all capabilities that it ``needs``; ``archs`` are these archs, or some of
+    them. ``impossible`` lists combinations of choices that no call has. ``schedule`` is BFS or DFS, an expression of
+    psels and the call; without it the kernel has no known order of slices.
+
+    A kernel may have levels, the values of its choice LEVEL: a level is the set of features that a call can ask an
+    image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
+    is not its own.
     """
 
     name: str
@@ -331,8 +338,8 @@ class KernelDescription:
     needs: tuple[str, ...] = ()  # among CAPABILITIES of rules/arch.py
     archs: tuple[str, ...] = ()  # empty: all
     gluon: bool = False  # written in Gluon: descriptors name their layout in shared memory
-    work: Work | None = None  # what its time is predicted from; without it, cells alone decide
-    provider: Provider | None = None  # who compiles it, where Triton does not
+    work: Work | None = None  # predicts its time; without it, only cells decide
+    provider: Provider | None = None  # the compiler, if it is not Triton
     schedule: Expression | None = None
     source: str = ""
     sources: Mapping[int, str] = field(default_factory=dict)
@@ -395,18 +402,18 @@ class KernelDescription:
 
     @property
     def function(self) -> str:
-        """The name of its device code, module and function; of that of level 0, if it has levels."""
+        """The name of the module and of the function with its device code; of level 0, if it has levels."""
         return self.source or self.name
 
     @property
     def called(self) -> bool:
-        """Whether it is a Python function, which has no image that could be launched or shipped."""
+        """Whether the kernel is a Python function, which has no image to launch or to ship."""
         return self.provider is not None and self.provider.called
 
     def all_guards(self, sizes: Collection[str]) -> tuple[Guard, ...]:
-        """``guards``, behind one for each of the caller's ``sizes`` that the kernel is passed in 32 bits.
+        """The kernel's ``guards``, preceded by one for each of the caller's ``sizes`` that it takes in 32 bits.
 
-        What a choice rounds up is bounded by its values, and needs none.
+        A size that a choice rounds up needs no guard, because the values of the choice bound it.
         """
         bounded = {choice.source for choice in self.choices if choice.round_up}
         passed = dict.fromkeys(one.value for one in self.arguments if isinstance(one, Number) and one.dtype == "i32")
@@ -419,7 +426,7 @@ class KernelDescription:
 
     @cached_property
     def places(self) -> tuple[Mapping[Value, int], ...]:
-        """Of each choice, the place of each of its values."""
+        """The index of each value of each choice."""
         return tuple({value: place for place, value in enumerate(choice.values)} for choice in self.choices)
 
     @cached_property
@@ -432,14 +439,14 @@ class KernelDescription:
 
     @cached_property
     def _impossible(self) -> tuple[tuple[tuple[int, Value], ...], ...]:
-        """``impossible``, with the places of the choices for their names."""
+        """The combinations of ``impossible``, with indices instead of the names of choices."""
         return tuple(
             tuple((self._choice_names.index(name), value) for name, value in row.items()) for row in self.impossible
         )
 
     @cached_property
     def _addressed(self) -> tuple[int, ...]:
-        """The places of the choices that are the addressing."""
+        """The indices of the choices that are the addressing."""
         return tuple(place for place, choice in enumerate(self.choices) if choice.source.code == "addressing")
 
     @cached_property
@@ -447,16 +454,16 @@ class KernelDescription:
         return tuple(parameter.name for parameter in self.psels)
 
     def psel_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
-        """What the tuner, or with ``rich`` a search, may pick for each psel."""
+        """The values that the tuner may choose for each psel; with ``rich`` those of a search."""
         return {one.name: one.of(vendor, rich) for one in self.psels if vendor in one.values}
 
     def copt_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
-        """The same for each copt of this vendor's compiler."""
+        """The values that the tuner may choose for each copt of this vendor's compiler, as for ``psel_values``."""
         return {one.name: one.of(vendor, rich) for one in self.copts if vendor in one.values}
 
     @property
     def functional_count(self) -> int:
-        """Number of godel numbers; an arch may lack some of them."""
+        """The number of godel numbers; an arch may lack some of them."""
         return prod(len(choice.values) for choice in self.choices)
 
     def _available(self, arch: str, values: tuple[Value, ...]) -> bool:
@@ -472,7 +479,7 @@ class KernelDescription:
                 yield Functional(self, arch, values)
 
     def functional(self, arch: str, **values: Value) -> Functional:
-        """The functional with these choices, the others at their defaults.
+        """The functional with these choices; other choices have their defaults.
 
         ValueError names a choice that is missing, unknown or out of range.
         """
@@ -482,23 +489,23 @@ class KernelDescription:
         return Functional(self, arch, tuple(given[name] for name in self._choice_names))
 
     def like(self, functional: Functional, sizes: Mapping[str, int] | None = None) -> Functional | None:
-        """The functional with the choices and arch of another kernel's; None where this kernel does not serve it.
+        """The functional with the choices and arch of another kernel's; None if this kernel does not serve it.
 
-        With the ``sizes`` of a call of that functional, the one that serves this call: what rounds up may do so to a
-        value of its own, if that is no larger.
+        With the ``sizes`` of a call of that functional, the functional that serves this call: a choice that rounds up
+        may then have a smaller value than the other kernel's.
         """
         values = tuple(
             default if place is None else choice.serving(functional.values[place], sizes)
             for choice, (place, default) in zip(self.choices, _correspondence(self, functional.kernel), strict=True)
         )
         served = all(value in places for value, places in zip(values, self.places, strict=True))
-        if not served or not self._available(functional.arch, values):  # type: ignore[arg-type]
+        if not served or not self._available(functional.arch, values):  # type: ignore[arg-type] # None is not served
             return None
-        return Functional(self, functional.arch, values)  # type: ignore[arg-type]
+        return Functional(self, functional.arch, values)  # type: ignore[arg-type] # see above
 
     @cached_property
     def cell_count(self) -> int:
-        """Number of bins of a functional."""
+        """The number of bins of a functional."""
         return prod(len(key.representatives) for key in self.tuning_keys)
 
     def cells(self) -> Iterator[tuple[int, ...]]:
@@ -506,7 +513,7 @@ class KernelDescription:
         return product(*(key.representatives for key in self.tuning_keys))
 
     def cell_like(self, keys: Mapping[str, int]) -> tuple[int, ...]:
-        """The cell of these representatives, given by their keys' names; keys that the kernel lacks are left out."""
+        """The cell of these representatives, by the names of their keys; keys that the kernel lacks are ignored."""
         return tuple(keys[key.name] for key in self.tuning_keys)
 
 
@@ -534,7 +541,7 @@ class Functional:
         return self.as_dict()[name]
 
     def get(self, name: str, default: Value) -> Value:
-        """The value of choice ``name``, or ``default`` where the kernel has no such choice."""
+        """The value of choice ``name``, or ``default`` if the kernel has no such choice."""
         return self.as_dict().get(name, default)
 
     def as_dict(self) -> dict[str, Value]:
@@ -548,7 +555,7 @@ class Functional:
 
     @cached_property
     def godel_number(self) -> int:
-        """Mixed-radix index over the choices; the last choice varies fastest."""
+        """The mixed-radix index over the choices; the last choice varies fastest."""
         number = 0
         for places, value in zip(self.kernel.places, self.values, strict=True):
             number = number * len(places) + places[value]
@@ -575,7 +582,7 @@ class Functional:
 
     @cached_property
     def measured(self) -> Functional:
-        """The functional that is measured in this one's place, because some choices do not change the speed."""
+        """The functional that is measured instead of this one, because some choices do not change the speed."""
         pairs = zip(self.kernel.choices, self.values, strict=True)
         values = tuple(value if one.measured_as is None else one.measured_as for one, value in pairs)
         return self if values == self.values else Functional(self.kernel, self.arch, values)
@@ -618,12 +625,12 @@ class Functional:
 
 @cache
 def _correspondence(own: KernelDescription, other: KernelDescription) -> tuple[tuple[int | None, Value | None], ...]:
-    """Of each choice of ``own``, its place among those of ``other``, if it is there, and its default."""
+    """The index of each choice of ``own`` among those of ``other``, or None, and the choice's default."""
     there = {choice.name: place for place, choice in enumerate(other.choices)}
     return tuple((there.get(choice.name), choice.default) for choice in own.choices)
 
 
-@cache  # of a functional's name there are as many rows as it has cells
+@cache  # a functional's name has one row for each of its cells
 def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functional:
     """The functional that ``str(functional)`` spelled as ``text``."""
     choices = {choice.name: choice for choice in kernel.choices}
@@ -638,7 +645,7 @@ def parse_functional(kernel: KernelDescription, arch: str, text: str) -> Functio
 
 
 def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[int]:
-    """The sides of a block, with constexprs by name."""
+    """The sides of a block in elements; ``constexprs`` has the values of its names."""
     numbers = {name: int(value) for name, value in constexprs.items() if not isinstance(value, str)}
     sides: list[int] = []
     for side in block:
@@ -650,5 +657,5 @@ def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[i
 
 
 def _expression(side: Side) -> Expression:
-    """The side of a block; constexprs, which may be choices, are psels in it."""
+    """The expression of a block's side, in which constexprs, including choices, are psels."""
     return psel(side) if isinstance(side, str) else constant(side) if isinstance(side, int) else side

@@ -16,9 +16,10 @@ ZERO = constant(0)
 class Scalar:
     """A number of the call that is not a size: "fp32", "i32" or "bool"; ``default`` is used if the caller gives none.
 
-    A default of None, which only fp32 may have: the operator's own checks get a NaN and replace it by a value that
-    depends on the call. ``values``: names of 0, 1 and so on, which Python and the command line also accept.
-    ``internal``: the operator's own checks set it, not the caller; ``measured``: to what in calls that are measured.
+    Only fp32 may have a default of None: the operator's own checks then get a NaN and replace it by a value that
+    depends on the call. ``values`` are names for 0, 1 and so on, which Python and the command line also accept.
+    ``internal``: the operator's own checks set the scalar, not the caller; ``measured`` is its value in the calls that
+    are measured.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Backend:
 
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
-    """The values of the derived sizes; ``environment`` belongs to the backend's first kernel that has their psels."""
+    """The values of the derived sizes. ``environment`` is that of the backend's first kernel that has their psels."""
     sizes, made = dict(environment.sizes), {}
     for one in backend.sizes:  # one may follow from those before
         made[one.name] = sizes[one.name] = evaluate(one.value, replace(environment, sizes=sizes))
@@ -85,8 +86,8 @@ class Operator:
     fills its results with their ``if_empty``. ``checked``: v2src/<family>/ has a ``check_<name>`` of its own.
     ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated. ``flops``: the
     floating-point operations of a call, as its users count them. ``exact_cells``: a call whose tuning keys are all at
-    representatives is the very problem that was measured for its cell, which then decides, not a prediction. ``cut``:
-    the size along which a call may be made as several of its pieces, whose results do not depend on each other.
+    representatives is the problem that was measured for its cell, so the cell decides, not a prediction. ``cut``: the
+    size along which a call may be divided into pieces whose results do not depend on each other.
     """
 
     name: str
@@ -166,7 +167,7 @@ def _adds(argument: Argument) -> bool:
 
 
 def kernels_of(operators: Iterable[Operator]) -> tuple[KernelDescription, ...]:
-    """Every kernel of the operators, each once, in launch order; ValueError where two have one name."""
+    """Every kernel of the operators, each once, in launch order; ValueError if two kernels have the same name."""
     found: dict[str, KernelDescription] = {}
     for kernel in (kernel for operator in operators for backend in operator.backends for kernel in backend.kernels):
         if found.setdefault(kernel.name, kernel) != kernel:

@@ -1,4 +1,4 @@
-"""Providers: who compiles a kernel that is not Triton's."""
+"""Providers: the compilers of kernels that are not Triton's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provider:
-    """``module`` is a ``Compiler``, ``version`` what it called itself when the kernel was described: measurements are
-    tied to it. The kernel's source is <function>.<suffix> beside the family's other kernels. ``called``: there is
-    nothing to compile; an image is a Python function, which the tuner calls and no build can have.
+    """The compiler of a kernel: ``module`` is a ``Compiler``.
+
+    ``version`` is the compiler's version when the kernel was described; measurements belong to this version. The
+    kernel's source is <function>.<suffix> beside the family's other kernels. ``called``: nothing is compiled; an image
+    is a Python function, which the tuner calls and no build can contain.
     """
 
     module: str
@@ -33,19 +35,21 @@ class Provider:
 
 
 class Compiler(Protocol):
-    """What a provider's module has."""
+    """The functions of a provider's module."""
 
     def version(self) -> str:
-        """Of the compiler that is here. RuntimeError where there is none, and what to do about it."""
+        """The version of the installed compiler; RuntimeError, with advice, if there is none."""
 
     def parameters(self, name: str, source: str, space: Collection[str]) -> Sequence[tuple[str, str]]:
-        """What kernel ``name`` takes, in its order: names, and types as "*bf16", "i32", "i64" or "fp32". ValueError
-        where images of it cannot be launched, or have no use for a name in ``space``, of which configs are made.
+        """The kernel's arguments in order: names, and types such as "*bf16", "i32", "i64" or "fp32".
+
+        ValueError if its images cannot be launched, or do not use a name in ``space``, which has the names of configs.
         """
 
     def compile(self, spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
-        """The cubin or hsaco of ``spec``, and of it: "entry", its function's name; "threads" of a program; "shared",
-        bytes of dynamic shared memory; "registers" of a thread; "spills" and "stack", bytes that cost time if not 0;
-        "serialised", if it is known, ptxas' codes of products that wait for each other.
-        RuntimeError with the compiler's message.
+        """The cubin or hsaco of ``spec``, and its metadata.
+
+        The metadata are "entry", the function's name; "threads" of a program; "shared", bytes of dynamic shared memory;
+        "registers" of a thread; "spills" and "stack", bytes that cost time if not 0; "serialised", if known, ptxas'
+        codes of products that wait for each other. RuntimeError has the compiler's message.
         """

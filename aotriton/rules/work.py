@@ -1,10 +1,10 @@
-"""What a kernel computes, in tiles: from a call and a tile to the terms of a sum that its time is predicted by.
+"""The work of a kernel in tiles: from a call and a tile to the terms of a sum that predicts its time.
 
 The sum is linear in coefficients that are fitted for each image. Python evaluates the formulas, and the generator
 writes them as C++ for the runtime. They follow the usual view of a GPU (S. Williams et al., "Roofline", CACM 2009, and
 the rounds of programs that NVIDIA's "Matrix Multiplication Background User's Guide" calls wave quantization): programs
-run in rounds, a round takes as long as its longest loop, and all of it at least as long as the products and the memory
-traffic do. Where loops differ, programs begin as others end (R. Graham, "Bounds on Multiprocessing Timing Anomalies",
+run in rounds, a round takes as long as its longest loop, and the whole takes at least as long as the products and the
+memory traffic. If loops differ, programs begin as others end (R. Graham, "Bounds on Multiprocessing Timing Anomalies",
 1969).
 """
 
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from aotriton.rules.expression import Environment, Expression, constant, evaluate
 from aotriton.rules.formula import Real, choose, down, less, maximum, minimum, up
 
-# How many steps the loop of a program has that computes the i-th tile of rows, in the order of the C++ enumeration.
-#   whole      as many as cover the depth
-#   growing    as many as cover rows up to its own last: scores below the diagonal
-#   shrinking  as many as cover the depth from its own first row on: the same, seen from the keys
-#   split      as whole, but the tiles of a last round that would not fill the GPU are split along the depth
-#   band       as many as cover, of each of its rows, those from row + begin to row + end
+# The number of steps in the loop of the program of the i-th tile of rows, in the order of the C++ enumeration.
+#   whole      steps that cover the depth
+#   growing    steps that cover the rows up to its own last one: scores below the diagonal
+#   shrinking  steps that cover the depth from its own first row on: the same, seen from the keys
+#   split      as for whole, but the tiles of a last round that would not fill the GPU are split along the depth
+#   band       steps that cover, for each of its rows, the depth from row + begin to row + end
 FORMS = ("whole", "growing", "shrinking", "split", "band")
 WHOLE, GROWING, SHRINKING, SPLIT, BAND = range(len(FORMS))
 
 MOST_SPLITS, FEWEST_STEPS = 16, 4  # of a split tile: its parts, and a part's steps
 
-FORM = "tiles"  # what a model of these terms is called
-# What a coefficient is multiplied by, in the order of the C++ code. A "round" fills the GPU once, with as many programs
-# on a multiprocessor as the grid counts on; a "packed" one with as many as fit.
+FORM = "tiles"  # the name of a model of these terms
+# The factors of the coefficients, in the order of the C++ code. A "round" fills the GPU once, with as many programs on
+# a multiprocessor as the grid expects; a "packed" one with as many as fit.
 TERMS = (
     "one",
     "rounds",
@@ -47,7 +47,7 @@ TERMS = (
 )
 TRAFFIC_UNIT = 1e-7  # so that a coefficient of 1 is 10 TB/s in µs: coefficients are of one order of magnitude
 
-# How much longer calls take in the mean without an image, relatively, for it to be in a build.
+# An image is in a build if calls take longer without it, in the mean, by at least this relative amount.
 WORTH_SHIPPING = 1e-3
 
 ONE, NONE = constant(1), constant(0)
@@ -55,13 +55,14 @@ ONE, NONE = constant(1), constant(0)
 
 @dataclass(frozen=True)
 class Work:
-    """``outer`` independent pieces have tiles of ``rows`` and ``columns``; a tile's program walks ``depth`` in steps,
-    ``repeat`` times; or ``parts`` programs share its steps. The sides of a tile are expressions of psels, all else of
-    the call.
+    """The work of a kernel: the tiles of a call, and the steps and the traffic of their programs.
 
-    ``form`` is a place among FORMS, ``band`` where one begins and ends. ``packed`` rows next to each other see as much
-    of the depth. ``traffic`` in bytes, of two kinds that are cached differently. ``slow`` is 1 where the tensors lie so
-    that access is slower. ``programs``: how many the grid counts on for each multiprocessor.
+    Tiles divide the ``rows`` × ``columns`` of each of ``outer`` independent pieces. A tile's program walks ``depth``
+    in steps, ``repeat`` times, or ``parts`` programs share its steps. The sides of a tile and ``programs`` are
+    expressions of psels, all other fields are expressions of the call. ``form`` is an index into FORMS; ``band`` is
+    where a band begins and ends. ``packed`` neighbouring rows see the same part of the depth. ``traffic`` is in bytes,
+    of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
+    ``programs`` is the number of programs that the grid expects on each multiprocessor.
     """
 
     rows: Expression
@@ -82,25 +83,27 @@ class Work:
 
     @property
     def of_call(self) -> tuple[Expression, ...]:
-        """What depends on the call, in the order of the C++ code."""
+        """The expressions of the call, in the order of the C++ code."""
         of_walk = self.depth, self.repeat, self.parts, self.form, *self.band
         return (self.outer, self.rows, self.packed, self.columns, *of_walk, *self.traffic, self.slow)
 
     @property
     def of_tile(self) -> tuple[Expression, ...]:
-        """What depends on psels alone, in the order of the C++ code."""
+        """The expressions of psels alone, in the order of the C++ code."""
         return (self.row_tile, self.column_tile, self.depth_tile, self.programs)
 
     @property
     def psels(self) -> frozenset[str]:
-        """The psels that it depends on."""
+        """The psels that the work depends on."""
         steps = (step for one in (*self.of_call, *self.of_tile) for step in one.postfix())
         return frozenset(str(name) for code, name in steps if code == "psel")
 
 
 def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, ...]:
-    """The TERMS of a call: ``environment`` has its sizes and scalars, the candidate's psels and the GPU's
-    multiprocessors. ``occupancy`` programs of the image fit on one; with 1 there is nothing to pack.
+    """The TERMS of a call.
+
+    ``environment`` has the call's sizes and scalars, the candidate's psels and the number of the GPU's multiprocessors.
+    ``occupancy`` is the number of programs of the image that fit on one multiprocessor.
     """
     *of_call, form, begin, end, near, far, slow = (evaluate(one, environment) for one in work.of_call)
     outer, rows, packed, columns, depth, repeat, parts = map(float, of_call)
@@ -117,7 +120,7 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
 
 @dataclass(frozen=True)
 class OfCall:
-    """``Work.of_call`` in numbers, but for the form, and the GPU's multiprocessors. Named as WorkOfCall of C++."""
+    """The values of ``Work.of_call`` without the form, and the GPU's multiprocessors, as WorkOfCall of C++."""
 
     outer: Real
     rows: Real
@@ -136,7 +139,7 @@ class OfCall:
 
 @dataclass(frozen=True)
 class OfTile:
-    """``Work.of_tile`` in numbers, and the programs of the image that fit on a multiprocessor. Named as Cost of C++."""
+    """The values of ``Work.of_tile`` and the programs of the image that fit on a multiprocessor, as Cost of C++."""
 
     row_tile: Real
     column_tile: Real
@@ -146,7 +149,7 @@ class OfTile:
 
 
 def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
-    """The TERMS as formulas: of floats the numbers, of symbols what ``codegen/formulas.py`` writes as C++."""
+    """The TERMS: numbers if the arguments are floats, formulas for ``codegen/formulas.py`` if they are symbols."""
     row_tiles = up(call.rows / tile.row_tile)
     across = call.outer * up(call.columns / tile.column_tile)
     tiles = across * row_tiles * call.parts  # programs, but of split ones
@@ -171,7 +174,7 @@ def formulas(form: int, call: OfCall, tile: OfTile) -> tuple[Real, ...]:
     slots = call.multiprocessors * tile.programs
 
     def walk_of(count: Real, room: Real) -> Real:
-        """The steps of so many rounds of ``room`` programs."""
+        """The steps of ``count`` rounds of ``room`` programs."""
         if form in (GROWING, BAND):
             return maximum(longest, total / room)
         if form == SHRINKING:  # each piece begins with its longest program, so a late one may be as long as any

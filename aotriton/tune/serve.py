@@ -1,6 +1,7 @@
 """A machine's part in a cluster: its GPUs and its compilers as Dask workers, for as long as this runs.
 
-Run it as ``python tune/serve.py tcp://host:8786`` on each machine. When the scheduler goes away, it waits for it.
+Run it as ``python tune/serve.py tcp://host:8786`` on each machine. When the scheduler goes away, it waits for its
+return.
 """
 
 from __future__ import annotations

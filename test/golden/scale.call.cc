@@ -13,14 +13,14 @@ namespace {
 // Runs body(call) on the parameters as a call; the tensors stay where they are.
 template <class Body>
 Error with_call(const scale_params& p, Body body) noexcept {
-  namespace place = aotriton::v2::toy::scale_call;
+  namespace index = aotriton::v2::toy::scale_call;
   Call call(aotriton::v2::toy::scale_operator);
-  call.views[place::x] = View::of(p.x);
-  call.views[place::w] = View::of(p.w);
-  call.views[place::bias] = View::of(p.bias);
-  call.views[place::y] = View::of(p.y);
-  call.set_real(place::factor, p.factor);
-  call.set_whole(place::times, p.times);
+  call.views[index::x] = View::of(p.x);
+  call.views[index::w] = View::of(p.w);
+  call.views[index::bias] = View::of(p.bias);
+  call.views[index::y] = View::of(p.y);
+  call.set_real(index::factor, p.factor);
+  call.set_whole(index::times, p.times);
   call.workspace = p.workspace;
   call.workspace_size = p.workspace_size;
   AOTRITON_TRY(take_hints(p.hints, &call));

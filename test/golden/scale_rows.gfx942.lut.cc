@@ -30,7 +30,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -41,8 +41,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F0
@@ -62,7 +62,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -73,8 +73,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F1
@@ -94,7 +94,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -105,8 +105,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F3
@@ -126,7 +126,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -137,8 +137,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F4
@@ -158,7 +158,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -169,8 +169,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F6
@@ -190,7 +190,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -201,8 +201,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F7
@@ -222,7 +222,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -233,8 +233,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F9
@@ -254,7 +254,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -265,8 +265,8 @@ constexpr Evidence evidence_0[] = {
     {Provenance::predicted, "static model", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=offset32", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F10

@@ -58,7 +58,7 @@ constexpr uint8_t index_0[] = {
     0, 1,  // rows=64
     1, 1,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::measured, "", "", "", 20.1f, 0.0f, 0.0f, {runners_up + 0, 2}},
     // rows=64 waves=8
@@ -74,7 +74,7 @@ constexpr uint8_t index_1[] = {
     2, 1,  // rows=64
     1, 1,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.2f, 38.19f, 42.21f, {runners_up + 8, 2}},
     // rows=64 waves=8
@@ -85,8 +85,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::measured, "", "rows 64 width 32", "2026-11-21", 40.0f, 38.0f, 42.0f, {runners_up + 14, 2}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F0
@@ -107,7 +107,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::measured, "", "", "", 20.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -127,7 +127,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -142,8 +142,8 @@ constexpr Cost costs_1[] = {
     {128, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, costs_0}, {index_1, evidence_1, costs_1}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, costs_0}, {index_1, origins_1, costs_1}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F2
@@ -163,7 +163,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -179,7 +179,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -190,8 +190,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F3
@@ -211,7 +211,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -227,7 +227,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -238,8 +238,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F5
@@ -261,7 +261,7 @@ constexpr uint8_t index_0[] = {
     0, 1,  // rows=64
     2, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -277,7 +277,7 @@ constexpr uint8_t index_1[] = {
     0, 1,  // rows=64
     2, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -288,8 +288,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F6
@@ -311,7 +311,7 @@ constexpr uint8_t index_0[] = {
     0, 1,  // rows=64
     2, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "T=bf16 BLOCK_DMODEL=32 ADDRESSING=general rows=64 waves=1", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -327,7 +327,7 @@ constexpr uint8_t index_1[] = {
     0, 1,  // rows=64
     2, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -338,8 +338,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F8
@@ -359,7 +359,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -375,7 +375,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -386,8 +386,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=general", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F9
@@ -407,7 +407,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::imported, "a \"quoted\" list\\of\nwinners\?", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -423,7 +423,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "product=NVIDIA_H100_80GB_HBM3 in the same bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -434,8 +434,8 @@ constexpr Evidence evidence_1[] = {
     {Provenance::borrowed, "scale_rows_sm_90_0000000000000000: the kernel's source has changed since", "rows 64 width 32", "2026-11-21", 20.0f, 19.0f, 21.0f, {}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, {}}, {index_1, evidence_1, {}}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, {}}, {index_1, origins_1, {}}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=64 HAS_BIAS=True ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F11

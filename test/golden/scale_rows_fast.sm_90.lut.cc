@@ -23,7 +23,7 @@ constexpr uint8_t index_0[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_0[] = {
+constexpr Origin origins_0[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -42,7 +42,7 @@ constexpr uint8_t index_1[] = {
     0, 0,  // rows=64
     0, 0,  // rows=512
 };
-constexpr Evidence evidence_1[] = {
+constexpr Origin origins_1[] = {
     // rows=64 waves=1
     {Provenance::borrowed, "no image of this build was measured in this bin", "", "", 0.0f, 0.0f, 0.0f, {}},
     // rows=64 waves=8
@@ -56,8 +56,8 @@ constexpr Cost costs_1[] = {
     {64, 1, 16, 1, 2, 0.03f, "", {1.0f, 0.5f, 0.333333f, 0.25f, 0.2f, 0.166667f, 0.142857f, 0.125f, 0.111111f, 0.1f, 0.0909091f, 0.0833333f, 0.0769231f, 0.0714286f}},
 };
 
-constexpr Decisions decisions[] = {{index_0, evidence_0, costs_0}, {index_1, evidence_1, costs_1}};
-constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, decisions};
+constexpr ProductTable products[] = {{index_0, origins_0, costs_0}, {index_1, origins_1, costs_1}};
+constexpr Lut lut{"T=bf16 BLOCK_DMODEL=32 ADDRESSING=descriptor", bins, entries, products};
 static_assert(lut.valid());
 
 }  // namespace F0

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+from torch import Tensor
 
 # Of float32 sums of so many terms, relative to the sum of their magnitudes. A sum that runs along the keys is rescaled
 # at each of its steps, and what that rounds adds up.
@@ -23,28 +26,37 @@ MOST_SCORES = 1 << 26  # worked out at once
 class Attention:
     """Results of a forward and a backward; ``bounds`` holds the sum of magnitudes behind each row of each."""
 
-    out: torch.Tensor  # [batch, heads_q, seqlen_q, head_dim]
-    logsumexp: torch.Tensor  # [batch, heads_q, seqlen_q]
-    dq: torch.Tensor
-    dk: torch.Tensor
-    dv: torch.Tensor
-    bounds: dict[str, torch.Tensor]
+    out: Tensor  # [batch, heads_q, seqlen_q, head_dim]
+    logsumexp: Tensor  # [batch, heads_q, seqlen_q]
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+    bounds: dict[str, Tensor]
 
 
-def truth(q, k, v, dout, sm_scale, hidden) -> Attention:
-    """Everything in float64. ``hidden``: True for causal, False for nothing, or which keys queries do not see."""
+def truth(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, hidden: bool | Tensor) -> Attention:
+    """Everything in float64. ``hidden``: True for causal, False for nothing, or the keys that queries do not see."""
     return _attention(q, k, v, dout, sm_scale, hidden, torch.float64, torch.float64)
 
 
-def ordinary(q, k, v, dout, sm_scale, hidden) -> Attention:
+def ordinary(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, sm_scale: float, hidden: bool | Tensor) -> Attention:
     """As tensor-core code computes it: sums in float32; P, dS and the results rounded to the operands' type."""
     return _attention(q, k, v, dout, sm_scale, hidden, torch.float32, q.dtype)
 
 
-def _attention(q, k, v, dout, sm_scale, hidden, work, low) -> Attention:
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dout: Tensor,
+    sm_scale: float,
+    hidden: bool | Tensor,
+    work: torch.dtype,
+    low: torch.dtype,
+) -> Attention:
     """Textbook attention in ``work``, matrix operands and results rounded to ``low``; some heads at a time."""
 
-    def rounded(x):
+    def rounded(x: Tensor) -> Tensor:
         return x.to(low).to(work)
 
     groups = k.shape[0] * k.shape[1]  # of query heads that share a key head
@@ -53,7 +65,7 @@ def _attention(q, k, v, dout, sm_scale, hidden, work, low) -> Attention:
     douts = dout.reshape(queries.shape)
     keys, values = (x.reshape(groups, 1, *k.shape[2:]) for x in (k, v))
 
-    def zeros(like, dims):
+    def zeros(like: Tensor, dims: int) -> Tensor:
         return torch.zeros(like.shape[:dims], dtype=work, device=q.device)
 
     names = {"out": queries, "dq": queries, "dk": keys, "dv": keys}
@@ -86,14 +98,14 @@ def _attention(q, k, v, dout, sm_scale, hidden, work, low) -> Attention:
         bounds["dk"][now] = (weight.mT @ q_norm).sum(1, keepdim=True)[..., 0] * sm_scale
         bounds["dv"][now] = (p.mT @ do_norm).sum(1, keepdim=True)[..., 0]
 
-    def ungrouped(results):
+    def ungrouped(results: dict[str, Tensor]) -> dict[str, Tensor]:
         like = {"out": q, "logsumexp": q, "dq": q, "dk": k, "dv": v}
         return {name: x.reshape(like[name].shape[: x.dim()]) for name, x in results.items()}
 
     return Attention(**ungrouped(made), bounds=ungrouped(bounds))
 
 
-def check(name: str, result: torch.Tensor, reference: Attention, low_precision: Attention) -> None:
+def check(name: str, result: Tensor, reference: Attention, low_precision: Attention) -> None:
     """Asserts that ``result`` is as near to the reference as the rule above asks, in total and in its worst row."""
     exact, ordinary_result, bound = getattr(reference, name), getattr(low_precision, name), reference.bounds[name]
     unit = torch.finfo(result.dtype).eps / 2
@@ -102,7 +114,7 @@ def check(name: str, result: torch.Tensor, reference: Attention, low_precision: 
     exact, ordinary_result, result = (x.masked_fill(none, 0.0) for x in (exact, ordinary_result, result))
     assert not result.isnan().any(), f"{name}: {int(result.isnan().sum())} of {result.numel()} are NaN or unwritten"
 
-    def rows(x):
+    def rows(x: Tensor) -> Tensor:
         return x.double().abs() if name == "logsumexp" else x.double().norm(dim=-1)
 
     for what, size in (("in total", torch.norm), ("in the worst row", torch.max)):

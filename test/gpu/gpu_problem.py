@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICE = "cuda"
@@ -163,7 +165,7 @@ class Case:
 
     def workspace_size(self, outputs: dict[str, Guarded]) -> int:
         tensors = self.backward_tensors(outputs)
-        size = aotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, **self.options)
+        size: int = aotriton.attn_bwd_workspace_size(*tensors, sm_scale=self.sm_scale, **self.options)
         return size + -size % 4
 
     def forward(self, outputs: dict[str, Guarded]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-from gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
-from gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
+from gpu.gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
+from gpu.gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
 
 LENGTHS = (1, 17, 65, 127, 513, 1000)
 
@@ -96,7 +97,7 @@ def _many() -> list[Problem]:
     ]
 
 
-def _pairwise(options: dict[str, tuple], seed: int = 3) -> list[dict]:
+def _pairwise(options: dict[str, tuple[Any, ...]], seed: int = 3) -> list[dict[str, Any]]:
     """Rows in which every two options have every pair of their values, chosen greedily among random ones."""
     choose, names = random.Random(seed), list(options)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -111,7 +112,7 @@ def _pairwise(options: dict[str, tuple], seed: int = 3) -> list[dict]:
     return made
 
 
-BANDS = {
+BANDS: dict[str, tuple[Any, ...]] = {
     "causal": (False, True),
     "causal_variant": ("top_left", "bottom_right"),
     "left": (-1, 0, 33, 200),
@@ -133,7 +134,7 @@ def _bands() -> list[Problem]:
         (seqlen_q, seqlen_k), (heads_q, heads_k) = row.pop("lengths"), row.pop("heads")
         sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads_q": heads_q, "heads_k": heads_k}
         made.append(Problem(**sizes, **row, window=(left, right)))
-    long = {"batch": 1, "heads_q": 4, "heads_k": 2, "head_dim": 128}
+    long: dict[str, Any] = {"batch": 1, "heads_q": 4, "heads_k": 2, "head_dim": 128}
     return [
         *made,
         Problem(seqlen_q=4100, seqlen_k=4100, causal=True, window=(1024, -1), **long),
@@ -268,7 +269,7 @@ def test_scale_has_a_default(head_dim: int) -> None:
         assert same_bits(wanted, got)
 
 
-EMPTY = {
+EMPTY: dict[str, dict[str, Any]] = {
     "batch": {"batch": 0},
     "heads": {"heads_q": 0, "heads_k": 0},
     "queries": {"seqlen_q": 0},

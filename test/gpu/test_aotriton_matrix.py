@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-from aotriton_matrix import run  # noqa: E402 - it needs torch
+from gpu.aotriton_matrix import run  # noqa: E402 - it needs torch
 
 # All that is refused of the matrices, by what the reason says.
 MISSING = (

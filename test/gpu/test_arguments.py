@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
 
 Arguments = dict[str, Any]
 

@@ -32,7 +32,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def verdicts(one: Tuned) -> set[str]:
     with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
-        return {outcome.status for outcome in database.outcomes()}
+        return {outcome.status for outcome in database.evidence.outcomes()}
 
 
 def test_a_softmax_in_triton() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
 
 TWO = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has no second CUDA GPU")
 SHAPE = (2, 4, 300, 64)

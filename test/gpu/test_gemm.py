@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}  # of a number when it becomes one of this type, relative
@@ -45,11 +47,11 @@ def draw(seed: int) -> Problem:
     if choose.random() < 0.7:
         n, k = 8 * -(-n // 8), 8 * -(-k // 8)
     fast = choose.random() < 0.8
-    layouts = tuple(choose.choice(LAYOUTS[:4] if fast else LAYOUTS) for _ in range(2))
+    of_a, of_b = (choose.choice(LAYOUTS[:4] if fast else LAYOUTS) for _ in range(2))
     of_d = choose.choice(("rows", "rows", "padded rows", "padded columns") if fast else LAYOUTS)
     alpha = choose.choice((1.0, 1.0, -0.37, 2.5))
     return Problem(
-        batch, m, n, k, choose.choice(tuple(DTYPES)), (*layouts, of_d), alpha, choose.randrange(4),
+        batch, m, n, k, choose.choice(tuple(DTYPES)), (of_a, of_b, of_d), alpha, choose.randrange(4),
         choose.random() < 0.5, seed,
     )  # fmt: skip
 

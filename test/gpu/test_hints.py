@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
 
 BATCH, HEADS, SEQLEN = 6, 4, 512
 GUARD = 4096  # bytes behind a workspace

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-from gpu_problem import Case, Guarded, Problem, same_bits  # noqa: E402 - it needs both
+from gpu.gpu_problem import Case, Guarded, Problem, same_bits  # noqa: E402 - it needs both
 
 # Deterministic, so that a launch can be compared with another by its bits.
 TYPICAL = Problem(
@@ -31,15 +31,15 @@ PROBLEMS = (
 
 def launched(case: Case) -> dict[str, Guarded]:
     """Results of a launch on the current stream, waited for."""
-    outputs = case.outputs()
+    outputs: dict[str, Guarded] = case.outputs()
     case.launch(outputs)
     torch.cuda.synchronize()
     return outputs
 
 
 def in_fresh_process(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``script`` in a Python that has used no GPU yet, with this folder's helpers importable."""
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    """Runs ``script`` in a Python that has used no GPU yet, with the tests' helpers importable."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **environment, "PYTHONPATH": path},
@@ -123,7 +123,7 @@ def test_two_streams_do_not_disturb_each_other() -> None:
 THREADS = """
 import threading
 import torch
-from gpu_problem import Case, Problem, same_bits
+from gpu.gpu_problem import Case, Problem, same_bits
 
 cases = [
     Case(Problem(batch=1, seqlen_q=100 + 60 * i, seqlen_k=100 + 60 * i, head_dim=(64, 128)[i % 2],
@@ -212,7 +212,7 @@ def test_graphs_replay_after_preload() -> None:
 CAPTURE = """
 import torch
 import aotriton
-from gpu_problem import Case, Problem, same_bits
+from gpu.gpu_problem import Case, Problem, same_bits
 
 case = Case(Problem(seqlen_q=256, seqlen_k=256, deterministic=True))
 outputs = case.outputs()
@@ -246,7 +246,7 @@ def test_capture_without_preload_says_so() -> None:
 LOG = """
 import torch
 import aotriton
-from gpu_problem import Case, Problem
+from gpu.gpu_problem import Case, Problem
 
 case = Case(Problem(batch=2, heads_q=8, heads_k=4, seqlen_q=700, seqlen_k=700, head_dim=128, causal=True))
 outputs = case.outputs()

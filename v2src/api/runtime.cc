@@ -15,7 +15,7 @@ namespace aotriton::v2::inline abi1 {
 namespace {
 
 Error preload_kernel(const Device& device, const KernelInfo& kernel, Stream stream) {
-  const auto arch = static_cast<size_t>(device.facts.place.arch);
+  const auto arch = static_cast<size_t>(device.facts.gpu.arch);
   const KernelTable* table = arch < kernel.tables.size() ? kernel.tables[arch] : nullptr;
   if (!table) return Error::success;
   for (Image* image : table->images) {

@@ -1,4 +1,5 @@
-// Structs of c.h whose size says which version of them a caller has.
+// Structs of c.h whose size says which version of them a caller has. Operators' parameters are checked with this in
+// launch/c_operator.h, hints in call/hints.cc, explanations in launch/run.cc.
 #pragma once
 
 #include <aotriton/c.h>

@@ -63,8 +63,9 @@ const char* aotriton_error_name(aotriton_error error) {
       return "driver_failed";
     case AOTRITON_OUT_OF_MEMORY:
       return "out_of_memory";
+    default:
+      return "unknown_error";
   }
-  return "unknown_error";
 }
 
 }  // extern "C"

@@ -3,10 +3,31 @@
 
 #include <aotriton/types.h>
 
+#include <optional>
+
 namespace aotriton::v2::inline abi1 {
 
 // Keeps the formatted message in a buffer of this thread, cut to its size, and returns `error`. Allocates nothing.
 [[gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;
+
+// A stage that a call has reached, or the error that is in its way. `Stage` is small: it refers to what it is about.
+template <class Stage>
+class [[nodiscard]] Result {
+ public:
+  Result(Error error) noexcept : error_(error) {}
+  Result(Stage stage) noexcept : error_(Error::success), stage_(stage) {}
+
+  Error error() const noexcept { return error_; }
+  // After success only.
+  const Stage& operator*() const noexcept { return *stage_; }  // NOLINT(bugprone-unchecked-optional-access)
+  const Stage* operator->() const noexcept {
+    return stage_.operator->();
+  }  // NOLINT(bugprone-unchecked-optional-access)
+
+ private:
+  Error error_;
+  std::optional<Stage> stage_;  // empty after an error
+};
 
 // This thread's message.
 struct Message {

@@ -1,5 +1,5 @@
-// The one lock of the library: what a call does once, opening a driver, meeting a device, loading an image, is done by
-// one thread at a time. A warm call never takes it.
+// The one lock of the library. Opening a driver, reading a device's properties and loading an image happen once, by one
+// thread at a time. A warm call never takes the lock.
 #pragma once
 
 #include <mutex>

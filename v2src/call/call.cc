@@ -114,7 +114,8 @@ class Checker {
     const int64_t *const sizes = view.sizes, *const strides = view.strides;
     int64_t elements = 1, reach = 1;  // all, and from the first to the last one
     int64_t negative = 0;             // its sign, where a size is not positive or a stride is negative
-    unsigned lost = 0, within = 0;    // numbers that overflow, dimensions that do not step over all that narrower reach
+    unsigned lost = 0,
+             within = 0;  // numbers that overflow, dimensions whose stride is within the reach of the inner ones
     for (size_t i = rank; i-- > 0;) {
       const int64_t size = sizes[i], stride = strides[i];
       int64_t span;
@@ -227,7 +228,11 @@ int64_t extent(const OperandInfo& operand, const View& view) noexcept {
   return __builtin_mul_overflow(elements, bytes_of(view.dtype), &bytes) ? -1 : bytes;
 }
 
-Error check_call(Call& call, Data data, bool partial) noexcept { return Checker(call, data, partial).check(); }
+Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept {
+  const Error error = Checker(call, data, partial).check();
+  if (error != Error::success) return error;
+  return CheckedCall(call);
+}
 
 int64_t shape_tensor(Call& call, size_t slot) noexcept {
   const OperandInfo& operand = call.info->slot(slot);
@@ -265,7 +270,7 @@ Error check_overlap(const Call& call, bool partial) noexcept {
     for (size_t b = 0; b < count; ++b) {
       const bool both = info.slot(b).written;
       if (!call[b].data || !call.extents[b] || a == b || (both && b < a)) continue;
-      if (!ranges_meet(call[a].data, call.extents[a], call[b].data, call.extents[b])) [[likely]]
+      if (!ranges_overlap(call[a].data, call.extents[a], call[b].data, call.extents[b])) [[likely]]
         continue;
       if (!overlap(footprint_of(info.slot(a), call[a]), footprint_of(info.slot(b), call[b]))) continue;
       if (both)
@@ -291,7 +296,7 @@ Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, 
                 info.name, workspace);
   for (size_t slot = 0; slot < info.operands.size(); ++slot) {
     if (pointers[slot] && extents[slot] &&
-        ranges_meet(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]))
+        ranges_overlap(workspace, static_cast<int64_t>(needed), pointers[slot], extents[slot]))
       return fail(Error::invalid_argument, "%s: workspace and %s overlap", info.name, info.operands[slot].name);
   }
   return Error::success;

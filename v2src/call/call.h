@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/error.h"
 #include "program/program.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -48,7 +49,7 @@ struct Call {
   int64_t dims[kMaxOperands][2]
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
-  uint16_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
+  uint32_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none
@@ -86,10 +87,25 @@ inline bool transposed(const OperandInfo& operand, const View& view) noexcept {
 // Bytes from the first to the last element, of which there must be one, or -1 where that overflows.
 int64_t extent(const OperandInfo& operand, const View& view) noexcept;
 
-// Checks everything about the call that needs no device and sets its sizes, then has the operator check what is its
-// own. `partial`: operands that are not given are not missed, as in a launch of one kernel of several, workspace
-// tensors may be, and derived sizes are what the caller has set.
-Error check_call(Call& call, Data data, bool partial = false) noexcept;
+// A call that check_call() has found right, with sizes, extents and dtype set. It refers to the Call.
+class CheckedCall {
+ public:
+  Call& operator*() const noexcept { return *call_; }
+  Call* operator->() const noexcept { return call_; }
+
+ private:
+  friend Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept;
+  friend class Chunk;  // a part of a checked call is right, too
+
+  explicit CheckedCall(Call& call) noexcept : call_(&call) {}
+
+  Call* call_;
+};
+
+// Checks everything about the call that needs no device and sets its sizes; the operator then checks what is its own.
+// `partial`: operands may be missing, as in a launch of one kernel of several, workspace tensors may be given, and
+// derived sizes are what the caller has set.
+Result<CheckedCall> check_call(Call& call, Data data, bool partial = false) noexcept;
 
 // Makes the view of a workspace tensor, contiguous and without data, whose sizes are known. Its elements, or -1 where
 // there are more than 63 bits count.
@@ -99,8 +115,8 @@ int64_t shape_tensor(Call& call, size_t slot) noexcept;
 // has more elements than 63 bits count.
 bool shape_workspace(Call& call) noexcept;
 
-// Whether so many bytes from one address on and from another one share any. Neither range is empty, or wraps.
-inline bool ranges_meet(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
+// Whether two ranges of memory share a byte. Neither is empty, or wraps around.
+inline bool ranges_overlap(const void* a, int64_t bytes_a, const void* b, int64_t bytes_b) noexcept {
   const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
   return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)
                           : from_a - from_b < static_cast<uintptr_t>(bytes_b);

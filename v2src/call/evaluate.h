@@ -61,8 +61,8 @@ template <class Operand>
       const int64_t a = operand(0), b = operand(1);
       if (b <= 0) return false;
       if (static_cast<uint64_t>(a | b) <= UINT32_MAX) {  // which processors divide in half the time
-        const auto narrow_a = static_cast<uint32_t>(a), narrow_b = static_cast<uint32_t>(b);
-        *value = int64_t{narrow_a / narrow_b} + (narrow_a % narrow_b > 0);
+        const auto a32 = static_cast<uint32_t>(a), b32 = static_cast<uint32_t>(b);
+        *value = int64_t{a32 / b32} + (a32 % b32 > 0);
         return true;
       }
       *value = a / b + (a % b > 0);
@@ -100,7 +100,7 @@ template <class Operand>
 template <const auto& kCode>
 bool compiled(const Environment& environment, int64_t* value) noexcept {
   constexpr size_t kCount = std::size(kCode);
-  constexpr auto kBegin = [] {  // of each instruction's operands on the stack, where its value takes their place
+  constexpr auto kBegin = [] {  // of each instruction's operands on the stack, where its value replaces them
     std::array<size_t, kCount> begin = {};
     for (size_t i = 0, depth = 0; i < kCount; ++i) {
       begin[i] = depth - arity_of(kCode[i].code);

@@ -81,7 +81,7 @@ Error read_names(const Word& word, char (&names)[kSize]) {
   if (word.value.size() >= kSize)
     return fail(Error::invalid_argument, "hints: %.*s has %zu letters, and there is room for %zu",
                 static_cast<int>(word.name.size()), word.name.data(), word.value.size(), kSize - 1);
-  memset(names, 0, kSize);  // what is not text counts, too, where calls are told apart
+  memset(names, 0, kSize);  // the bytes behind the text count, too, where calls are compared
   memcpy(names, word.value.data(), word.value.size());
   return Error::success;
 }
@@ -127,8 +127,8 @@ Error read_word(const Word& word, aotriton_hints* hints) {
   }
   if (word.name == "workspace_limit") {
     uint64_t bytes;
-    const char* const end = word.value.data() + word.value.size();
-    const auto [stop, error] = std::from_chars(word.value.data(), end, bytes);
+    const char *const begin = word.value.data(), *const end = begin + word.value.size();
+    const auto [stop, error] = std::from_chars(begin, end, bytes);
     if (error != std::errc() || stop != end) return misread(word, "a number of bytes");
     hints->workspace_limit = bytes;
     hints->workspace_limited = 1;

@@ -1,4 +1,4 @@
-// From a caller's hints, as a struct or as text, to what a call carries of them.
+// Reads a caller's hints, a struct or text, into a call.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace aotriton::v2::inline abi1 {
 
-// The part of the struct that tells calls apart.
+// The bytes of the struct in which two calls must agree to be the same.
 inline constexpr size_t kHintBytes = offsetof(aotriton_hints, unknown);
 
 // As take_hints(), where some are given.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMostShifts = 16;  // that are looked at before two tensors are said to overlap
 
-// Place of the largest stride of a dimension that has more than one element, or -1.
+// The dimension of the largest stride among those of more than one element, or -1.
 int widest(const Footprint& footprint) {
   int found = -1;
   for (int i = 0; i < footprint.rank; ++i)
@@ -19,9 +19,9 @@ int widest(const Footprint& footprint) {
 
 // The footprint without its dimension of this stride; how often that repeated it. 1 where it has none.
 int64_t take(Footprint& footprint, int64_t stride) {
-  const int place = widest(footprint);
-  if (place < 0 || footprint.strides[place] != stride) return 1;
-  return std::exchange(footprint.sizes[place], 1);
+  const int dim = widest(footprint);
+  if (dim < 0 || footprint.strides[dim] != stride) return 1;
+  return std::exchange(footprint.sizes[dim], 1);
 }
 
 using Wide = __int128;  // what is added to an extent may be as large as one
@@ -29,8 +29,8 @@ using Wide = __int128;  // what is added to an extent may be as large as one
 Wide floor_divide(Wide a, int64_t b) { return a / b - (a % b < 0); }
 
 // Whether `a` at 0 and `b` at `shift` share a byte. Dimensions are taken off from the widest on: elements of both are
-// one where some difference of their places along it, times the stride, brings the rest together.
-bool meet(Footprint a, Footprint b, int64_t shift) {
+// one where some difference of their indices along it, times the stride, brings the rest together.
+bool overlap_at(Footprint a, Footprint b, int64_t shift) {
   const Wide bytes_a = extent(a), bytes_b = extent(b);
   if (shift >= bytes_a || -Wide{shift} >= bytes_b) return false;
   const int of_a = widest(a), of_b = widest(b);
@@ -43,7 +43,7 @@ bool meet(Footprint a, Footprint b, int64_t shift) {
   const Wide last = std::min<Wide>(count_b - 1, floor_divide(Wide{extent(a)} - 1 - shift, stride));
   if (last - first >= kMostShifts) return true;
   for (Wide k = first; k <= last; ++k)
-    if (meet(a, b, static_cast<int64_t>(shift + k * stride))) return true;
+    if (overlap_at(a, b, static_cast<int64_t>(shift + k * stride))) return true;
   return false;
 }
 
@@ -58,10 +58,10 @@ int64_t extent(const Footprint& footprint) noexcept {
 bool overlaps_itself(const Footprint& footprint) noexcept {
   // Each dimension must step over all that the rest reaches.
   for (Footprint rest = footprint;;) {
-    const int place = widest(rest);
-    if (place < 0) return false;
-    const int64_t stride = rest.strides[place];
-    rest.sizes[place] = 1;
+    const int dim = widest(rest);
+    if (dim < 0) return false;
+    const int64_t stride = rest.strides[dim];
+    rest.sizes[dim] = 1;
     if (stride < extent(rest)) return true;
   }
 }
@@ -70,7 +70,7 @@ bool overlap(const Footprint& a, const Footprint& b) noexcept {
   const bool before = a.begin < b.begin;
   const Footprint &low = before ? a : b, &high = before ? b : a;
   const uintptr_t shift = high.begin - low.begin;
-  return shift < static_cast<uintptr_t>(extent(low)) && meet(low, high, static_cast<int64_t>(shift));
+  return shift < static_cast<uintptr_t>(extent(low)) && overlap_at(low, high, static_cast<int64_t>(shift));
 }
 
 }  // namespace aotriton::v2::inline abi1

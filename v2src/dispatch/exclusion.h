@@ -10,7 +10,7 @@ inline std::atomic<const char*> excluded_names{nullptr};
 
 const char* read_exclusion() noexcept;
 
-// The names; empty where nothing is left out. What is left out is told on stderr when this is asked first.
+// The names; empty where nothing is excluded. The first call prints them to stderr.
 inline const char* exclusion() noexcept {
   const char* const names = excluded_names.load(std::memory_order_acquire);
   return names ? names : read_exclusion();

@@ -37,7 +37,7 @@ class Line {
 float total_of(std::span<const Selection> selections) {
   float total = 0;
   for (const Selection& selection : selections) {
-    const float median = selection.evidence().median_us;
+    const float median = selection.origin().median_us;
     if (median <= 0) return 0;
     total += median;
   }
@@ -60,12 +60,12 @@ const char* text_of(const char* name, Survey& survey) {
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   const Selection& selection = dispatch.kernels[kernel];
   const Entry& entry = selection.entry();
-  const Evidence& evidence = selection.evidence();
+  const Origin& origin = selection.origin();
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   KernelChoice choice = {};
   choice.size = sizeof choice;
   choice.kernel = selection.kernel->name;
-  choice.arch = dispatch.place.info().arch;
+  choice.arch = dispatch.gpu.info().arch;
   choice.functional = selection.lut->functional;
   choice.godel_number = selection.godel_number;
   choice.key_count = static_cast<int32_t>(selection.kernel->keys.size());
@@ -76,11 +76,11 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.image = entry.image->name;
   choice.psels = entry.psels_text;
   choice.copts = entry.copts_text;
-  const Entry& of_bin = selection.lut->entries[selection.decisions->index[selection.cell]];
+  const Entry& of_bin = selection.lut->entries[selection.table->index[selection.cell]];
   choice.bin_image = of_bin.image->name;
   choice.bin_psels = of_bin.psels_text;
   choice.bin_copts = of_bin.copts_text;
-  choice.bin_median_us = evidence.median_us;
+  choice.bin_median_us = origin.median_us;
   choice.model = "";
   choice.predicted_us = selection.predicted_us;
   choice.predicted_total_us = dispatch.predicted_us;
@@ -89,26 +89,26 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.model = selection.cost()->source;
   }
   if (of_bin.image == entry.image) {
-    choice.provenance = static_cast<int32_t>(evidence.provenance);
-    choice.median_us = evidence.median_us;
-    choice.source = evidence.source;
+    choice.provenance = static_cast<int32_t>(origin.provenance);
+    choice.median_us = origin.median_us;
+    choice.source = origin.source;
   } else {
     choice.provenance = static_cast<int32_t>(Provenance::predicted);
-    choice.source = !dispatch.narrowed ? "faster than its bin's image by the cost model"
-                    : *exclusion()     ? "its hints or AOTRITON_EXCLUDE leave no better one"
-                                       : "its hints leave no better one";
+    choice.source = !dispatch.constrained ? "faster than its bin's image by the cost model"
+                    : *exclusion()        ? "its hints or AOTRITON_EXCLUDE leave no better one"
+                                          : "its hints leave no better one";
   }
-  choice.product = dispatch.place.product_info().name;
-  choice.exact_product = dispatch.place.exact;
-  choice.shape = evidence.shape;
-  choice.measured = evidence.measured;
-  choice.low_us = evidence.low_us;
-  choice.high_us = evidence.high_us;
-  choice.runners_up = evidence.runners_up.data();
-  choice.runner_up_count = static_cast<int32_t>(evidence.runners_up.size());
+  choice.product = dispatch.gpu.product_info().name;
+  choice.exact_product = dispatch.gpu.exact;
+  choice.shape = origin.shape;
+  choice.measured = origin.measured;
+  choice.low_us = origin.low_us;
+  choice.high_us = origin.high_us;
+  choice.runners_up = origin.runners_up.data();
+  choice.runner_up_count = static_cast<int32_t>(origin.runners_up.size());
   choice.certificate_product = "";
-  if (const Certificate* const certificate = certificate_of(*entry.image, dispatch.place.product)) {
-    choice.certificate_product = products(dispatch.place.arch)[certificate->product].name;
+  if (const Certificate* const certificate = certificate_of(*entry.image, dispatch.gpu.product)) {
+    choice.certificate_product = products(dispatch.gpu.arch)[certificate->product].name;
     choice.certificate_checks = certificate->checks;
     choice.certificate_problems = certificate->problems;
     choice.certificate_day = static_cast<int32_t>(certificate->day);
@@ -124,14 +124,16 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   return choice;
 }
 
+static_assert(std::extent_v<decltype(KernelChoice::keys)> == kMaxKeys);
 static_assert(std::extent_v<decltype(KernelChoice::backends)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backend_states)> == kMaxBackends);
 static_assert(std::extent_v<decltype(KernelChoice::backends_predicted_us)> == kMaxBackends);
 
-void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
+void add_prediction(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept {
+  const Dispatch& dispatch = chosen.dispatch();
   if (dispatch.by != By::cell) return;
   const BackendInfo& backend = dispatch.chosen();
-  const Survey survey(call, dispatch.place);
+  const Survey survey(chosen.call(), dispatch.gpu);
   Selection selections[kMaxKernels];
   std::copy_n(dispatch.kernels, backend.kernels.size(), selections);
   for (size_t i = 0; i < backend.kernels.size(); ++i) selections[i].predicted_us = predicted(selections[i], survey);
@@ -142,10 +144,11 @@ void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, K
   choice->model = selections[kernel].cost()->source;
 }
 
-void add_call_facts(const Call& dispatched, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept {
-  Call call(dispatched);
+void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept {
+  const Dispatch& dispatch = chosen.dispatch();
+  Call call(chosen.call());
   shape_workspace(call);  // as it was when backends were compared
-  Survey survey(call, dispatch.place);
+  Survey survey(call, dispatch.gpu);
   const std::span<const BackendInfo> backends = dispatch.info->backends;
   for (size_t i = 0; i < backends.size(); ++i) {
     Selection selections[kMaxKernels];
@@ -166,11 +169,11 @@ void add_call_facts(const Call& dispatched, const Dispatch& dispatch, size_t ker
   int64_t flops;
   if (!call.info->flops.code.empty() && survey.value(call.info->flops, &flops))
     choice->flops = static_cast<double>(flops);
-  const KernelInfo& chosen = *dispatch.kernels[kernel].kernel;
-  for (const ChoiceInfo& one : chosen.choices) {
+  const KernelInfo& info = *dispatch.kernels[kernel].kernel;
+  for (const ChoiceInfo& one : info.choices) {
     if (choice->padding_count == std::ssize(choice->paddings)) break;
     int64_t value;
-    const int found = survey.digit(one, survey.addressing(chosen));
+    const int found = survey.digit(one, survey.addressing(info));
     const bool of_size = one.value.code.size() == 1 && one.value.code[0].code == Code::size;
     if (!one.round_up || !of_size || found < 0 || !survey.value(one.value, &value)) continue;
     const int64_t padded = one.values[static_cast<size_t>(found)];

@@ -1,4 +1,4 @@
-// From a dispatch to what is said of it.
+// The explanation of a dispatch.
 #pragma once
 
 #include <aotriton/explain.h>
@@ -7,17 +7,18 @@
 
 namespace aotriton::v2::inline abi1 {
 
-struct Call;
+class ChosenCall;
 struct Dispatch;
 
-// What the dispatch says; `add_call_facts` adds what only the call does, which the log does without.
+// What the dispatch says of a kernel of its backend, by number. add_call_facts() adds what only the call says; the log
+// does without.
 KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept;
 
-// Where measurements of this very problem decided, and not a predicted time: what its models would have said.
-void add_prediction(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept;
+// Adds what the cost models predict where measurements of this very problem decided, and not a predicted time.
+void add_prediction(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept;
 
-// Each backend's state, and what is padded.
-void add_call_facts(const Call& call, const Dispatch& dispatch, size_t kernel, KernelChoice* choice) noexcept;
+// Adds each backend's state, the call's FLOPs, and what is padded.
+void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noexcept;
 
 // How the bin's representative problem, which a median is of, compares with the call by its tuning keys and padding.
 enum class Measured { alike, larger, smaller, otherwise };

@@ -25,14 +25,14 @@ LogState read_environment() {
 }  // namespace
 
 void log_first_use_slow(const Dispatch& dispatch, size_t kernel) noexcept {
-  static std::set<std::pair<const Decisions*, size_t>> seen;
+  static std::set<std::pair<const ProductTable*, size_t>> seen;
   const std::lock_guard lock(slow_path());
   if (log_state == LogState::unread) {
     log_state = read_environment();
     seen.clear();
   }
   const Selection& selection = dispatch.kernels[kernel];
-  if (log_state != LogState::info || !seen.emplace(selection.decisions, selection.cell).second) return;
+  if (log_state != LogState::info || !seen.emplace(selection.table, selection.cell).second) return;
   char line[1024];
   format_line(explain(dispatch, kernel), line, sizeof line);
   fprintf(stderr, "aotriton: %s\n", line);

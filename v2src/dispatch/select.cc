@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "dispatch/exclusion.h"
-#include "dispatch/narrow.h"
+#include "dispatch/filter.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -22,8 +22,8 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
 
 // The kernel's table for the call; false where its guards refuse the call, or it is not in this build.
 bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
-  const Place& place = survey.place;
-  const KernelTable* table = table_of(kernel, place.arch);
+  const Gpu& gpu = survey.gpu;
+  const KernelTable* table = table_of(kernel, gpu.arch);
   if (!table || survey.refusal(kernel)) return false;
   const Addressing reached = survey.addressing(kernel);
   int number = 0;
@@ -34,11 +34,11 @@ bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) 
   }
   const auto index = static_cast<size_t>(number);
   const Lut* lut = index < table->luts.size() ? table->luts[index] : nullptr;
-  const auto product = static_cast<size_t>(place.product);
-  if (!lut || product >= lut->decisions.size()) return false;  // too few: of a family built beside another library
+  const auto product = static_cast<size_t>(gpu.product);
+  if (!lut || product >= lut->products.size()) return false;  // too few: of a family built beside another library
   selection->kernel = &kernel;
   selection->lut = lut;
-  selection->decisions = &lut->decisions[product];
+  selection->table = &lut->products[product];
   selection->godel_number = number;
   selection->predicted_us = 0;
   return true;
@@ -51,14 +51,14 @@ bool find_cell(const Survey& survey, Selection* selection) {
   for (size_t i = 0; i < keys.size(); ++i)
     if (!survey.value(keys[i].value, &selection->keys[i])) return false;
   selection->cell = selection->lut->cell(selection->keys);
-  if (selection->predicted_us <= 0) selection->chosen = selection->decisions->index[selection->cell];
+  if (selection->predicted_us <= 0) selection->chosen = selection->table->index[selection->cell];
   return true;
 }
 
 // The entry of the least predicted time, where any is predicted.
 void choose_entry(const Survey& survey, Selection* selection) {
   WorkOfCall work;
-  const std::span<const Cost> costs = selection->decisions->costs;
+  const std::span<const Cost> costs = selection->table->costs;
   if (!selection->kernel->work || costs.empty() || !survey.work(*selection->kernel, &work)) return;
   const Cheapest found = cheapest(costs, work);
   selection->chosen = found.entry;
@@ -70,7 +70,7 @@ void choose_entry(const Survey& survey, Selection* selection) {
 bool choose_allowed(const Survey& survey, By by, const EntryFilter& filter, Selection* selection) {
   const KernelInfo& kernel = *selection->kernel;
   const std::span<const Entry> entries = selection->lut->entries;
-  const std::span<const Cost> costs = selection->decisions->costs;
+  const std::span<const Cost> costs = selection->table->costs;
   WorkOfCall work;
   const bool timed = by == By::time && kernel.work && !costs.empty() && survey.work(kernel, &work);
   size_t first = entries.size();
@@ -98,8 +98,8 @@ bool select(const KernelInfo& kernel, Survey& survey, By by, Selection* selectio
 
 // What keeps a kernel of the first backend from the call.
 Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
-  const char* const arch = survey.place.info().arch;
-  if (!table_of(kernel, survey.place.arch)) {
+  const char* const arch = survey.gpu.info().arch;
+  if (!table_of(kernel, survey.gpu.arch)) {
     char archs[160] = "";
     for (int i = 0; i < kArchCount; ++i)
       if (table_of(kernel, i)) snprintf(archs + strlen(archs), sizeof archs - strlen(archs), " %s", kArchs[i].arch);
@@ -125,7 +125,7 @@ Error explain_refusal(const KernelInfo& kernel, Survey& survey) {
 
 // What keeps a kernel from a call that select() gave no entry.
 Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* filter) {
-  if (!table_of(kernel, survey.place.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
+  if (!table_of(kernel, survey.gpu.arch)) return {"this build has no images of it for the arch", &kernel, nullptr};
   if (const char* why = survey.refusal(kernel)) return {why, &kernel, nullptr};
   for (const ChoiceInfo& choice : kernel.choices) {
     if (survey.digit(choice, survey.addressing(kernel)) >= 0) continue;
@@ -140,7 +140,7 @@ Unserved why_not(const KernelInfo& kernel, Survey& survey, const EntryFilter* fi
 
 // The lead's cell in the backends' table; null where they were not compared.
 const BackendCell* compared(const Selection& lead, const Dispatch& dispatch) {
-  const auto arch = static_cast<size_t>(dispatch.place.arch), product = static_cast<size_t>(dispatch.place.product);
+  const auto arch = static_cast<size_t>(dispatch.gpu.arch), product = static_cast<size_t>(dispatch.gpu.product);
   const OperatorTable* table = arch < dispatch.info->tables.size() ? dispatch.info->tables[arch] : nullptr;
   if (!table) return nullptr;
   const BackendCells cells = table->products[product][static_cast<size_t>(lead.godel_number)];
@@ -201,7 +201,7 @@ class Chooser {
     if (cell) dispatch_.times = cell->median_us;
     if (by_ == By::time && cell && was_measured(*dispatch_.info, lead)) {
       by_ = By::cell;
-      lead.chosen = lead.decisions->index[lead.cell];
+      lead.chosen = lead.table->index[lead.cell];
       lead.predicted_us = 0;
     }
     while (serving_ < others && select(*first_kernels()[serving_], survey_, by_, &dispatch_.kernels[serving_]))
@@ -211,7 +211,7 @@ class Chooser {
   }
 
   // What the first backend has selected for a kernel that others have, too; null where there is none.
-  const Selection* of_first(const KernelInfo& kernel) const {
+  const Selection* shared_with_first(const KernelInfo& kernel) const {
     if (serving_ < first_kernels().size()) return nullptr;
     for (size_t i = 0; i < first_kernels().size(); ++i)
       if (first_kernels()[i] == &kernel) return &dispatch_.kernels[i];
@@ -224,7 +224,7 @@ class Chooser {
     float total = 0;
     for (size_t i = 0; i < backend.kernels.size(); ++i) {
       const KernelInfo& kernel = *backend.kernels[i];
-      if (const Selection* const known = of_first(kernel)) {
+      if (const Selection* const known = shared_with_first(kernel)) {
         selections[i] = *known;
       } else {
         if (!find_table(kernel, survey_, &selections[i])) return 0;
@@ -280,7 +280,7 @@ class Chooser {
     Selection selections[kMaxKernels];
     const std::span<const KernelInfo* const> kernels = backends()[i].kernels;
     for (size_t k = 0; k < kernels.size(); ++k) {
-      if (const Selection* const known = of_first(*kernels[k]))
+      if (const Selection* const known = shared_with_first(*kernels[k]))
         selections[k] = *known;
       else if (!select(*kernels[k], survey_, by_, &selections[k]))
         return false;
@@ -303,13 +303,13 @@ class Chooser {
 // The workspace and the launches of what was chosen.
 Misfit plan_launches(Call& call, const Survey& survey, Dispatch* dispatch) {
   const BackendInfo& backend = dispatch->chosen();
-  const Place& place = dispatch->place;
+  const Gpu& gpu = dispatch->gpu;
   const int32_t* const psels = dispatch->kernels[backend.psels_of].entry().psels;
-  Misfit misfit = lay_out(call, backend, psels, place.multiprocessors, &dispatch->workspace);
+  Misfit misfit = lay_out(call, backend, psels, gpu.multiprocessors, &dispatch->workspace);
   for (size_t i = 0; i < backend.kernels.size() && !misfit; ++i) {
     const Entry& entry = dispatch->kernels[i].entry();
     misfit =
-        plan_kernel(call, *backend.kernels[i], *entry.image, entry.psels, place, &survey.steps(), &dispatch->plans[i]);
+        plan_kernel(call, *backend.kernels[i], *entry.image, entry.psels, gpu, &survey.steps(), &dispatch->plans[i]);
   }
   return misfit;
 }
@@ -333,48 +333,53 @@ float predicted(const Selection& selection, const Survey& survey) noexcept {
   return cheapest({cost, 1}, work).predicted_us;
 }
 
-Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among, By by) noexcept {
+Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made, Backends among, By by) noexcept {
+  Call& call = *checked;
   if (!shape_workspace(call)) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
-  dispatch->info = call.info;
-  dispatch->place = place;
-  Survey survey(call, place);
-  const unsigned beyond = call.hints && call.hints->workspace_limited ? beyond_limit(call, place.multiprocessors) : 0;
+  made->info = call.info;
+  made->gpu = gpu;
+  Survey survey(call, gpu);
+  const unsigned beyond = call.hints && call.hints->workspace_limited ? beyond_limit(call, gpu.multiprocessors) : 0;
   unsigned refused = 0;
   Misfit first;
   for (;;) {
-    dispatch->narrowed = dispatch->limited = false;
-    dispatch->hint_count = 0;
+    made->constrained = made->limited = false;
+    made->hint_count = 0;
     const auto choose = [&](unsigned left_out, Dispatch* chosen) {
       return Chooser(survey, among, by, refused | left_out, *chosen).choose();
     };
-    if (const Error error = choose(among == Backends::within_limit ? beyond : 0, dispatch); error != Error::success) {
+    if (const Error error = choose(among == Backends::within_limit ? beyond : 0, made); error != Error::success) {
       if (among != Backends::without_workspace) return first ? refuse(call, first) : error;
-      among = Backends::all;  // what there is needs a workspace, which is then missed
+      among = Backends::all;  // every backend needs a workspace, so that the error is about the workspace
       continue;
     }
-    if (beyond >> dispatch->backend & 1) {
+    if (beyond >> made->backend & 1) {
       Dispatch within;
-      within.info = dispatch->info;
-      within.place = dispatch->place;
-      within.narrowed = within.limited = true;
+      within.info = made->info;
+      within.gpu = made->gpu;
+      within.constrained = within.limited = true;
       within.hint_count = 0;
-      if (choose(beyond, &within) == Error::success) *dispatch = within;  // else the hint's outcome says so
+      if (choose(beyond, &within) == Error::success) *made = within;  // else the hint's outcome says so
     }
-    if (call.hints || *exclusion()) AOTRITON_TRY(narrow(survey, call, among, by, refused, dispatch));
-    const Misfit misfit = plan_launches(call, survey, dispatch);
-    if (!misfit) return Error::success;
+    if (call.hints || *exclusion()) {
+      const Error error = filter_by_hints(survey, call, among, by, refused, made);
+      if (error != Error::success) return error;
+    }
+    const Misfit misfit = plan_launches(call, survey, made);
+    if (!misfit) return ChosenCall(call, *made);
     if (!first) first = misfit;
-    refused |= 1u << dispatch->backend;
+    refused |= 1u << made->backend;
     shape_workspace(call);
   }
 }
 
-Error lay_out(Call& call, const Dispatch& dispatch) noexcept {
+Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept {
   const BackendInfo& backend = dispatch.chosen();
   Workspace workspace;
-  const Misfit misfit = lay_out(call, backend, dispatch.kernels[backend.psels_of].entry().psels,
-                                dispatch.place.multiprocessors, &workspace);
-  return misfit ? refuse(call, misfit) : Error::success;
+  const Misfit misfit = lay_out(*call, backend, dispatch.kernels[backend.psels_of].entry().psels,
+                                dispatch.gpu.multiprocessors, &workspace);
+  if (misfit) return refuse(*call, misfit);
+  return ChosenCall(*call, dispatch);
 }
 
 Unserved examine(const BackendInfo& backend, Survey& survey, Selection* selections, By by,

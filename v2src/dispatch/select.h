@@ -1,8 +1,9 @@
-// From a call and a GPU to the backend that serves it and the entry that won for each of its kernels.
+// Selects the backend that serves a call on a GPU, and an entry for each of its kernels.
 #pragma once
 
 #include "dispatch/launch_plan.h"
 #include "dispatch/survey.h"
+#include "dispatch/workspace.h"
 
 namespace aotriton::v2::inline abi1 {
 
@@ -10,7 +11,7 @@ namespace aotriton::v2::inline abi1 {
 struct Selection {
   const KernelInfo* kernel;
   const Lut* lut;
-  const Decisions* decisions;  // of the place's product
+  const ProductTable* table;  // of the GPU's product
   int godel_number;
   size_t cell;
   size_t chosen;       // an entry
@@ -18,8 +19,8 @@ struct Selection {
   int64_t keys[kMaxKeys];
 
   const Entry& entry() const noexcept { return lut->entries[chosen]; }
-  const Cost* cost() const noexcept { return decisions->costs.empty() ? nullptr : &decisions->costs[chosen]; }
-  const Evidence& evidence() const noexcept { return decisions->evidence[cell]; }
+  const Cost* cost() const noexcept { return table->costs.empty() ? nullptr : &table->costs[chosen]; }
+  const Origin& origin() const noexcept { return table->origins[cell]; }
 };
 
 // Which of a kernel's entries may serve.
@@ -36,12 +37,12 @@ enum class By { time, cell };
 
 struct Dispatch {
   const OperatorInfo* info;
-  Place place;
+  Gpu gpu;
   size_t backend;
   const float* times;  // of the backends in this cell, as measured; null where they were not compared
   float predicted_us;  // of all kernels of the backend; 0 where it is not known, or the cell decided
   By by;               // what decided
-  bool narrowed;       // to another one than without the call's hints
+  bool constrained;    // it is another one than without the call's hints
   bool limited;        // by their limit of the workspace, whether that is kept or not
   size_t hint_count;   // of what follows: what became of each hint
   aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES];
@@ -56,14 +57,32 @@ struct Dispatch {
 // `within_limit` to those of which the call's hints do not say that whichever images they run need more workspace.
 enum class Backends { all, without_workspace, within_limit };
 
-// What serves the call, and the numbers of its launches: the best backend of which every launch can be made. The call's
-// derived sizes and the views of its workspace tensors are set. unknown_arch, no_winner or not_supported where no
-// backend does: as the first one says, which serves the most.
-Error dispatch(Call& call, const Place& place, Dispatch* dispatch, Backends among = Backends::all,
-               By by = By::time) noexcept;
+// A checked call and the dispatch that serves it: the call's derived sizes and the views of its workspace tensors are
+// those of the dispatch. It refers to both.
+class ChosenCall {
+ public:
+  const Call& call() const noexcept { return *call_; }
+  const Dispatch& dispatch() const noexcept { return *dispatch_; }
 
-// Gives a call that is as the dispatched one what dispatching sets of it.
-Error lay_out(Call& call, const Dispatch& dispatch) noexcept;
+ private:
+  friend Result<ChosenCall> dispatch(CheckedCall call, const Gpu& gpu, Dispatch* made, Backends among, By by) noexcept;
+  friend Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept;
+  friend class ChunkedCall;
+
+  ChosenCall(const Call& call, const Dispatch& dispatch) noexcept : call_(&call), dispatch_(&dispatch) {}
+
+  const Call* call_;
+  const Dispatch* dispatch_;
+};
+
+// Chooses what serves the call, and plans its launches, in *made: the best backend of which every launch can be made.
+// unknown_arch, no_winner or not_supported where no backend serves the call: the message is about the first one, which
+// serves the most.
+Result<ChosenCall> dispatch(CheckedCall call, const Gpu& gpu, Dispatch* made, Backends among = Backends::all,
+                            By by = By::time) noexcept;
+
+// Sets the derived sizes and workspace views of a call that differs from the dispatched one in its data alone.
+Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept;
 
 // Why a backend cannot serve a call: in constant text, and which of its kernels cannot. `choice` where that has no
 // value for the call.

@@ -7,8 +7,8 @@ namespace aotriton::v2::inline abi1 {
 
 namespace {
 
-// The place of a choice's value among those that there are images for; -1 where it is none of them.
-int place_of(const ChoiceInfo& choice, int64_t value) {
+// The index of a choice's value among those that there are images for; -1 where it is none of them.
+int index_of(const ChoiceInfo& choice, int64_t value) {
   const std::span<const int64_t> values = choice.values;
   size_t i = 0;
   if (choice.round_up)
@@ -20,36 +20,36 @@ int place_of(const ChoiceInfo& choice, int64_t value) {
 
 }  // namespace
 
-Survey::Survey(const Call& call_to_serve, const Place& where) noexcept
+Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
     : call(call_to_serve),
-      place(where),
-      fast_(where.info().aligned),
-      values_(call.info->steps, call.info->compiled_steps, {&call, nullptr, place.multiprocessors, 0}) {
+      gpu(gpu_of_call),
+      fast_(gpu_of_call.info().aligned),
+      values_(call.info->steps, call.info->compiled_steps, {&call, nullptr, gpu.multiprocessors, 0}) {
   std::fill_n(digits_, kMaxChoices, kUnknown);
   for (size_t i = 0; i < call.info->guards.size(); ++i) {
     int64_t holds;
     if (!value(call.info->guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
   }
   for (size_t slot = 0; slot < call.info->slots(); ++slot) {
-    const auto bit = static_cast<uint16_t>(1 << slot);
+    const auto bit = uint32_t{1} << slot;
     if (fast_ == Addressing::offset32 && !near(slot)) unreached_.all |= bit;
     if (!strides_suit(slot)) unreached_.strided |= bit;
   }
 }
 
 bool Survey::work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
-  work->multiprocessors = place.multiprocessors;
+  work->multiprocessors = gpu.multiprocessors;
   return work_of(
       *kernel.work, [this](const Expression& expression, int64_t* number) { return value(expression, number); }, work);
 }
 
 bool Survey::own_value(const Expression& expression, int64_t* value) const noexcept {
-  return expression.step == kNoStep && evaluate(expression, {&call, nullptr, place.multiprocessors, 0}, value);
+  return expression.step == kNoStep && evaluate(expression, {&call, nullptr, gpu.multiprocessors, 0}, value);
 }
 
 int Survey::own_digit(const ChoiceInfo& choice, Addressing reached) const noexcept {
-  if (choice.of_addressing()) return place_of(choice, static_cast<int64_t>(reached));
-  return abi1::digit(choice, {&call, nullptr, place.multiprocessors, static_cast<int>(reached)});
+  if (choice.of_addressing()) return index_of(choice, static_cast<int64_t>(reached));
+  return abi1::digit(choice, {&call, nullptr, gpu.multiprocessors, static_cast<int>(reached)});
 }
 
 // A kernel that rounds a value further up than the lead does would compute the call, but is for others. One that rounds
@@ -57,7 +57,7 @@ int Survey::own_digit(const ChoiceInfo& choice, Addressing reached) const noexce
 int16_t Survey::shared_digit(const ChoiceInfo& choice) const noexcept {
   int64_t number;
   if (!value(choice.value, &number)) return -1;
-  const int found = place_of(choice, number);
+  const int found = index_of(choice, number);
   if (found >= 0 && choice.round_up && beyond_lead(choice, choice.values[static_cast<size_t>(found)])) return -1;
   return static_cast<int16_t>(found);
 }
@@ -67,7 +67,7 @@ bool Survey::beyond_lead(const ChoiceInfo& choice, int64_t rounded) const noexce
     int64_t wanted;
     if (!of_lead.round_up || strcmp(of_lead.name, choice.name)) continue;
     if (!value(of_lead.value, &wanted)) continue;
-    const int found = place_of(of_lead, wanted);
+    const int found = index_of(of_lead, wanted);
     if (found >= 0) return of_lead.values[static_cast<size_t>(found)] < rounded;
   }
   return false;
@@ -117,7 +117,7 @@ bool Survey::strides_suit(size_t slot) const noexcept {
 
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {
   int64_t value;
-  return evaluate(choice.value, environment, &value) ? place_of(choice, value) : -1;
+  return evaluate(choice.value, environment, &value) ? index_of(choice, value) : -1;
 }
 
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept {

@@ -1,8 +1,8 @@
-// What choosing works out about a call once, however many kernels and backends ask.
+// What choosing computes once for a call, for all kernels and backends.
 #pragma once
 
 #include "call/call.h"
-#include "call/place.h"
+#include "call/gpu.h"
 #include "program/cost.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -10,7 +10,7 @@ namespace aotriton::v2::inline abi1 {
 class Survey {
  public:
   // The call is checked, and its workspace tensors have the sizes that are not derived.
-  Survey(const Call& call, const Place& place) noexcept;
+  Survey(const Call& call, const Gpu& gpu) noexcept;
   Survey(const Survey&) = delete;
   Survey& operator=(const Survey&) = delete;
 
@@ -45,13 +45,13 @@ class Survey {
     return digit;
   }
 
-  // What the kernel has to compute for the call, on the place; false where a number does not fit in 63 bits.
+  // What the kernel has to compute for the call on the GPU; false where a number does not fit in 63 bits.
   bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
 
   const Values& steps() const noexcept { return values_; }
 
   const Call& call;
-  const Place& place;
+  const Gpu& gpu;
 
  private:
   static constexpr int16_t kUnknown = -2;
@@ -68,7 +68,7 @@ class Survey {
   Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
   const Values values_;
   uint64_t failing_ = 0;         // guards of the operator that do not hold, as bits
-  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where nobody has asked yet
+  int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where it is not computed yet
 };
 
 // The digit of a choice; -1 where the call has no value of it.

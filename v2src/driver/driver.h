@@ -75,7 +75,7 @@ struct Driver {
   Status (*is_capturing)(void* stream, bool* capturing);
   Status (*encode_tensor_map)(TensorMap* map, const TensorMapRequest& request);  // null where the vendor has none
   Status (*replace_address)(TensorMap* map, void* address);                      // likewise
-  // Enqueues: rows x width elements of so many bytes each become `pattern`. `pitch` is in bytes.
+  // Enqueues: sets rows x width elements of `bytes` bytes each to `pattern`. `pitch` is in bytes.
   Status (*fill)(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t rows, int64_t pitch, void* stream);
   Status (*launch)(const Launch& launch);
   // Whether a launch failed since its function is gone, with all that was loaded on the device. Null where contexts()

@@ -12,8 +12,10 @@ class Library {
   // Opens the first of `names` that the process has loaded already, else the first that exists, and keeps it open.
   bool open(std::initializer_list<const char*> names) noexcept {
     for (const int loaded : {RTLD_NOLOAD, 0})
-      for (const char* name : names)
-        if ((handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL | loaded))) return true;
+      for (const char* name : names) {
+        handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL | loaded);
+        if (handle_) return true;
+      }
     return false;
   }
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <span>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "dispatch/explain.h"
 #include "explain/format.h"
 #include "explain/print.h"
@@ -62,9 +62,10 @@ class Lister {
 
  private:
   bool asks(size_t arch, const char* product = nullptr) const {
-    return options_.places.empty() ||
-           std::any_of(options_.places.begin(), options_.places.end(), [&](const Options::Place& place) {
-             return place.arch == kArchs[arch].arch && (!product || place.product.empty() || place.product == product);
+    return options_.targets.empty() ||
+           std::any_of(options_.targets.begin(), options_.targets.end(), [&](const Options::Target& target) {
+             return target.arch == kArchs[arch].arch &&
+                    (!product || target.product.empty() || target.product == product);
            });
   }
 
@@ -89,16 +90,16 @@ std::string certificate_json(const char* product, int64_t day, int64_t problems,
 
 int certificates(const Options& options) {
   const std::span<const char* const> all = arch_names();
-  for (const Options::Place& place : options.places)
-    if (std::find(all.begin(), all.end(), place.arch) == all.end()) return unknown_arch(place.arch, all);
+  for (const Options::Target& target : options.targets)
+    if (std::find(all.begin(), all.end(), target.arch) == all.end()) return unknown_arch(target.arch, all);
   Lister lister(options);
-  std::set<const KernelInfo*> told;
+  std::set<const KernelInfo*> listed;
   if (options.json) printf("[");
   any_operator([&](const OperatorInfo& info) {
     if (options.info && options.info != &info) return false;
     for (const BackendInfo& backend : info.backends)
       for (const KernelInfo* kernel : backend.kernels)
-        if (told.insert(kernel).second)
+        if (listed.insert(kernel).second)
           for (size_t arch = 0; arch < static_cast<size_t>(kArchCount); ++arch) lister.list(*kernel, arch);
     return false;
   });

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "explain/format.h"
 #include "explain/print.h"
 #include "program/registry.h"
@@ -21,7 +21,7 @@ struct Coverage {
   std::vector<const Lut*> luts;
   std::vector<int> godel_numbers;
   size_t images = 0;
-  // Of each choice, the places of the values that occur.
+  // Of each choice, the indices of the values that occur.
   std::vector<std::set<size_t>> values;
 
   Coverage(const KernelInfo& of, size_t arch) : kernel(of), values(of.choices.size()) {
@@ -52,13 +52,13 @@ struct Listed {
 std::map<std::string, int> provenances_of(const std::vector<const Lut*>& luts, size_t product) {
   std::map<std::string, int> counts;
   for (const Lut* lut : luts)
-    for (const Evidence& evidence : lut->decisions[product].evidence) ++counts[provenance_name(evidence.provenance)];
+    for (const Origin& origin : lut->products[product].origins) ++counts[provenance_name(origin.provenance)];
   return counts;
 }
 
 std::string cells_of(const std::vector<const Lut*>& luts, size_t product) {
   size_t cells = 0;
-  for (const Lut* lut : luts) cells += lut->decisions[product].index.size();
+  for (const Lut* lut : luts) cells += lut->products[product].index.size();
   std::string line = std::to_string(cells) + (cells == 1 ? " cell:" : " cells:");
   for (const auto& [name, count] : provenances_of(luts, product)) line += text(" %d %s", count, name.c_str());
   return line;
@@ -131,7 +131,7 @@ void list_kernel_json(const Coverage& coverage, const Listed& listed) {
 void list_operator(const OperatorInfo& info, const std::vector<Listed>& archs, const Options& options) {
   if (!options.json) printf("\n%s\n", info.name);
   if (options.json) printf("{\"op\": %s, \"backends\": [", quoted(info.name).c_str());
-  std::set<const KernelInfo*> told;
+  std::set<const KernelInfo*> seen;
   for (const BackendInfo& backend : info.backends) {
     const bool first = &backend == info.backends.data();
     const char* const needs = backend.workspace.empty() ? "" : ", needs a workspace";
@@ -142,7 +142,7 @@ void list_operator(const OperatorInfo& info, const std::vector<Listed>& archs, c
       printf("  backend %s%s\n", backend.name, needs);
     const char* comma = "";
     for (const KernelInfo* kernel : backend.kernels) {
-      if (!told.insert(kernel).second && !options.json) {
+      if (!seen.insert(kernel).second && !options.json) {
         printf("    %s as above\n", kernel->name);
         continue;
       }
@@ -189,13 +189,13 @@ int unknown_arch(const std::string& arch, std::span<const char* const> all) {
 
 int list(const Options& options) {
   const std::span<const char* const> all = arch_names();
-  std::vector<Options::Place> asked = options.places;
-  for (size_t i = 0; options.places.empty() && i < all.size(); ++i) asked.push_back({all[i], ""});
+  std::vector<Options::Target> asked = options.targets;
+  for (size_t i = 0; options.targets.empty() && i < all.size(); ++i) asked.push_back({all[i], ""});
   std::vector<Listed> archs;
-  for (const Options::Place& place : asked) {
-    const auto found = std::find(all.begin(), all.end(), place.arch);
-    if (found == all.end()) return unknown_arch(place.arch, all);
-    add_listed(static_cast<size_t>(found - all.begin()), place.product, &archs);
+  for (const Options::Target& target : asked) {
+    const auto found = std::find(all.begin(), all.end(), target.arch);
+    if (found == all.end()) return unknown_arch(target.arch, all);
+    add_listed(static_cast<size_t>(found - all.begin()), target.product, &archs);
   }
   if (options.json)
     printf("{\"version\": %s, \"archs\": [%s], \"products\": {", quoted(aotriton_version()).c_str(),

@@ -16,16 +16,16 @@ int main(int count, char** arguments) {
   std::vector<Explanation> explanations;
   int status = 0;
   ExplainRequest request = options.request;
-  for (const explain_main::Options::Place& place : options.places) {
-    request.arch = place.arch.c_str();
-    request.product = place.product.empty() ? nullptr : place.product.c_str();
+  for (const explain_main::Options::Target& target : options.targets) {
+    request.arch = target.arch.c_str();
+    request.product = target.product.empty() ? nullptr : target.product.c_str();
     Explanation explanation;
     const Error error = explain(request, &explanation);
     if (error == Error::success) {
       explanations.push_back(explanation);
       continue;
     }
-    // Another place may have an answer.
+    // Another target may have an answer.
     fprintf(stderr, "aotriton-explain: %s: %s\n", error_name(error), last_error_message());
     status = std::max(status, error == Error::unknown_arch || error == Error::invalid_argument ? 2 : 1);
   }

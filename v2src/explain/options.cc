@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "call/place.h"
+#include "call/gpu.h"
 #include "program/registry.h"
 
 namespace aotriton::v2::explain_main {
@@ -140,21 +140,21 @@ Options::Options(int count, char** arguments) {
   }
   if (request.op && !strncmp(request.op, "--", 2)) misuse("--op needs a value");
   if (!request.op && !list) misuse("--op is missing");
-  if (request.op && !(info = find_operator(request.op)))
-    misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
+  if (request.op) info = find_operator(request.op);
+  if (request.op && !info) misuse("unknown op " + std::string(request.op) + ": choose from " + operator_names());
   for (int i = 1; i < count; ++i) take(arguments, count, &i);
-  if (places.empty() && !list) misuse("--device or --arch is missing");
+  if (targets.empty() && !list) misuse("--device or --arch is missing");
   if (!request.dtype && !list) misuse("--dtype is missing");
   for (const std::string& name : names_) values_.push_back({name.c_str(), numbers_[values_.size()]});
   request.values = values_;
 }
 
-void Options::take(char** arguments, int count, int* place) {
-  Word word = {arguments[*place]};
+void Options::take(char** arguments, int count, int* index) {
+  Word word = {arguments[*index]};
   if (word.option.rfind("--", 0)) misuse("unexpected " + word.option);
   if (const size_t equals = word.option.find('='); equals != std::string::npos) {
     word.joined = true;
-    word.value = arguments[*place] + equals + 1;
+    word.value = arguments[*index] + equals + 1;
     word.option.resize(equals);
   }
   const std::string& option = word.option;
@@ -179,7 +179,7 @@ void Options::take(char** arguments, int count, int* place) {
     add(option, name, word.joined ? number(option, word.value, 0, 1, true) : 1);
     return;
   }
-  if (!word.joined && *place + 1 < count && strncmp(arguments[*place + 1], "--", 2)) word.value = arguments[++*place];
+  if (!word.joined && *index + 1 < count && strncmp(arguments[*index + 1], "--", 2)) word.value = arguments[++*index];
   if (!word.value || !*word.value) misuse(option + " needs a value");
   if (option == "--arch")
     add_archs(word.value);
@@ -223,30 +223,30 @@ void Options::add_archs(const std::string& list_of_them) {
     const size_t end = std::min(list_of_them.find(',', from), list_of_them.size());
     const std::string arch = list_of_them.substr(from, end - from);
     if (arch.empty()) misuse("--arch has an empty name in '" + list_of_them + "'");
-    add_place({arch, ""});
+    add_target({arch, ""});
     from = end + 1;
   }
 }
 
 void Options::add_device(const std::string& part_of_name) {
-  std::vector<Place> found;
+  std::vector<Target> found;
   std::string all, matching;
   for (int arch = 0; arch < kArchCount; ++arch)
     for (const ProductInfo& product : products(arch)) {
       all += (all.empty() ? "" : ", ") + std::string(product.name);
       if (!strcasestr(product.name, part_of_name.c_str())) continue;
-      const Place place = {kArchs[arch].arch, product.name};
-      if (!strcasecmp(product.name, part_of_name.c_str())) return add_place(place);
-      found.push_back(place);
-      matching += (matching.empty() ? "" : ", ") + place.product;
+      const Target target = {kArchs[arch].arch, product.name};
+      if (!strcasecmp(product.name, part_of_name.c_str())) return add_target(target);
+      found.push_back(target);
+      matching += (matching.empty() ? "" : ", ") + target.product;
     }
   if (found.empty()) misuse("no product has '" + part_of_name + "' in its name: choose from " + all);
   if (found.size() > 1) misuse("several products have '" + part_of_name + "' in their names: " + matching);
-  add_place(found[0]);
+  add_target(found[0]);
 }
 
-void Options::add_place(const Place& place) {
-  if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+void Options::add_target(const Target& target) {
+  if (std::find(targets.begin(), targets.end(), target) == targets.end()) targets.push_back(target);
 }
 
 }  // namespace aotriton::v2::explain_main

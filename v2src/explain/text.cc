@@ -71,7 +71,7 @@ std::string backend_line(const KernelChoice& choice, int i) {
   return line;
 }
 
-// In how many pieces the call is made, and what became of each of its hints.
+// In how many chunks the call is made, and what became of each of its hints.
 void print_hints(const KernelChoice& choice) {
   if (choice.pieces > 1)
     print_fact("pieces", text("%" PRId64 ", one after the other; all else is of the first one", choice.pieces));

@@ -62,6 +62,8 @@ Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   return Error::success;
 }
 
+using AttnBwd = COperator<aotriton_attn_bwd_params, attn_bwd_operator, kFields, bind>;
+
 }  // namespace
 
 Error check_attn_bwd(Call& call) noexcept {
@@ -71,5 +73,39 @@ Error check_attn_bwd(Call& call) noexcept {
 
 }  // namespace aotriton::v2::inline abi1::flash
 
-using namespace aotriton::v2::flash;
-AOTRITON_C_OPERATOR(attn_bwd, kFields)
+using aotriton::v2::flash::AttnBwd;
+
+extern "C" {
+
+aotriton_error aotriton_attn_bwd(const aotriton_attn_bwd_params* params, void* stream) {
+  return AttnBwd::run(params, stream);
+}
+
+aotriton_error aotriton_attn_bwd_workspace_size(const aotriton_attn_bwd_params* params, void* stream, size_t* bytes) {
+  return AttnBwd::workspace_size(params, stream, bytes);
+}
+
+int aotriton_attn_bwd_supported(const aotriton_attn_bwd_params* params, void* stream) {
+  return AttnBwd::supported(params, stream);
+}
+
+aotriton_error aotriton_attn_bwd_hint_outcomes(const aotriton_attn_bwd_params* params, void* stream,
+                                               aotriton_hint_outcome* outcomes, size_t* count) {
+  return AttnBwd::hint_outcomes(params, stream, outcomes, count);
+}
+
+aotriton_error aotriton_attn_bwd_preload(const aotriton_attn_bwd_params* params, void* stream) {
+  return AttnBwd::preload(params, stream);
+}
+
+aotriton_error aotriton_attn_bwd_prepare(const aotriton_attn_bwd_params* params, void* stream,
+                                         aotriton_prepared** prepared) {
+  return AttnBwd::prepare(params, stream, prepared);
+}
+
+aotriton_error aotriton_explain_attn_bwd(const aotriton_attn_bwd_params* params, const char* device,
+                                         int32_t multiprocessors, aotriton_kernel_choice* kernels, size_t* count) {
+  return AttnBwd::explain(params, device, multiprocessors, kernels, count);
+}
+
+}  // extern "C"

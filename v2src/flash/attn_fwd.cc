@@ -41,6 +41,8 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   return Error::success;
 }
 
+using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, bind>;
+
 }  // namespace
 
 Error check_attn_fwd(Call& call) noexcept {
@@ -50,5 +52,39 @@ Error check_attn_fwd(Call& call) noexcept {
 
 }  // namespace aotriton::v2::inline abi1::flash
 
-using namespace aotriton::v2::flash;
-AOTRITON_C_OPERATOR(attn_fwd, kFields)
+using aotriton::v2::flash::AttnFwd;
+
+extern "C" {
+
+aotriton_error aotriton_attn_fwd(const aotriton_attn_fwd_params* params, void* stream) {
+  return AttnFwd::run(params, stream);
+}
+
+aotriton_error aotriton_attn_fwd_workspace_size(const aotriton_attn_fwd_params* params, void* stream, size_t* bytes) {
+  return AttnFwd::workspace_size(params, stream, bytes);
+}
+
+int aotriton_attn_fwd_supported(const aotriton_attn_fwd_params* params, void* stream) {
+  return AttnFwd::supported(params, stream);
+}
+
+aotriton_error aotriton_attn_fwd_hint_outcomes(const aotriton_attn_fwd_params* params, void* stream,
+                                               aotriton_hint_outcome* outcomes, size_t* count) {
+  return AttnFwd::hint_outcomes(params, stream, outcomes, count);
+}
+
+aotriton_error aotriton_attn_fwd_preload(const aotriton_attn_fwd_params* params, void* stream) {
+  return AttnFwd::preload(params, stream);
+}
+
+aotriton_error aotriton_attn_fwd_prepare(const aotriton_attn_fwd_params* params, void* stream,
+                                         aotriton_prepared** prepared) {
+  return AttnFwd::prepare(params, stream, prepared);
+}
+
+aotriton_error aotriton_explain_attn_fwd(const aotriton_attn_fwd_params* params, const char* device,
+                                         int32_t multiprocessors, aotriton_kernel_choice* kernels, size_t* count) {
+  return AttnFwd::explain(params, device, multiprocessors, kernels, count);
+}
+
+}  // extern "C"

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPlain = 0, kBanded = 2;  // levels, as rules/flash/common.py has them
 
-Error set_level(Call& call, const Places& p) {
+Error set_level(Call& call, const Indices& p) {
   constexpr int64_t kFar = int64_t{1} << 60;  // beyond what kernels count, and within what is added up here
   const int64_t seqlen_q = std::min(call.sizes[p.seqlen_q], kFar), seqlen_k = std::min(call.sizes[p.seqlen_k], kFar);
   const int64_t left = call.scalars[p.window_left].whole, right = call.scalars[p.window_right].whole;
@@ -47,7 +47,7 @@ Error set_level(Call& call, const Places& p) {
 
 }  // namespace
 
-Error check_attention(Call& call, const Places& p) noexcept {
+Error check_attention(Call& call, const Indices& p) noexcept {
   const char* const op = call.info->name;
   const int64_t *const sizes = call.sizes, head_dim = sizes[p.head_dim];
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])

@@ -5,8 +5,8 @@
 
 namespace aotriton::v2::inline abi1::flash {
 
-// Where an operator has the numbers that the checks are about.
-struct Places {
+// The indices of an operator's sizes and scalars that the checks are about.
+struct Indices {
   size_t heads_q, heads_k, seqlen_q, seqlen_k, head_dim;                              // sizes
   size_t sm_scale, causal, causal_variant, window_left, window_right, level, lo, hi;  // scalars
   int64_t most_head_dim, multiple_of_head_dim;  // what kernels serve, by their description
@@ -22,9 +22,9 @@ float scale_of(const Params& p) noexcept {
 // not, where nothing else is hidden, or the band that every row sees, [row + lo, row + hi], with causal 0 then.
 //
 // A scale of 0 is every kernel's to compute. Those that hide scores, the forward's and Hopper's of dk and dv, take
-// 1e-30 in its place, as 0 times minus infinity is no number: weights are even to their last bit where scores are below
+// 1e-30 instead, as 0 times minus infinity is no number: weights are even to their last bit where scores are below
 // 1e22. The others hide weights, and multiply by 0. None divides by it, and all multiply dq and dk by it, which makes
 // them 0.
-Error check_attention(Call& call, const Places& places) noexcept;
+Error check_attention(Call& call, const Indices& indices) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

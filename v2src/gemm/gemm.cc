@@ -38,6 +38,8 @@ Error bind(const aotriton_gemm_params& p, Call* call) noexcept {
   return Error::success;
 }
 
+using Gemm = COperator<aotriton_gemm_params, gemm_operator, kFields, bind>;
+
 // The view with its last two dimensions exchanged.
 void transpose(Call& call, size_t slot) {
   View& view = call.views[slot];
@@ -82,5 +84,36 @@ Error check_gemm(Call& call) noexcept {
 
 }  // namespace aotriton::v2::inline abi1::gemm
 
-using namespace aotriton::v2::gemm;
-AOTRITON_C_OPERATOR(gemm, kFields)
+using aotriton::v2::gemm::Gemm;
+
+extern "C" {
+
+aotriton_error aotriton_gemm(const aotriton_gemm_params* params, void* stream) { return Gemm::run(params, stream); }
+
+aotriton_error aotriton_gemm_workspace_size(const aotriton_gemm_params* params, void* stream, size_t* bytes) {
+  return Gemm::workspace_size(params, stream, bytes);
+}
+
+int aotriton_gemm_supported(const aotriton_gemm_params* params, void* stream) {
+  return Gemm::supported(params, stream);
+}
+
+aotriton_error aotriton_gemm_hint_outcomes(const aotriton_gemm_params* params, void* stream,
+                                           aotriton_hint_outcome* outcomes, size_t* count) {
+  return Gemm::hint_outcomes(params, stream, outcomes, count);
+}
+
+aotriton_error aotriton_gemm_preload(const aotriton_gemm_params* params, void* stream) {
+  return Gemm::preload(params, stream);
+}
+
+aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* params, void* stream, aotriton_prepared** prepared) {
+  return Gemm::prepare(params, stream, prepared);
+}
+
+aotriton_error aotriton_explain_gemm(const aotriton_gemm_params* params, const char* device, int32_t multiprocessors,
+                                     aotriton_kernel_choice* kernels, size_t* count) {
+  return Gemm::explain(params, device, multiprocessors, kernels, count);
+}
+
+}  // extern "C"

@@ -1,8 +1,5 @@
-// From a parameter struct of c.h to the functions that every operator has there.
-//
-// AOTRITON_C_OPERATOR(NAME, FIELDS) defines them for aotriton_NAME_params, which has these fields. It takes
-// `Error bind(const aotriton_NAME_params&, Call*)`, which makes the call's views and scalars, and `NAME_operator`, the
-// generated description.
+// The functions that c.h has for every operator, as one template: from a parameter struct to what can be done with the
+// call.
 #pragma once
 
 #include <aotriton/c.h>
@@ -16,11 +13,12 @@
 
 namespace aotriton::v2::inline abi1 {
 
-// The parameters in a struct of this library's size: the caller's own, or a copy of one that is older or newer.
+// The caller's parameters as a struct of this library's size: the caller's own struct, or a copy where that is of an
+// older or a newer version.
 template <class Params>
-class Whole {
+class VersionedParams {
  public:
-  Error take(const char* who, std::span<const Field> fields, const Params* given) noexcept {
+  Error read(const char* who, std::span<const Field> fields, const Params* given) noexcept {
     if (!given) return fail(Error::null_pointer, "%s: params is null", who);
     params_ = given;
     if (given->size == sizeof(Params)) return Error::success;
@@ -46,56 +44,57 @@ class Whole {
   Params own_;
 };
 
+// An operator's functions, which its extern "C" functions call. `kInfo` is the generated description, `kFields` are all
+// fields of the struct, and `bind` sets the call's views, scalars and workspace.
+template <class Params, const OperatorInfo& kInfo, const auto& kFields, Error (*bind)(const Params&, Call*) noexcept>
+class COperator {
+ public:
+  static aotriton_error run(const Params* params, void* stream) noexcept {
+    return code(with_call(params, [&](Call& call) { return abi1::run(call, {stream}); }));
+  }
+
+  static aotriton_error workspace_size(const Params* params, void* stream, size_t* bytes) noexcept {
+    return code(with_call(params, [&](Call& call) { return abi1::workspace_size(call, {stream}, bytes); }));
+  }
+
+  static int supported(const Params* params, void* stream) noexcept {
+    return with_call(params, [&](Call& call) { return abi1::supported(call, {stream}); }) == Error::success;
+  }
+
+  static aotriton_error hint_outcomes(const Params* params, void* stream, aotriton_hint_outcome* outcomes,
+                                      size_t* count) noexcept {
+    return code(with_call(params, [&](Call& call) { return abi1::hint_outcomes(call, {stream}, outcomes, count); }));
+  }
+
+  static aotriton_error preload(const Params* params, void* stream) noexcept {
+    return code(with_call(params, [&](Call& call) { return abi1::preload(call, {stream}); }));
+  }
+
+  static aotriton_error prepare(const Params* params, void* stream, aotriton_prepared** prepared) noexcept {
+    if (!prepared) return code(fail(Error::null_pointer, "%s_prepare: prepared is null", kInfo.name));
+    return code(with_call(
+        params, [&](Call& call) { return abi1::prepare(call, {stream}, reinterpret_cast<Prepared**>(prepared)); }));
+  }
+
+  static aotriton_error explain(const Params* params, const char* device, int32_t multiprocessors,
+                                aotriton_kernel_choice* kernels, size_t* count) noexcept {
+    return code(with_call(
+        params, [&](Call& call) { return abi1::explain(call, device, nullptr, multiprocessors, kernels, count); }));
+  }
+
+ private:
+  static aotriton_error code(Error error) noexcept { return static_cast<aotriton_error>(error); }
+
+  // Runs body(call) -> Error on the bound call.
+  template <class Body>
+  static Error with_call(const Params* given, Body&& body) noexcept {
+    VersionedParams<Params> params;
+    AOTRITON_TRY(params.read(kInfo.name, kFields, given));
+    Call call(kInfo);
+    AOTRITON_TRY(bind(*params, &call));
+    AOTRITON_TRY(take_hints(params->hints, &call));
+    return body(call);
+  }
+};
+
 }  // namespace aotriton::v2::inline abi1
-
-#define AOTRITON_C_FUNCTION(NAME, FIELDS, RUN)         \
-  {                                                    \
-    using namespace aotriton::v2;                      \
-    Whole<aotriton_##NAME##_params> whole;             \
-    const Error error = [&]() -> Error {               \
-      AOTRITON_TRY(whole.take(#NAME, FIELDS, params)); \
-      Call call(NAME##_operator);                      \
-      AOTRITON_TRY(bind(*whole, &call));               \
-      AOTRITON_TRY(take_hints(whole->hints, &call));   \
-      return RUN;                                      \
-    }();                                               \
-    return static_cast<aotriton_error>(error);         \
-  }
-
-// clang-format off: a function a line group, which it does not see
-#define AOTRITON_C_OPERATOR(NAME, FIELDS)                                                                             \
-  extern "C" {                                                                                                        \
-  aotriton_error aotriton_##NAME(const aotriton_##NAME##_params* params, void* stream)                                \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, run(call, {stream}))                                                              \
-                                                                                                                      \
-  aotriton_error aotriton_##NAME##_workspace_size(const aotriton_##NAME##_params* params, void* stream,               \
-                                                  size_t* bytes)                                                      \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, workspace_size(call, {stream}, bytes))                                            \
-                                                                                                                      \
-  static aotriton_error NAME##_is_supported(const aotriton_##NAME##_params* params, void* stream)                     \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, supported(call, {stream}))                                                        \
-                                                                                                                      \
-  int aotriton_##NAME##_supported(const aotriton_##NAME##_params* params, void* stream) {                             \
-    return NAME##_is_supported(params, stream) == AOTRITON_SUCCESS;                                                   \
-  }                                                                                                                   \
-                                                                                                                      \
-  aotriton_error aotriton_##NAME##_hint_outcomes(const aotriton_##NAME##_params* params, void* stream,                \
-                                                 aotriton_hint_outcome* outcomes, size_t* count)                      \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, hint_outcomes(call, {stream}, outcomes, count))                                   \
-                                                                                                                      \
-  aotriton_error aotriton_##NAME##_preload(const aotriton_##NAME##_params* params, void* stream)                      \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, preload(call, {stream}))                                                          \
-                                                                                                                      \
-  aotriton_error aotriton_##NAME##_prepare(const aotriton_##NAME##_params* params, void* stream,                      \
-                                           aotriton_prepared** prepared) {                                            \
-    if (!prepared)                                                                                                    \
-      return static_cast<aotriton_error>(                                                                             \
-          aotriton::v2::fail(aotriton::v2::Error::null_pointer, #NAME "_prepare: prepared is null"));                 \
-    AOTRITON_C_FUNCTION(NAME, FIELDS, prepare(call, {stream}, reinterpret_cast<Prepared**>(prepared)))                \
-  }                                                                                                                   \
-                                                                                                                      \
-  aotriton_error aotriton_explain_##NAME(const aotriton_##NAME##_params* params, const char* device,                  \
-                                         int32_t multiprocessors, aotriton_kernel_choice* kernels, size_t* count)     \
-  AOTRITON_C_FUNCTION(NAME, FIELDS, explain(call, device, nullptr, multiprocessors, kernels, count))                  \
-  }
-// clang-format on

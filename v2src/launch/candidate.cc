@@ -12,23 +12,23 @@ namespace {
 
 // Whether a call with this value of a choice may run an image with that one.
 bool fits(const ChoiceInfo& choice, size_t of_image, int64_t value) {
-  const int64_t wanted = choice.values[of_image];
-  const bool any_strides = choice.of_addressing() && wanted == static_cast<int64_t>(Addressing::general);
-  return any_strides || (choice.round_up ? value <= wanted : value == wanted);
+  const int64_t compiled = choice.values[of_image];
+  const bool any_strides = choice.of_addressing() && compiled == static_cast<int64_t>(Addressing::general);
+  return any_strides || (choice.round_up ? value <= compiled : value == compiled);
 }
 
 Error check_fit(const Candidate& candidate, const Call& call, const Device& device) {
   const char* const name = candidate.image.name;
-  if (candidate.arch != device.facts.place.arch)
+  if (candidate.arch != device.facts.gpu.arch)
     return fail(Error::invalid_argument, "%s: is for %s, the device is %s", name, kArchs[candidate.arch].arch,
                 device.arch().arch);
   const KernelInfo& kernel = *candidate.kernel;
   for (size_t slot = 0; slot < call.info->slots(); ++slot)
     if (kernel.uses.all >> slot & 1 && !call[slot].sizes && !call.info->slot(slot).optional)
       return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(slot).name);
-  const Place& place = device.facts.place;
-  const Environment environment = {&call, candidate.psels, place.multiprocessors,
-                                   static_cast<int>(Survey(call, place).addressing(kernel))};
+  const Gpu& gpu = device.facts.gpu;
+  const Environment environment = {&call, candidate.psels, gpu.multiprocessors,
+                                   static_cast<int>(Survey(call, gpu).addressing(kernel))};
   for (size_t i = 0; i < kernel.choices.size(); ++i) {
     const ChoiceInfo& choice = kernel.choices[i];
     int64_t value;
@@ -45,13 +45,15 @@ Error check_fit(const Candidate& candidate, const Call& call, const Device& devi
 Error run(Candidate& candidate, Call& call, Stream stream) noexcept {
   const MemoOfCall own;
   if (!own.get()) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
-  Builder& builder = own.get()->builder;
-  builder.key.write(call);
-  AOTRITON_TRY(check_call(call, Data::needed, true));
+  const Key key(call);
+  const Result<CheckedCall> checked = check_call(call, Data::needed, true);
+  AOTRITON_TRY(checked.error());
   return on_device(candidate.image.name, stream, [&](const Device& device) {
     AOTRITON_TRY(check_fit(candidate, call, device));
-    AOTRITON_TRY(builder.prepare(call, device, *candidate.kernel, candidate.image, candidate.psels, stream));
-    Prepared* const prepared = builder.finish();
+    const Result<BuiltCall> built =
+        own.get()->builder.build(*checked, device, *candidate.kernel, candidate.image, candidate.psels, stream);
+    AOTRITON_TRY(built.error());
+    Prepared* const prepared = built->finish(key);
     if (!prepared) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);
     const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
     const Error error = prepared->launch(entered, stream);

@@ -4,14 +4,14 @@
 #include <aotriton/types.h>
 
 #include "base/error.h"
-#include "call/place.h"
+#include "call/gpu.h"
 #include "driver/driver.h"
 
 namespace aotriton::v2::inline abi1 {
 
 // What is known of a device: it does not change while its context lives.
 struct DeviceFacts {
-  Place place;
+  Gpu gpu;
   int ordinal;
 };
 
@@ -21,11 +21,11 @@ struct Device {
   Contexts contexts;
   DeviceFacts facts;
 
-  const ArchInfo& arch() const noexcept { return facts.place.info(); }
+  const ArchInfo& arch() const noexcept { return facts.gpu.info(); }
 };
 
 // Makes the stream's context current and says what is known of its device. `who` begins the message of an error:
-// no_driver, no_context, unknown_arch, driver_failed. `contexts` where the driver has told them already; else null.
+// no_driver, no_context, unknown_arch, driver_failed. `contexts`: those of the stream, if they are known; else null.
 Error enter_device(const char* who, Stream stream, Device* device, const Contexts* contexts = nullptr) noexcept;
 
 // Makes the previous context current again. Returns `error`, or if that is success, how the leaving went.

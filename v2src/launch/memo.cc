@@ -9,8 +9,8 @@ namespace {
 
 size_t bytes_of(const Prepared& prepared) {
   size_t bytes = prepared.block_bytes;
-  for (const Prepared* part : {prepared.part, prepared.last_part})
-    if (part) bytes += part->block_bytes;
+  for (const Prepared* chunk : {prepared.chunk, prepared.last_chunk})
+    if (chunk) bytes += chunk->block_bytes;
   return bytes;
 }
 
@@ -37,9 +37,9 @@ Memo::~Memo() {
   while (newest_) drop(newest_);
 }
 
-Prepared* Memo::find(uint64_t context_id) noexcept {
-  for (Prepared* kept = bucket_of(builder.key.hash); kept; kept = kept->next_of_bucket) {
-    if (!kept->is(builder.key, context_id)) continue;
+Prepared* Memo::find(const Key& key, uint64_t context_id) noexcept {
+  for (Prepared* kept = bucket_of(key.hash); kept; kept = kept->next_of_bucket) {
+    if (!kept->is(key, context_id)) continue;
     if (kept != newest_) {
       take_out(kept);
       put_first(kept);
@@ -49,14 +49,14 @@ Prepared* Memo::find(uint64_t context_id) noexcept {
   return nullptr;
 }
 
-Prepared* Memo::keep() noexcept {
+Prepared* Memo::keep(BuiltCall built, const Key& key) noexcept {
   // One that would have to go leaves its block to the new one, which is as large as the last one, mostly.
   Prepared* recycled = nullptr;
   if (newest_ && bytes_ + newest_->block_bytes > kBytes) {
     recycled = oldest_;
     forget(recycled);
   }
-  Prepared* const made = builder.finish(recycled);
+  Prepared* const made = built.finish(key, recycled);
   if (!made) return nullptr;
   bytes_ += bytes_of(*made);
   while (bytes_ > kBytes && oldest_) drop(oldest_);

@@ -1,7 +1,7 @@
-// A thread's last calls, prepared, to be found again by everything but their pointers.
+// A thread's last calls, prepared. A call is found again by all but its pointers.
 #pragma once
 
-#include "launch/build.h"
+#include "launch/arguments.h"
 #include "launch/prepared.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -19,11 +19,11 @@ class Memo {
     return newest_ && newest_->is(call, context_id) ? newest_ : nullptr;
   }
 
-  // The call of the builder's key; null where it is not kept.
-  Prepared* find(uint64_t context_id) noexcept;
+  // The call with this key; null where it is not kept.
+  Prepared* find(const Key& key, uint64_t context_id) noexcept;
 
-  // Takes what the builder has made, in place of those that were made longest ago. Null where there is no memory.
-  Prepared* keep() noexcept;
+  // Keeps a call that was built, and forgets those that were made longest ago. Null where there is no memory.
+  Prepared* keep(BuiltCall built, const Key& key) noexcept;
 
   // Forgets a call, and frees it.
   void drop(Prepared* prepared) noexcept;
@@ -45,8 +45,8 @@ class Memo {
   Prepared* buckets_[kBuckets] = {};
 };
 
-// The memo for a call of this thread: the thread's own, made by its first call. Where the thread's own is gone, since
-// the call comes from a destructor at the end of the thread or of the process, one for this call alone.
+// The memo for a call of this thread: the thread's own, made by its first call. A call from a destructor at the end of
+// the thread or of the process, when the thread's own is gone, gets a memo for itself alone.
 class MemoOfCall {
  public:
   MemoOfCall() noexcept;

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "call/hints.h"
-#include "launch/fill.h"
+#include "launch/empty_results.h"
 #include "launch/load.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -21,12 +21,12 @@ bool given(const Call& call, size_t slot) {
   return view.sizes && (view.data || !call.info->operands[slot].optional);
 }
 
-// Of an operand that was given: its type, and whether it is aligned to what all kernels can make use of.
-int64_t word_of(const View& view) {
+// The key's word for an operand that is given: its type, and whether it is aligned as kernels can use it.
+int64_t key_word(const View& view) {
   return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
 }
 
-// What tells calls apart by their hints.
+// The bytes of the hints in which two calls must agree.
 std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
 
 // Whether the sizes and strides of a key are not the view's. With a constant rank the compiler unrolls the loop.
@@ -38,13 +38,11 @@ bool differ(const int64_t* words, const View& view, size_t rank) {
   return differing != 0;
 }
 
-int64_t last_word_of(const Call& call) { return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0); }
+int64_t last_key_word(const Call& call) { return (call.workspace ? 1 : 0) | (call.hints ? 2 : 0); }
 
 }  // namespace
 
-void Key::write(const Call& call) noexcept {
-  info = call.info;
-  hints = call.hints;
+Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
   int64_t* end = words;
   for (size_t slot = 0; slot < info->operands.size(); ++slot) {
     const View& view = call[slot];
@@ -53,12 +51,12 @@ void Key::write(const Call& call) noexcept {
       *end++ = 0;
       continue;
     }
-    *end++ = word_of(view);
+    *end++ = key_word(view);
     end = std::copy_n(view.sizes, rank, end);
     end = std::copy_n(view.strides, rank, end);
   }
   for (size_t i = 0; i < info->scalars.size(); ++i) *end++ = call.scalars[i].whole;
-  *end++ = last_word_of(call);
+  *end++ = last_key_word(call);
   count = static_cast<size_t>(end - words);
   // Products of pairs do not wait for each other, as a chain of words would. As wyhash mixes them.
   constexpr uint64_t kEven = 0xA0761D6478BD642Fu, kOdd = 0xE7037ED1A0B428DBu;
@@ -94,7 +92,7 @@ bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   const int64_t* word = key;
   for (size_t slot = 0; slot < info->operands.size(); ++slot) {
     const View& view = call[slot];
-    if (*word++ != (given(call, slot) ? word_of(view) : 0)) return false;
+    if (*word++ != (given(call, slot) ? key_word(view) : 0)) return false;
     if (!word[-1]) continue;
     const size_t rank = info->operands[slot].dims.size();
     if (rank == kMaxRank ? differ<kMaxRank>(word, view, kMaxRank) : differ(word, view, rank)) return false;
@@ -102,7 +100,7 @@ bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   }
   int64_t differing = 0;
   for (size_t i = 0; i < info->scalars.size(); ++i) differing |= *word++ ^ call.scalars[i].whole;
-  return !(differing | (*word ^ last_word_of(call))) && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
+  return !(differing | (*word ^ last_key_word(call))) && (!call.hints || bytes_of(*call.hints) == bytes_of(*hints));
 }
 
 bool Prepared::is(const Key& other, uint64_t id) const noexcept {
@@ -126,15 +124,15 @@ Error Prepared::rebind(void* const* pointers, void* own_workspace, size_t worksp
   if (!stale && same_workspace && !memcmp(pointers, data, count * sizeof(void*))) return Error::success;
   AOTRITON_TRY(check_pointers(pointers));
   if (workspace_bytes) AOTRITON_TRY(check_workspace(*info, own_workspace, workspace_bytes, pointers, extents));
-  return place(pointers, own_workspace);
+  return write_pointers(pointers, own_workspace);
 }
 
-Error Prepared::place(void* const* pointers, void* own_workspace) noexcept {
+Error Prepared::write_pointers(void* const* new_data, void* new_workspace) noexcept {
   stale = true;
-  for (size_t i = 0; i < place_count; ++i) {
-    const PointerPlace& one = places[i];
+  for (size_t i = 0; i < pointer_count; ++i) {
+    const PointerArgument& one = pointers[i];
     const bool of_workspace = one.slot == kWorkspaceSlot;
-    void* const wanted = of_workspace ? static_cast<char*>(own_workspace) + one.offset : pointers[one.slot];
+    void* const wanted = of_workspace ? static_cast<char*>(new_workspace) + one.offset : new_data[one.slot];
     if (!one.map) {
       memcpy(arguments[one.argument], &wanted, sizeof wanted);
       continue;
@@ -142,8 +140,8 @@ Error Prepared::place(void* const* pointers, void* own_workspace) noexcept {
     if (const Status status = driver->replace_address(static_cast<TensorMap*>(arguments[one.argument]), wanted))
       return driver_failure(*driver, status, info->name, "put an address into a tensor descriptor");
   }
-  memcpy(data, pointers, info->operands.size() * sizeof(void*));
-  if (workspace_bytes) workspace() = own_workspace;
+  std::copy_n(new_data, info->operands.size(), data);
+  if (workspace_bytes) workspace() = new_workspace;
   stale = false;
   return Error::success;
 }
@@ -168,10 +166,10 @@ Error Prepared::check_pointers(void* const* pointers) const noexcept {
     if (begin + static_cast<uintptr_t>(extents[slot]) - 1 < begin)
       return fail(Error::invalid_stride, "%s: %s is at %p and reaches beyond the end of the address space", info->name,
                   operand.name, pointers[slot]);
-    // Where two that meet are as far apart as those that were checked before, they are as right as those.
+    // Two ranges that overlap are right where they are as far apart as those that were checked before.
     for (size_t other = 0; other < slot; ++other)
       moved |= (operand.written || info->operands[other].written) && extents[other] &&
-               ranges_meet(pointers[slot], extents[slot], pointers[other], extents[other]) &&
+               ranges_overlap(pointers[slot], extents[slot], pointers[other], extents[other]) &&
                static_cast<char*>(pointers[slot]) - static_cast<char*>(pointers[other]) !=
                    static_cast<char*>(data[slot]) - static_cast<char*>(data[other]);
   }
@@ -179,15 +177,15 @@ Error Prepared::check_pointers(void* const* pointers) const noexcept {
   return check_overlap(CallOfKey(*info, key, pointers, extents).call());
 }
 
-Error Prepared::launch_parts(const Contexts& contexts, Stream stream) noexcept {
+Error Prepared::launch_chunks(const Contexts& contexts, Stream stream) noexcept {
   void* pointers[kMaxOperands];
   std::copy_n(data, info->operands.size(), pointers);
-  for (int64_t i = 0; i < part_count + (last_part ? 1 : 0); ++i) {
-    Prepared& one = i < part_count ? *part : *last_part;
-    AOTRITON_TRY(one.place(pointers, workspace()));
+  for (int64_t i = 0; i < chunk_count + (last_chunk ? 1 : 0); ++i) {
+    Prepared& one = i < chunk_count ? *chunk : *last_chunk;
+    AOTRITON_TRY(one.write_pointers(pointers, workspace()));
     AOTRITON_TRY(one.launch(contexts, stream));
     for (size_t slot = 0; slot < info->operands.size(); ++slot)
-      if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + part_steps[slot];
+      if (pointers[slot]) pointers[slot] = static_cast<char*>(pointers[slot]) + chunk_strides[slot];
   }
   return Error::success;
 }
@@ -218,7 +216,7 @@ Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are
 }
 
 Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
-  if (part) return launch_parts(contexts, stream);
+  if (chunk) return launch_chunks(contexts, stream);
   if (contexts.of_stream != contexts.current)
     if (const Status status = driver->enter(contexts.of_stream))
       return driver_failure(*driver, status, info->name, "make the stream's device current");
@@ -234,8 +232,8 @@ Error Prepared::launch(const Contexts& contexts, Stream stream) noexcept {
 
 void Prepared::destroy(Prepared* prepared) noexcept {
   if (!prepared) return;
-  destroy(prepared->part);
-  destroy(prepared->last_part);
+  destroy(prepared->chunk);
+  destroy(prepared->last_chunk);
   free(prepared);
 }
 

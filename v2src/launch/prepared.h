@@ -1,4 +1,5 @@
-// A call with its images loaded and its arguments in place: what is left to do is to put other pointers in, and launch.
+// A call with its images loaded and its arguments written: what is left to do is to write other pointers, and to
+// launch.
 #pragma once
 
 #include "call/call.h"
@@ -7,21 +8,21 @@
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer place: the workspace
+inline constexpr uint8_t kWorkspaceSlot = 255;  // of a pointer argument: the workspace
 
-// What a prepared call was prepared from but for its pointers: a word for each operand, then its sizes and strides,
-// then the scalars, then whether there are a workspace and hints.
+// Words of a key, which has all of a call but its pointers: for each operand a word, its sizes and its strides; then
+// the scalars; then whether there are a workspace and hints.
 inline constexpr size_t kKeyWords = kMaxOperands * (1 + 2 * kMaxRank) + kMaxScalars + 1;
 
-// A call's key as it was given, before checks put in what was left to them.
+// A call's key, taken from the call as it was given: checks may change the call.
 struct Key {
+  explicit Key(const Call& call) noexcept;
+
   const OperatorInfo* info;
   uint64_t hash;                // which equal keys share
   const aotriton_hints* hints;  // the caller's; null: none
   size_t count;
   int64_t words[kKeyWords + 1];  // one more than there can be
-
-  void write(const Call& call) noexcept;
 };
 
 struct PreparedLaunch {
@@ -32,14 +33,14 @@ struct PreparedLaunch {
 };
 
 // An argument that follows an operand's data: a pointer, or a tensor map. `offset` is into the workspace.
-struct PointerPlace {
+struct PointerArgument {
   uint16_t argument;
   uint8_t slot;
   bool map;
   size_t offset;
 };
 
-// One block of memory, with all that it points at behind it, but for its parts.
+// One block of memory, with all that it points at behind it, but for its chunks.
 class Prepared {
  public:
   const Driver* driver;
@@ -48,47 +49,46 @@ class Prepared {
   const OperatorInfo* info;
   size_t workspace_bytes;
   uint64_t hash;  // of the key, with the hints
-  // Of a call in pieces, which launches nothing of its own: the first `part_count`, and one of another size or null.
-  Prepared *part, *last_part;
-  int64_t part_count;
+  // Of a call in chunks, which launches nothing of its own: one for the first `chunk_count` chunks, and one for a last
+  // chunk of another size, or null.
+  Prepared *chunk, *last_chunk;
+  int64_t chunk_count;
   uint32_t block_bytes;  // of this and all that stands behind it
-  uint16_t argument_count, place_count, key_count;
+  uint16_t argument_count, pointer_count, key_count;
   uint8_t launch_count;
   bool empty;
-  bool stale;  // the driver failed while pointers were put in place: those that the arguments have are not `data`
+  bool stale;  // the driver failed while pointers were written: those that the arguments hold are not `data`
 
   // What stands behind this in its block.
   PreparedLaunch* launches;
   void** data;       // that the arguments hold now, in the caller's order, with the workspace last
   int64_t* extents;  // bytes of each operand, in the caller's order; 0 of what was not given
-  int64_t*
-      part_steps;  // bytes from an operand in one piece to that in the next, in the caller's order; null: no pieces
+  // Bytes from an operand in one chunk to that in the next, in the caller's order; null without chunks.
+  int64_t* chunk_strides;
   const int64_t* key;
   const aotriton_hints* hints;  // null: none
   void** arguments;
-  PointerPlace* places;
+  PointerArgument* pointers;
   uint16_t* sizes;  // of the arguments
 
   // Where a memo has it.
   Prepared *next_of_bucket, *newer, *older;
 
-  // Whether a call on a stream of this context is this one, but for its pointers.
+  // Whether a call on a stream of this context differs from this one in pointers alone.
   bool is(const Call& call, uint64_t id) const noexcept;
 
   // The same of a call whose key is written.
   bool is(const Key& other, uint64_t id) const noexcept;
 
-  // Makes these the pointers, where they may be: null_pointer, misaligned_pointer, invalid_stride, workspace_too_small.
+  // Checks these pointers and writes them to the arguments. null_pointer, misaligned_pointer, invalid_stride,
+  // workspace_too_small.
   Error rebind(void* const* pointers, void* workspace, size_t workspace_size) noexcept;
   Error rebind(const Call& call) noexcept;
 
   // Launches in a context that is this call's own.
   Error launch(const Contexts& contexts, Stream stream) noexcept;
 
-  // The same without asking whether they may be.
-  Error place(void* const* pointers, void* workspace) noexcept;
-
-  // Of the caller's workspace, that the arguments hold now.
+  // The caller's workspace that the arguments hold now.
   void*& workspace() const noexcept { return data[info->operands.size()]; }
 
   // Frees what `Builder::finish` made. Null is nothing to free.
@@ -96,7 +96,9 @@ class Prepared {
 
  private:
   Error check_pointers(void* const* pointers) const noexcept;
-  Error launch_parts(const Contexts& contexts, Stream stream) noexcept;
+  // As rebind() without its checks.
+  Error write_pointers(void* const* new_data, void* new_workspace) noexcept;
+  Error launch_chunks(const Contexts& contexts, Stream stream) noexcept;
   Error launch_kernels(const Contexts& contexts, Stream stream, bool are_anew = false) noexcept;
 };
 

@@ -75,8 +75,8 @@ class Contiguous {
       for (const Named& one : request.values)
         by_columns |= transposed_operand(info, one.name) == &operand && one.value != 0;
       int64_t step = 1;
-      for (size_t narrow = 0; narrow < rank; ++narrow) {
-        const size_t i = rank - 1 - (by_columns && narrow < 2 ? 1 - narrow : narrow);
+      for (size_t nth = 0; nth < rank; ++nth) {
+        const size_t i = rank - 1 - (by_columns && nth < 2 ? 1 - nth : nth);
         sizes_[slot][i] = sizes[operand.dims[i]];
         strides_[slot][i] = step;
         // Where that overflows the checks that follow name the size that is too large.

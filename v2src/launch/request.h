@@ -35,7 +35,7 @@ Error explain(const ExplainRequest& request, Explanation* explanation) noexcept;
 // The operand that a name such as transposed_x is about; null where it is no such name.
 const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name) noexcept;
 
-// The archs of this build; the place of each is its number in KernelInfo::tables.
+// The archs of this build; the index of each is its number in KernelInfo::tables.
 std::span<const char* const> arch_names() noexcept;
 
 // The names of all operators, with a comma between them.

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 
 #include "base/abi.h"
 #include "base/error.h"
+#include "dispatch/chunks.h"
 #include "dispatch/exclusion.h"
 #include "dispatch/explain.h"
-#include "dispatch/pieces.h"
 #include "dispatch/select.h"
 #include "launch/load.h"
 #include "launch/memo.h"
@@ -82,31 +81,33 @@ bool has_results(const Call& call) {
   return false;
 }
 
-bool launches_nothing(const Call& call) { return call.empty && (call.info->fills_when_empty || !has_results(call)); }
+bool launches_nothing(CheckedCall call) { return call->empty && (call->info->fills_when_empty || !has_results(*call)); }
 
 // Those that the call can get with the workspace that it brings.
 Backends backends_for(const Call& call) { return call.workspace ? Backends::all : Backends::without_workspace; }
 
-// A checked call in pieces.
-Error build_parts(Call& call, const Device& device, const Pieces& pieces, Stream stream, Builder& builder) {
-  Prepared* parts[2] = {};
-  size_t made = 0;
-  Error error = each_part(call, pieces, [&](const Call& part, const Dispatch& found) {
-    AOTRITON_TRY(builder.prepare(part, device, found, stream));
-    parts[made] = builder.finish();
-    return parts[made++] ? Error::success : no_memory(call);
+// Builds a call in chunks.
+Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device, Stream stream, const Key& key,
+                               Builder& builder) {
+  Prepared* prepared[2] = {};
+  size_t count = 0;
+  const Error error = chunks.each([&](ChosenCall chosen) {
+    const Result<BuiltCall> built = builder.build(chosen, device, stream);
+    AOTRITON_TRY(built.error());
+    prepared[count] = built->finish(key);
+    return prepared[count++] ? Error::success : no_memory(chosen.call());
   });
-  if (error == Error::success) error = builder.prepare_parts(call, device, pieces, parts);
-  if (error != Error::success)
-    for (Prepared* part : parts) Prepared::destroy(part);
-  return error;
+  const Result<BuiltCall> built = error == Error::success ? builder.build_chunks(chunks, device, prepared) : error;
+  if (built.error() != Error::success)
+    for (Prepared* one : prepared) Prepared::destroy(one);
+  return built;
 }
 
 // Operands whose data is not there yet, by which kernels follow their strides: where one of a group is misaligned, it
 // is as if all of it were.
 struct Groups {
   size_t count = 0;
-  uint16_t slots[kMaxOperands];  // of each group, as bits
+  uint32_t slots[kMaxOperands];  // of each group, as bits
 };
 Groups missing_groups(const Call& call) {
   const OperatorInfo& info = *call.info;
@@ -129,49 +130,64 @@ Groups missing_groups(const Call& call) {
       users[groups.count] = using_it;
       groups.slots[groups.count++] = 0;
     }
-    groups.slots[group] |= static_cast<uint16_t>(1u << own);
+    groups.slots[group] |= 1u << own;
   }
   return groups;
 }
 
-// Loads what a call needs that is dispatched.
-Error load(const Dispatch& found, const Device& device, Stream stream) {
-  for (size_t i = 0; i < found.chosen().kernels.size(); ++i) {
-    if (!found.plans[i].has_programs) continue;
+Error load(const Dispatch& dispatch, const Device& device, Stream stream) {
+  for (size_t i = 0; i < dispatch.chosen().kernels.size(); ++i) {
+    if (!dispatch.plans[i].has_programs) continue;
     void* function;
-    AOTRITON_TRY(load_image(device, *found.kernels[i].entry().image, stream, &function));
+    AOTRITON_TRY(load_image(device, *dispatch.kernels[i].entry().image, stream, &function));
   }
   return Error::success;
 }
 
-// Dispatches a call that is asked about: its hints' outcomes say, too, where it is in pieces.
-Error dispatch_asked(Call& call, const Place& place, Backends among, By by, Pieces* pieces) {
-  AOTRITON_TRY(plan_pieces(call, place, among, by, pieces));
-  Dispatch& found = pieces->dispatch;
-  for (size_t i = 0; i < found.hint_count && pieces->count > 1; ++i)
-    if (!strcmp(found.hints[i].name, "workspace_limit"))
-      found.hints[i].why = "the call is made in pieces, one after the other";
+// Writes the choice of each kernel that the call launches to `kernels`, which has room for that many; *count becomes
+// their number.
+Error explain_kernels(ChosenCall chosen, int64_t chunks, By by, aotriton_kernel_choice* kernels, size_t room,
+                      size_t* count) {
+  const Dispatch& dispatch = chosen.dispatch();
+  const size_t stride = kernels->size;
+  size_t launched[kMaxKernels], needed = 0;
+  for (size_t i = 0; i < dispatch.chosen().kernels.size(); ++i)
+    if (dispatch.plans[i].has_programs) launched[needed++] = i;
+  if (needed > room)
+    return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
+  for (size_t i = 0; i < needed; ++i) {
+    KernelChoice choice = explain(dispatch, launched[i]);
+    choice.pieces = chunks;
+    if (by == By::time) add_prediction(chosen, launched[i], &choice);
+    add_call_facts(chosen, launched[i], &choice);
+    // The structs of the array may be of another version: as much of each is written as both versions know.
+    choice.size = stride;
+    char* const element = reinterpret_cast<char*>(kernels) + i * stride;
+    memcpy(element, &choice, std::min(stride, sizeof choice));
+    if (stride > sizeof choice) memset(element + sizeof choice, 0, stride - sizeof choice);
+  }
+  *count = needed;
   return Error::success;
 }
 
-// Has the builder make what the checked call launches on the device, which is entered.
-Error build(Call& call, const Device& device, Stream stream, Builder& builder) {
-  if (launches_nothing(call)) {
-    builder.prepare_empty(call, device);
-    return Error::success;
-  }
-  Pieces pieces;
-  AOTRITON_TRY(plan_pieces(call, device.facts.place, backends_for(call), By::time, &pieces));
-  if (pieces.count > 1) return build_parts(call, device, pieces, stream, builder);
-  return builder.prepare(call, device, pieces.dispatch, stream);
+// Builds what the call launches on the device, which is entered.
+Result<BuiltCall> build(CheckedCall call, const Device& device, Stream stream, const Key& key, Builder& builder) {
+  if (launches_nothing(call)) return builder.build_empty(call, device);
+  Dispatch made;
+  const Result<ChunkedCall> chunks = plan_chunks(call, device.facts.gpu, backends_for(*call), By::time, &made);
+  AOTRITON_TRY(chunks.error());
+  if (chunks->count() > 1) return build_chunks(*chunks, device, stream, key, builder);
+  return chunks->first([&](ChosenCall chosen) { return builder.build(chosen, device, stream); });
 }
 
-// A call that this thread has not made lately, whose key is written.
-Error run_cold(Call& call, Stream stream, const Contexts* contexts, Memo& memo) {
-  AOTRITON_TRY(check_call(call, Data::needed));
+// Runs a call that this thread's memo does not have.
+Error run_cold(Call& call, Stream stream, const Contexts* contexts, const Key& key, Memo& memo) {
+  const Result<CheckedCall> checked = check_call(call, Data::needed);
+  AOTRITON_TRY(checked.error());
   const auto body = [&](const Device& device) {
-    AOTRITON_TRY(build(call, device, stream, memo.builder));
-    Prepared* const prepared = memo.keep();
+    const Result<BuiltCall> built = build(*checked, device, stream, key, memo.builder);
+    AOTRITON_TRY(built.error());
+    Prepared* const prepared = memo.keep(*built, key);
     if (!prepared) return no_memory(call);
     const Contexts entered = {device.contexts.of_stream, device.contexts.of_stream, device.contexts.id};
     const Error error = prepared->launch(entered, stream);
@@ -179,6 +195,27 @@ Error run_cold(Call& call, Stream stream, const Contexts* contexts, Memo& memo) 
     return error;
   };
   return on_device(call.info->name, stream, body, contexts);
+}
+
+// Launches a kept call with the pointers of this one. False where it may not have them, or no longer can.
+bool relaunch(Prepared* kept, const Call& call, const Contexts& contexts, Stream stream, Memo& memo, Error* error) {
+  if (kept->rebind(call) != Error::success) {
+    if (kept->stale) memo.drop(kept);
+    return false;
+  }
+  *error = kept->launch(contexts, stream);
+  if (*error != Error::success) memo.drop(kept);
+  return true;
+}
+
+// Runs a call that is not the thread's last one, or may not have its pointers. `contexts`: null where they are not
+// known; `may_be_kept`: whether to look it up. Not inlined, so that the frame of a warm call has no key.
+[[gnu::noinline]] Error run_keyed(Call& call, Stream stream, const Contexts* contexts, bool may_be_kept, Memo& memo) {
+  const Key key(call);
+  Prepared* const kept = contexts && may_be_kept ? memo.find(key, contexts->id) : nullptr;
+  Error error;
+  if (kept && relaunch(kept, call, *contexts, stream, memo, &error)) return error;
+  return run_cold(call, stream, contexts, key, memo);
 }
 
 }  // namespace
@@ -190,21 +227,11 @@ Error run(Call& call, Stream stream) noexcept {
   const Driver* const driver = opened_driver();
   Contexts contexts;
   const bool entered = driver && !driver->contexts(stream.handle, &contexts) && contexts.of_stream;
-  Prepared* prepared = entered ? memo->last(call, contexts.id) : nullptr;
-  if (!prepared) [[unlikely]] {
-    memo->builder.key.write(call);
-    if (entered) prepared = memo->find(contexts.id);
-  }
-  if (prepared && prepared->rebind(call) == Error::success) {
-    const Error error = prepared->launch(contexts, stream);
-    if (error != Error::success) memo->drop(prepared);
+  Prepared* const last = entered ? memo->last(call, contexts.id) : nullptr;
+  Error error;
+  if (last && relaunch(last, call, contexts, stream, *memo, &error)) [[likely]]
     return error;
-  }
-  if (prepared) {
-    memo->builder.key.write(call);
-    if (prepared->stale) memo->drop(prepared);
-  }
-  return run_cold(call, stream, entered ? &contexts : nullptr, *memo);
+  return run_keyed(call, stream, entered ? &contexts : nullptr, !last, *memo);
 }
 
 Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {
@@ -212,11 +239,13 @@ Error prepare(Call& call, Stream stream, Prepared** prepared) noexcept {
   const MemoOfCall own;
   Memo* const memo = own.get();
   if (!memo) return no_memory(call);
-  memo->builder.key.write(call);
-  AOTRITON_TRY(check_call(call, Data::needed));
+  const Key key(call);
+  const Result<CheckedCall> checked = check_call(call, Data::needed);
+  AOTRITON_TRY(checked.error());
   return on_device(call.info->name, stream, [&](const Device& device) {
-    AOTRITON_TRY(build(call, device, stream, memo->builder));
-    *prepared = memo->builder.finish();
+    const Result<BuiltCall> built = build(*checked, device, stream, key, memo->builder);
+    AOTRITON_TRY(built.error());
+    *prepared = built->finish(key);
     return *prepared ? Error::success : no_memory(call);
   });
 }
@@ -244,15 +273,17 @@ Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream str
 Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
   if (!bytes) return fail(Error::null_pointer, "%s_workspace_size: bytes is null", call.info->name);
   *bytes = 0;
-  AOTRITON_TRY(check_call(call, Data::optional));
-  if (launches_nothing(call)) return Error::success;
+  const Result<CheckedCall> checked = check_call(call, Data::optional);
+  AOTRITON_TRY(checked.error());
+  if (launches_nothing(*checked)) return Error::success;
   return on_device(call.info->name, stream, [&](const Device& device) {
-    const Place& place = device.facts.place;
+    const Gpu& gpu = device.facts.gpu;
     const auto include = [&] {
-      Pieces pieces;
-      AOTRITON_TRY(plan_pieces(call, place, Backends::all, By::time, &pieces));
-      return each_part(call, pieces, [&](const Call&, const Dispatch& found) {
-        *bytes = std::max(*bytes, found.workspace.bytes);
+      Dispatch made;
+      const Result<ChunkedCall> chunks = plan_chunks(*checked, gpu, Backends::all, By::time, &made);
+      AOTRITON_TRY(chunks.error());
+      return chunks->each([&](ChosenCall chosen) {
+        *bytes = std::max(*bytes, chosen.dispatch().workspace.bytes);
         return Error::success;
       });
     };
@@ -274,12 +305,14 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
 }
 
 Error supported(Call& call, Stream stream) noexcept {
-  AOTRITON_TRY(check_call(call, Data::optional));
+  const Result<CheckedCall> checked = check_call(call, Data::optional);
+  AOTRITON_TRY(checked.error());
   return on_device(call.info->name, stream, [&](const Device& device) {
-    if (launches_nothing(call)) return Error::success;
-    Pieces pieces;
-    AOTRITON_TRY(plan_pieces(call, device.facts.place, Backends::all, By::time, &pieces));
-    return each_part(call, pieces, [](const Call&, const Dispatch&) { return Error::success; });
+    if (launches_nothing(*checked)) return Error::success;
+    Dispatch made;
+    const Result<ChunkedCall> chunks = plan_chunks(*checked, device.facts.gpu, Backends::all, By::time, &made);
+    AOTRITON_TRY(chunks.error());
+    return chunks->each([](ChosenCall) { return Error::success; });
   });
 }
 
@@ -288,31 +321,32 @@ Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, 
     return fail(Error::null_pointer, "%s_hint_outcomes: outcomes or count is null", call.info->name);
   const size_t room = *count;
   *count = 0;
-  AOTRITON_TRY(check_call(call, Data::optional));
+  const Result<CheckedCall> checked = check_call(call, Data::optional);
+  AOTRITON_TRY(checked.error());
   return on_device(call.info->name, stream, [&](const Device& device) {
-    if (launches_nothing(call)) return Error::success;
-    Pieces pieces;
-    AOTRITON_TRY(dispatch_asked(call, device.facts.place, backends_for(call), By::time, &pieces));
-    const Dispatch& found = pieces.dispatch;
-    if (found.hint_count > room)
+    if (launches_nothing(*checked)) return Error::success;
+    Dispatch made;
+    AOTRITON_TRY(plan_chunks(*checked, device.facts.gpu, backends_for(call), By::time, &made).error());
+    if (made.hint_count > room)
       return fail(Error::invalid_argument, "%s_hint_outcomes: room for %zu, %zu are needed", call.info->name, room,
-                  found.hint_count);
-    std::copy_n(found.hints, found.hint_count, outcomes);
-    *count = found.hint_count;
+                  made.hint_count);
+    std::copy_n(made.hints, made.hint_count, outcomes);
+    *count = made.hint_count;
     return Error::success;
   });
 }
 
 Error preload(Call& call, Stream stream) noexcept {
-  AOTRITON_TRY(check_call(call, Data::optional));
+  const Result<CheckedCall> checked = check_call(call, Data::optional);
+  AOTRITON_TRY(checked.error());
   return on_device(call.info->name, stream, [&](const Device& device) {
-    if (launches_nothing(call)) return Error::success;
+    if (launches_nothing(*checked)) return Error::success;
     for (const Backends among : {Backends::all, Backends::without_workspace}) {
-      Pieces pieces;
-      Error error = plan_pieces(call, device.facts.place, among, By::time, &pieces);
+      Dispatch made;
+      const Result<ChunkedCall> chunks = plan_chunks(*checked, device.facts.gpu, among, By::time, &made);
+      Error error = chunks.error();
       if (error == Error::success)
-        error =
-            each_part(call, pieces, [&](const Call&, const Dispatch& found) { return load(found, device, stream); });
+        error = chunks->each([&](ChosenCall chosen) { return load(chosen.dispatch(), device, stream); });
       // Hints and what the process leaves out may leave nothing to a call without a workspace.
       if (error == Error::not_supported && (call.hints || *exclusion()) && among == Backends::without_workspace) break;
       AOTRITON_TRY(error);
@@ -329,33 +363,18 @@ Error explain(Call& call, const char* arch, const char* product, int multiproces
   if (stride < offsetof(aotriton_kernel_choice, arch) || stride > kMostStructBytes ||
       !cuts_no_field(kChoiceFields, stride))
     return fail(Error::invalid_argument, "explain: the first element's size is %zu, not sizeof of the struct", stride);
-  AOTRITON_TRY(check_call(call, Data::optional));
-  Place place;
-  AOTRITON_TRY(find_place("explain", arch, product, multiprocessors, &place));
-  if (launches_nothing(call)) return Error::success;
-  Pieces pieces;
-  AOTRITON_TRY(keep_message([&] { return dispatch_asked(call, place, Backends::all, by, &pieces); }));
-  const Dispatch& found = pieces.dispatch;
-  size_t launched[kMaxKernels], needed = 0;
-  for (size_t i = 0; i < found.chosen().kernels.size(); ++i)
-    if (found.plans[i].has_programs) launched[needed++] = i;
-  if (needed > room)
-    return fail(Error::invalid_argument, "explain: room for %zu kernels, %zu are needed", room, needed);
-  std::optional<Piece> first;
-  if (pieces.count > 1) first.emplace(call, 0, pieces.size);
-  for (size_t i = 0; i < needed; ++i) {
-    // An array of another version's structs: as much of each as both know.
-    KernelChoice choice = explain(found, launched[i]);
-    choice.pieces = pieces.count;
-    if (by == By::time) add_prediction(first ? first->call : call, found, launched[i], &choice);
-    add_call_facts(first ? first->call : call, found, launched[i], &choice);
-    choice.size = stride;
-    char* const element = reinterpret_cast<char*>(kernels) + i * stride;
-    memcpy(element, &choice, std::min(stride, sizeof choice));
-    if (stride > sizeof choice) memset(element + sizeof choice, 0, stride - sizeof choice);
-  }
-  *count = needed;
-  return Error::success;
+  const Result<CheckedCall> checked = check_call(call, Data::optional);
+  AOTRITON_TRY(checked.error());
+  Gpu gpu;
+  AOTRITON_TRY(find_gpu("explain", arch, product, multiprocessors, &gpu));
+  if (launches_nothing(*checked)) return Error::success;
+  Dispatch made;
+  return keep_message([&] {
+    const Result<ChunkedCall> chunks = plan_chunks(*checked, gpu, Backends::all, by, &made);
+    AOTRITON_TRY(chunks.error());
+    return chunks->first(
+        [&](ChosenCall chosen) { return explain_kernels(chosen, chunks->count(), by, kernels, room, count); });
+  });
 }
 
 }  // namespace aotriton::v2::inline abi1

@@ -1,4 +1,4 @@
-// What can be done with a call, whatever its operator: run it, prepare it, ask about it.
+// Runs, prepares and explains a call of any operator.
 #pragma once
 
 #include <aotriton/types.h>
@@ -32,7 +32,7 @@ Error hint_outcomes(Call& call, Stream stream, aotriton_hint_outcome* outcomes, 
 // Loads what the call needs.
 Error preload(Call& call, Stream stream) noexcept;
 
-// The kernels that the call would run on a place, see find_place() and c.h.
+// The kernels that the call would run on a GPU, see find_gpu() and c.h.
 Error explain(Call& call, const char* arch, const char* product, int multiprocessors, aotriton_kernel_choice* kernels,
               size_t* count, By by = By::time) noexcept;
 

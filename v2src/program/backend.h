@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-namespace aotriton::v2::inline abi1 {
+#include "program_limits.h"
 
-inline constexpr size_t kMaxBackends = 12;
+namespace aotriton::v2::inline abi1 {
 
 struct BackendCell {
   uint8_t backend;

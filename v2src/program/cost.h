@@ -48,10 +48,10 @@ struct Cost {
 // `value(expression, &number)` evaluates; false where it says so: a number does not fit in 63 bits.
 template <class Value>
 bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
-  const auto number = [&](const Expression& expression, auto* place) __attribute__((always_inline)) {
+  const auto number = [&](const Expression& expression, auto* field) __attribute__((always_inline)) {
     int64_t found;
     if (!value(expression, &found)) return false;
-    *place = static_cast<std::remove_pointer_t<decltype(place)>>(found);
+    *field = static_cast<std::remove_pointer_t<decltype(field)>>(found);
     return true;
   };
   return number(work.outer, &of_call->outer) && number(work.rows, &of_call->rows) &&

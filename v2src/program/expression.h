@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "program_limits.h"
+
 namespace aotriton::v2::inline abi1 {
 
 struct Call;
@@ -50,8 +52,8 @@ struct Step {
   int32_t value;
 };
 
-inline constexpr size_t kMaxSteps = 160;
 inline constexpr uint8_t kNoStep = 255;
+static_assert(kMaxSteps <= kNoStep);
 
 // What an expression may ask for; null and 0 where it does not.
 struct Environment {

@@ -10,11 +10,9 @@
 
 #include "program/cost.h"
 #include "program/image.h"
+#include "program_limits.h"
 
 namespace aotriton::v2::inline abi1 {
-
-inline constexpr int kMaxPsels = 12;
-inline constexpr int kMaxKeys = 4;
 
 struct Entry {
   Image* image;
@@ -24,7 +22,7 @@ struct Entry {
 };
 
 // Why a cell has its entry. What was measured has a shape, a day and a median, which may be known to be between two.
-struct Evidence {
+struct Origin {
   Provenance provenance;
   const char* source;
   const char* shape;     // that was measured: "rows 256 width 1024"
@@ -34,9 +32,9 @@ struct Evidence {
 };
 
 // What was decided for one product: images are shared by an arch, which of them is the fastest is not.
-struct Decisions {
+struct ProductTable {
   std::span<const uint8_t> index;      // entry of each cell, row-major over the keys
-  std::span<const Evidence> evidence;  // one for each cell
+  std::span<const Origin> origins;  // one for each cell
   std::span<const Cost> costs;         // one for each entry, by which the fastest is chosen; empty: the index decides
 };
 
@@ -44,7 +42,7 @@ struct Lut {
   const char* functional;
   std::span<const std::span<const int32_t>> bins;  // representatives, one span for each tuning key
   std::span<const Entry> entries;
-  std::span<const Decisions> decisions;  // by product of the arch
+  std::span<const ProductTable> products;  // by product of the arch
 
   // First bin whose representative is not smaller; the last bin is open-ended.
   static constexpr size_t bin_of(std::span<const int32_t> representatives, int64_t value) {
@@ -67,13 +65,13 @@ struct Lut {
         if (representatives[i - 1] >= representatives[i]) return false;
       cells *= representatives.size();
     }
-    for (const Decisions& one : decisions) {
-      if (one.index.size() != cells || one.evidence.size() != cells) return false;
+    for (const ProductTable& one : products) {
+      if (one.index.size() != cells || one.origins.size() != cells) return false;
       if (!one.costs.empty() && one.costs.size() != entries.size()) return false;
       for (uint8_t entry : one.index)
         if (entry >= entries.size()) return false;
     }
-    return !decisions.empty() && bins.size() <= kMaxKeys;
+    return !products.empty() && bins.size() <= kMaxKeys;
   }
 };
 

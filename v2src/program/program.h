@@ -12,18 +12,14 @@
 #include "program/cost.h"
 #include "program/expression.h"
 #include "program/lut.h"
+#include "program_limits.h"
 
 namespace aotriton::v2::inline abi1 {
 
-inline constexpr size_t kMaxOperands = 16;  // and workspace tensors
-inline constexpr size_t kMaxSizes = 16;
-inline constexpr size_t kMaxScalars = 16;
-inline constexpr int kMaxRank = 4;
-
 // How a kernel takes an argument.
 enum class Pass : uint8_t {
-  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`: so many
-           // of its second dimension are packed, if it has code
+  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`: how
+           // many neighbours along its second dimension are packed, if it has code
   stride,  // of dimension `dim` of `slot`, but where that is passed as a descriptor
   i32,     // `value`
   i64,     // `value`
@@ -45,15 +41,14 @@ struct Argument {
 // The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit
 // the arch's addressing.
 struct Uses {
-  uint16_t all, strided;
+  uint32_t all, strided;
 };
-static_assert(kMaxOperands <= 16);
+static_assert(kMaxOperands <= 32);
 
-inline constexpr size_t kMaxChoices = 32;
 inline constexpr uint8_t kNoNumber = 255;
 
-// A digit of the godel number: the place of `value` among `values`; the first that is not smaller where `round_up`.
-// `number`: its place among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
+// A digit of the godel number: the index of `value` among `values`; the first that is not smaller where `round_up`.
+// `number`: its index among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
 struct ChoiceInfo {
   const char* name;
   Expression value;
@@ -161,9 +156,9 @@ struct OperatorInfo {
   std::span<const Step> steps;         // what choosing asks of a call
   Compiled compiled_steps;             // of these; null: they are interpreted
   std::span<const Expression> guards;  // of all kernels, each condition once
-  Expression flops;                    // floating-point operations of a call; empty where nobody counts them
+  Expression flops;         // floating-point operations of a call; empty where the operator does not count them
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
-  uint8_t cut = kNoNumber;  // the size along which a call may be made in pieces; kNoNumber for none
+  uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

@@ -26,23 +26,23 @@ namespace aotriton::v2::python {
 
 namespace {
 
-// Python's arguments of a call: operands by place or name, then the workspace where there is one; scalars by name.
+// Python's arguments of a call: operands by position or name, then the workspace where there is one; scalars by name.
 // Returns what `stream` was.
 py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args, const py::kwargs& kwargs) {
-  const size_t operands = info.operands.size(), places = operands + (info.workspace.empty() ? 0 : 1);
-  if (args.size() > places)
-    throw py::type_error(std::string(info.name) + " takes " + std::to_string(places) + " tensors, got " +
+  const size_t operands = info.operands.size(), slots = operands + (info.workspace.empty() ? 0 : 1);
+  if (args.size() > slots)
+    throw py::type_error(std::string(info.name) + " takes " + std::to_string(slots) + " tensors, got " +
                          std::to_string(args.size()));
-  std::vector<bool> given(places);
-  const auto set = [&](size_t place, py::handle tensor) {
-    if (given[place]) throw py::type_error(std::string(info.name) + " got a tensor twice");
-    given[place] = true;
-    if (place < operands)
-      call.set_operand(place, tensor);
+  std::vector<bool> given(slots);
+  const auto set = [&](size_t slot, py::handle tensor) {
+    if (given[slot]) throw py::type_error(std::string(info.name) + " got a tensor twice");
+    given[slot] = true;
+    if (slot < operands)
+      call.set_operand(slot, tensor);
     else
       call.set_workspace(tensor);
   };
-  for (size_t place = 0; place < args.size(); ++place) set(place, args[place]);
+  for (size_t slot = 0; slot < args.size(); ++slot) set(slot, args[slot]);
   py::object stream = py::none();
   for (const auto& [key, value] : kwargs) {
     const auto name = py::cast<std::string>(key);
@@ -51,7 +51,7 @@ py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args,
       stream = py::reinterpret_borrow<py::object>(value);
     else if (name == "hints")
       call.set_hints(value);
-    else if (name == "workspace" && places > operands)
+    else if (name == "workspace" && slots > operands)
       set(operands, value);
     else if (slot >= 0 && static_cast<size_t>(slot) < operands)
       set(static_cast<size_t>(slot), value);
@@ -287,10 +287,10 @@ void bind_runtime(py::module_& m) {
       "arch", [] { return current_device("arch").arch().arch; },
       "Architecture of the current device, such as 'sm_90'.");
   m.def(
-      "product", [] { return current_device("product").facts.place.product_info().name; },
+      "product", [] { return current_device("product").facts.gpu.product_info().name; },
       "The product whose tables the current device gets, such as 'NVIDIA H200': its own, or the one that it is like.");
   m.def(
-      "multiprocessors", [] { return current_device("multiprocessors").facts.place.multiprocessors; },
+      "multiprocessors", [] { return current_device("multiprocessors").facts.gpu.multiprocessors; },
       "Number of multiprocessors of the current device.");
 }
 

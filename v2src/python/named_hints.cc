@@ -26,8 +26,8 @@ std::string text_of(const std::string& name, py::handle value) {
   return names;
 }
 
-// One word of the text.
-std::string word_of(py::handle name, py::handle value) {
+// One hint of the text: name=value.
+std::string hint_text(py::handle name, py::handle value) {
   if (!py::isinstance<py::str>(name)) throw py::type_error("hints: a name must be text, got " + type_of(name));
   const auto own = py::cast<std::string>(name);
   const std::string word = own + "=" + text_of(own, value);
@@ -44,7 +44,7 @@ hints hints_of(py::handle given) {
     text = py::cast<std::string>(given);
   } else if (py::isinstance<py::dict>(given)) {
     for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(given))
-      if (!value.is_none()) text += word_of(name, value) + " ";
+      if (!value.is_none()) text += hint_text(name, value) + " ";
   } else {
     throw py::type_error("hints must be text or a dict, got " + type_of(given));
   }

@@ -61,9 +61,9 @@ void OwnedCandidate::read_functional(const std::string& text) {
     bool known = false;
     for (size_t i = 0; i < kernel.choices.size(); ++i) {
       const ChoiceInfo& choice = kernel.choices[i];
-      for (size_t place = 0; place < choice.values.size(); ++place) {
-        if (word != std::string(choice.name) + "=" + choice.texts[place]) continue;
-        candidate_.values[i] = place;
+      for (size_t value = 0; value < choice.values.size(); ++value) {
+        if (word != std::string(choice.name) + "=" + choice.texts[value]) continue;
+        candidate_.values[i] = value;
         read[i] = known = true;
       }
     }

@@ -36,7 +36,7 @@ Value named(const std::map<std::string, Value>& among, const py::handle& name) {
 }
 
 // A number below `most`.
-uint8_t place(const py::handle& value, size_t most) {
+uint8_t index(const py::handle& value, size_t most) {
   const auto number = py::cast<size_t>(value);
   if (number >= most) throw py::value_error("a program with a number that is out of range");
   return static_cast<uint8_t>(number);
@@ -67,7 +67,7 @@ std::span<const T> OwnedProgram::numbers(const py::handle& values, std::deque<st
 std::span<const OperandInfo> OwnedProgram::operands(const py::handle& rows, std::vector<OperandInfo>& into) {
   for (const py::handle row : rows) {
     auto& dims = dims_.emplace_back();
-    for (const py::handle dim : row["dims"]) dims.push_back(place(dim, kMaxSizes));
+    for (const py::handle dim : row["dims"]) dims.push_back(index(dim, kMaxSizes));
     if (dims.size() > kMaxRank) throw py::value_error("a program with an operand of too many dimensions");
     into.push_back({.name = keep(row["name"]),
                     .dims = dims,
@@ -106,13 +106,13 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   for (const py::handle row : of_kernel["arguments"])
     arguments_.push_back({.pass = named(kPasses, row["kind"]),
                           .block = py::cast<bool>(row["block"]),
-                          .slot = place(row["slot"], kMaxOperands),
-                          .dim = place(row["dim"], kMaxRank),
+                          .slot = index(row["slot"], kMaxOperands),
+                          .dim = index(row["dim"], kMaxRank),
                           .value = code(row["value"]),
                           .levels = py::cast<uint8_t>(row["levels"])});
   for (const py::handle pair : of_kernel["uses"]) {
     const auto use = py::cast<py::tuple>(pair);
-    const auto bit = static_cast<uint16_t>(1 << place(use[0], operator_.slots()));
+    const uint32_t bit = uint32_t{1} << index(use[0], operator_.slots());
     kernel_.uses.all |= bit;
     if (py::cast<bool>(use[1])) kernel_.uses.strided |= bit;
   }
@@ -130,7 +130,7 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   auto& psels = names_.emplace_back();
   for (const py::handle psel : of_kernel["psels"]) psels.push_back(keep(psel));
   const py::sequence grid = of_kernel["grid"];
-  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxOperands)
+  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxChoices)
     throw py::value_error("a program of a kernel that is too large");
   kernel_.name = keep(of_kernel["name"]);
   kernel_.arguments = arguments_;

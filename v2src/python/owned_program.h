@@ -22,7 +22,7 @@ class OwnedProgram {
   const OperatorInfo& info() const { return operator_; }
   const KernelInfo& kernel() const { return kernel_; }
 
-  // Of each choice, the place of the value that names leave out; -1 where there is none.
+  // Of each choice, the index of the value that names leave out; -1 where there is none.
   const std::vector<int>& defaults() const { return defaults_; }
 
  private:

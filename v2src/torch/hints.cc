@@ -43,9 +43,9 @@ Region::~Region() { region = std::move(before_); }
 int64_t number_of_region() {
   if (region.empty()) return 0;
   const std::lock_guard lock(numbers_mutex);
-  const auto place = std::find(numbered.begin(), numbered.end(), region);
-  const int64_t number = place - numbered.begin() + 1;
-  if (place == numbered.end()) numbered.push_back(region);
+  const auto found = std::find(numbered.begin(), numbered.end(), region);
+  const int64_t number = found - numbered.begin() + 1;
+  if (found == numbered.end()) numbered.push_back(region);
   return number;
 }
 

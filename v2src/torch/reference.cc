@@ -15,19 +15,19 @@ namespace {
 using torch::headeronly::BFloat16;
 using torch::headeronly::Half;
 
-float load(const void* data, aotriton_dtype dtype, int64_t place) {
-  if (dtype == AOTRITON_FLOAT16) return static_cast<const Half*>(data)[place];
-  if (dtype == AOTRITON_BFLOAT16) return static_cast<const BFloat16*>(data)[place];
-  return static_cast<const float*>(data)[place];
+float load(const void* data, aotriton_dtype dtype, int64_t offset) {
+  if (dtype == AOTRITON_FLOAT16) return static_cast<const Half*>(data)[offset];
+  if (dtype == AOTRITON_BFLOAT16) return static_cast<const BFloat16*>(data)[offset];
+  return static_cast<const float*>(data)[offset];
 }
 
-void store(void* data, aotriton_dtype dtype, int64_t place, float value) {
+void store(void* data, aotriton_dtype dtype, int64_t offset, float value) {
   if (dtype == AOTRITON_FLOAT16)
-    static_cast<Half*>(data)[place] = value;
+    static_cast<Half*>(data)[offset] = value;
   else if (dtype == AOTRITON_BFLOAT16)
-    static_cast<BFloat16*>(data)[place] = value;
+    static_cast<BFloat16*>(data)[offset] = value;
   else
-    static_cast<float*>(data)[place] = value;
+    static_cast<float*>(data)[offset] = value;
 }
 
 // One head of one sequence: rows of head_dim.
@@ -39,7 +39,7 @@ struct Head {
       : rows(of.sizes[2]), columns(of.sizes[3]), values(static_cast<size_t>(rows * columns)) {}
   Head(const aotriton_tensor4& of, int64_t batch, int64_t head) : Head(of) {
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) (*this)[i][j] = load(of.data, of.dtype, place(of, batch, head, i, j));
+      for (int64_t j = 0; j < columns; ++j) (*this)[i][j] = load(of.data, of.dtype, offset(of, batch, head, i, j));
   }
 
   float* operator[](int64_t row) { return values.data() + row * columns; }
@@ -47,10 +47,10 @@ struct Head {
 
   void write(const aotriton_tensor4& to, int64_t batch, int64_t head) const {
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) store(to.data, to.dtype, place(to, batch, head, i, j), (*this)[i][j]);
+      for (int64_t j = 0; j < columns; ++j) store(to.data, to.dtype, offset(to, batch, head, i, j), (*this)[i][j]);
   }
 
-  static int64_t place(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t i, int64_t j) {
+  static int64_t offset(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t i, int64_t j) {
     return batch * of.strides[0] + head * of.strides[1] + i * of.strides[2] + j * of.strides[3];
   }
 };

@@ -91,10 +91,10 @@ void require_own_kernel(const Tensor& query, bool exists, const char* op, const 
 // Whether the user lets SDPA take its flash backend, which is what this library takes the place of.
 bool flash_is_wanted() { return !torch_context || !flash_is_enabled || flash_is_enabled(torch_context()); }
 
-AtenTensorHandle* handle_of(std::optional<Tensor>& tensor, AtenTensorHandle* place) {
+AtenTensorHandle* handle_of(std::optional<Tensor>& tensor, AtenTensorHandle* handle) {
   if (!tensor) return nullptr;
-  *place = tensor->get();
-  return place;
+  *handle = tensor->get();
+  return handle;
 }
 
 using SdpaResults = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;

@@ -18,8 +18,8 @@ from aotriton.rules.expression import (
     tiles,
 )
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
+from aotriton.rules.flash.restrictions import RESTRICTIONS
+from aotriton.rules.flash.restrictions_hopper import PAIR_RESTRICTIONS, PARTS_RESTRICTIONS
 from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 from aotriton.rules.work import WHOLE

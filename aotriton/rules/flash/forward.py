@@ -17,8 +17,8 @@ from aotriton.rules.expression import (
     size,
 )
 from aotriton.rules.flash import common as c
-from aotriton.rules.flash.space import RESTRICTIONS
-from aotriton.rules.flash.space_hopper import FORWARD_RESTRICTIONS
+from aotriton.rules.flash.restrictions import RESTRICTIONS
+from aotriton.rules.flash.restrictions_hopper import FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
 

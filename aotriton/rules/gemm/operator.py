@@ -18,8 +18,8 @@ from aotriton.rules.expression import (
     size,
 )
 from aotriton.rules.gemm import common as c
-from aotriton.rules.gemm.space import RESTRICTIONS
-from aotriton.rules.gemm.space_hopper import HOPPER_RESTRICTIONS, STAGED
+from aotriton.rules.gemm.restrictions import RESTRICTIONS
+from aotriton.rules.gemm.restrictions_hopper import HOPPER_RESTRICTIONS, STAGED
 from aotriton.rules.kernel import (
     DFS,
     Config,

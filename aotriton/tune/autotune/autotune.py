@@ -10,10 +10,10 @@ from typing import Any, overload
 
 from aotriton.codegen.store import cache_folder
 from aotriton.rules.arch import ARCHS
+from aotriton.tune.autotune.declaration import Declaration
 from aotriton.tune.autotune.describe import Described
-from aotriton.tune.autotune.given import given
 from aotriton.tune.autotune.tuned import Tuned
-from aotriton.tune.autotune.wanted import Wanted
+from aotriton.tune.autotune.user_kernel import read_kernel
 
 
 @overload
@@ -88,18 +88,23 @@ def autotune(
         for name, value in (("inputs", inputs), ("reference", reference), ("space", space), ("sizes", sizes)):
             if value is None:
                 raise ValueError(f"{name}: it must be given")
-        wanted = Wanted(inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance)  # type: ignore[arg-type]
-        found = given(kernel, provider, space or {})
-        described = Described(found, wanted, "", tuple(row.arch for row in ARCHS))
-        place = Path(folder).resolve() if folder else _default_folder(described)
-        described = described.named(place.name)
-        return Tuned(kernel, described, place, product, options)
+        assert reference is not None
+        declared = Declaration(
+            inputs or {}, results or {}, sizes or {}, space or {}, grid, reference, prepare, tolerance
+        )
+        found = read_kernel(kernel, provider, space or {})
+        described = Described(found, declared, "", tuple(row.arch for row in ARCHS))
+        home = Path(folder).resolve() if folder else _default_folder(described)
+        described = described.named(home.name)
+        return Tuned(kernel, described, home, product, options)
 
     return tuned if kernel is None else tuned(kernel).tune()
 
 
 def _default_folder(described: Described) -> Path:
-    """Kernels of one name in two files are two. What is no longer in a space may not win: another space begins anew."""
-    made_of = repr((described.given.place, sorted(described.wanted.tried.items())))
+    """The folder of a kernel with its space. Kernels of one name in two files have two; another space begins anew, so
+    that a config that is no longer in it cannot win.
+    """
+    made_of = repr((described.kernel.origin, sorted(described.declared.tried.items())))
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    return cache_folder() / "autotuned" / digest / f"tuned_{described.given.name}"
+    return cache_folder() / "autotuned" / digest / f"tuned_{described.kernel.name}"

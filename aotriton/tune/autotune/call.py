@@ -1,4 +1,4 @@
-"""From what a caller gives a described kernel to what the kernel is launched with."""
+"""From a caller's arguments of a described kernel to what the kernel is launched with."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from aotriton.rules.operators import Operator
 
 @dataclass(frozen=True)
 class Call:
-    """``given`` has the tensors and the operator's scalars by name, ``sizes`` are the tensors'."""
+    """``arguments`` has the tensors and the operator's scalars by name, ``sizes`` are the tensors'."""
 
     operator: Operator
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     sizes: Mapping[str, int]
 
     @classmethod
     def of(cls, operator: Operator, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
-        """Arguments stand in the kernel's order, those that follow from sizes left out; a scalar may be left out, too.
+        """The call with these arguments. They stand in the kernel's order, without those that follow from sizes; a
+        scalar may be left out, too.
 
-        TypeError where one is missing or unknown, ValueError where tensors do not fit what is described.
+        TypeError where one is missing or unknown, ValueError where tensors do not fit the description.
         """
         free = {one.name for one in operator.operands} | {one.name for one in operator.scalars}
         names = [one.name for one in operator.lead.arguments if one.name in free]
@@ -43,10 +44,10 @@ class Call:
         return cls(operator, {one.name: one.default for one in operator.scalars} | given, sizes)
 
     def launch(self, config: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """The grid, and all arguments of the kernel by name but for the config."""
-        whole = {name: value for name, value in self.given.items() if isinstance(value, int)}
+        """The grid, and all arguments of the kernel by name, without the config."""
+        whole = {name: value for name, value in self.arguments.items() if isinstance(value, int)}
         environment = Environment(self.sizes, whole, config)
-        values = dict(self.given)
+        values = dict(self.arguments)
         for one in self.operator.lead.arguments:
             if isinstance(one, Number) and one.name not in values:
                 values[one.name] = evaluate(one.value, environment)

@@ -1,4 +1,4 @@
-"""From a kernel and what its user says of it to a family: the text of its files, and what it describes."""
+"""From a kernel and its declaration to a family: the text of its files, and its description."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, evaluate, scalar
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
-from aotriton.tune.autotune.given import CONSTEXPR, Given
+from aotriton.tune.autotune.declaration import Declaration
 from aotriton.tune.autotune.source import slice_of
 from aotriton.tune.autotune.text import expression, spelled
-from aotriton.tune.autotune.wanted import Wanted
+from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 TEMPLATE = Path(__file__).parent.parent / "template"
 
@@ -28,12 +28,12 @@ COPTS = {"num_warps": ("cuda", "hip"), "num_stages": ("cuda", "hip"), "maxnreg":
 
 @dataclass(frozen=True)
 class Described:
-    """The family of one kernel on some archs; ``family`` is its name, and its folder's. What is wrong is a ValueError
-    that names the argument.
+    """The family of one kernel on some archs; ``family`` is its name, and its folder's. A ValueError names the argument
+    that is wrong.
     """
 
-    given: Given
-    wanted: Wanted
+    kernel: UserKernel
+    declared: Declaration
     family: str
     archs: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class Described:
 
     @cached_property
     def operator(self) -> Operator:
-        """What the family describes, within what the runner has room for."""
+        """The operator that the family describes, checked against what the runner has room for."""
         made: dict[str, Any] = {}
         exec(compile(self.files["rules/__init__.py"], f"{self.family}/rules/__init__.py", "exec"), made)
         found: Operator
@@ -53,115 +53,117 @@ class Described:
     @cached_property
     def files(self) -> dict[str, str]:
         """The family's texts by their paths in its folder."""
-        given, wanted = self.given, self.wanted
-        constexprs = {name for name, kind in given.arguments if kind == CONSTEXPR}
+        kernel, declared = self.kernel, self.declared
+        constexprs = {name for name, kind in kernel.arguments if kind == CONSTEXPR}
         vendors = sorted({row.vendor for row in ARCHS if row.arch in self.archs})
-        copts = [name for name in wanted.tried if name not in self.psels]
+        copts = [name for name in declared.tried if name not in self.psels]
         values = {
             "family": self.family,
-            "given": given,
+            "kernel": kernel,
             "archs": self.archs,
-            "type": next(iter(wanted.operands.values())).dtype,
-            "operands": wanted.operands.values(),
-            "scalars": wanted.scalars,
+            "type": next(iter(declared.operands.values())).dtype,
+            "operands": declared.operands.values(),
+            "scalars": declared.scalars,
             "arguments": self.arguments,
-            "choices": {name: values for name, values in wanted.values.items() if name in constexprs},
-            "keys": {name: values for name, values in wanted.values.items() if name not in constexprs},
-            "psels": {vendor: {name: wanted.tried[name] for name in self.psels} for vendor in vendors},
+            "choices": {name: values for name, values in declared.values.items() if name in constexprs},
+            "keys": {name: values for name, values in declared.values.items() if name not in constexprs},
+            "psels": {vendor: {name: declared.tried[name] for name in self.psels} for vendor in vendors},
             "copts": {
-                vendor: {name: wanted.tried[name] for name in copts if vendor in COPTS[name]} for vendor in vendors
+                vendor: {name: declared.tried[name] for name in copts if vendor in COPTS[name]} for vendor in vendors
             },
             "grid": self.grid,
-            "reference": wanted.reference.__name__,
-            "prepare": wanted.prepare.__name__ if wanted.prepare else "",
-            "tolerance": float(wanted.tolerance),
+            "reference": declared.reference.__name__,
+            "prepare": declared.prepare.__name__ if declared.prepare else "",
+            "tolerance": float(declared.tolerance),
         }
-        suffix = given.provider.suffix if given.provider else "py"
-        functions = {"reference": wanted.reference} | ({"prepare": wanted.prepare} if wanted.prepare else {})
+        suffix = kernel.provider.suffix if kernel.provider else "py"
+        functions = {"reference": declared.reference} | ({"prepare": declared.prepare} if declared.prepare else {})
         return {
             "rules/__init__.py": _render("family_rules.py", values),
             "tune/__init__.py": _render("family_tune.py", values),
             **{f"tune/{what}.py": self._function(what, function) for what, function in functions.items()},
             "tritonsrc/__init__.py": f'"""Device code of {self.family}."""\n',
-            f"tritonsrc/{given.name}.{suffix}": given.source,
+            f"tritonsrc/{kernel.name}.{suffix}": kernel.source,
         }
 
     @cached_property
     def psels(self) -> tuple[str, ...]:
-        """What of the space reaches the source; the rest is the compiler's."""
-        given, tried = self.given, self.wanted.tried
-        if given.provider and not given.called:
+        """The names of the space that reach the source; the others are compiler options."""
+        kernel, tried = self.kernel, self.declared.tried
+        if kernel.provider and not kernel.called:
             return tuple(tried)  # its module has looked at them
-        own = {name for name, kind in given.arguments if given.called or kind == CONSTEXPR}
+        own = {name for name, kind in kernel.arguments if kernel.called or kind == CONSTEXPR}
         for name in tried:
-            if given.called and name not in own:
-                raise ValueError(f"space: {name} is no argument of {given.name}")
+            if kernel.called and name not in own:
+                raise ValueError(f"space: {name} is no argument of {kernel.name}")
             if name not in own and name not in COPTS:
-                raise ValueError(f"space: {name} is no constexpr of {given.name}, nor among {', '.join(COPTS)}")
+                raise ValueError(f"space: {name} is no constexpr of {kernel.name}, nor among {', '.join(COPTS)}")
         return tuple(name for name in tried if name in own)
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """The kernel's, in its order. A Python function is given its config as it is, so that is not among them."""
-        given, wanted = self.given, self.wanted
-        have = [name for name, _ in given.arguments]
-        for what, names in (("inputs", wanted.inputs), ("results", wanted.results)):
+        """The kernel's arguments, in its order. A Python function receives its config as it is, so the config is not
+        among them.
+        """
+        kernel, declared = self.kernel, self.declared
+        have = [name for name, _ in kernel.arguments]
+        for what, names in (("inputs", declared.inputs), ("results", declared.results)):
             if extra := [name for name in names if name not in have]:
-                raise ValueError(f"{what}: {given.name} takes no {extra[0]}, but {', '.join(have)}")
+                raise ValueError(f"{what}: {kernel.name} takes no {extra[0]}, but {', '.join(have)}")
         return tuple(
             self._argument(name, kind)
-            for name, kind in given.arguments
-            if not (given.called and name in wanted.tried and name not in wanted.inputs)
+            for name, kind in kernel.arguments
+            if not (kernel.called and name in declared.tried and name not in declared.inputs)
         )
 
     def _argument(self, name: str, kind: str) -> Argument:
-        given, wanted = self.given, self.wanted
+        kernel, declared = self.kernel, self.declared
         if kind == CONSTEXPR:
-            if name not in wanted.tried and name not in wanted.values:
+            if name not in declared.tried and name not in declared.values:
                 raise ValueError(f"{name}: a constexpr must be in space, or be one of the sizes")
             return Constexpr(name)
-        if name in wanted.operands:
-            self._check_type(name, kind, f"*{wanted.operands[name].dtype}")
-            return Tensor(name, wanted.operands[name])
-        if name in wanted.scalars:
-            dtype = "i32" if name in wanted.whole else "fp32"
+        if name in declared.operands:
+            self._check_type(name, kind, f"*{declared.operands[name].dtype}")
+            return Tensor(name, declared.operands[name])
+        if name in declared.scalars:
+            dtype = "i32" if name in declared.integers else "fp32"
             self._check_type(name, kind, dtype)
             return Number(name, dtype, scalar(name))
-        if name not in wanted.inputs and name not in wanted.values:
-            raise ValueError(f"{name}: {given.name} takes it, and it is neither in inputs nor in results, nor a size")
-        if given.called:
+        if name not in declared.inputs and name not in declared.values:
+            raise ValueError(f"{name}: {kernel.name} takes it, and it is neither in inputs nor in results, nor a size")
+        if kernel.called:
             raise ValueError(f"{name}: a Python function is given tensors, plain numbers and its config alone")
-        value = expression(name, wanted.inputs.get(name, name), wanted.names)
-        measured = [evaluate(value, Environment(sizes=one, scalars=wanted.whole)) for one in wanted.shapes]
+        value = expression(name, declared.inputs.get(name, name), declared.names)
+        measured = [evaluate(value, Environment(sizes=one, scalars=declared.integers)) for one in declared.shapes]
         dtype = kind or ("i32" if all(one in INT32 for one in measured) else "i64")
         self._check_type(name, dtype, "i32", "i64")
         # Triton's JIT looks at each call for this, here all measured ones must have it; a guard sees to other calls.
-        whole = given.provider is None and all(one % 16 == 0 for one in measured)
+        whole = kernel.provider is None and all(one % 16 == 0 for one in measured)
         return Number(name, dtype, value, multiple_of=16 if whole else 1)
 
     def _check_type(self, name: str, kind: str, *declared: str) -> None:
-        """The source may say more than the user, but nothing else."""
+        """ValueError where the source declares another type than the user."""
         if kind and kind not in declared:
-            raise ValueError(f"{name}: {self.given.name} takes {kind}, it is declared as {' or '.join(declared)}")
+            raise ValueError(f"{name}: {self.kernel.name} takes {kind}, it is declared as {' or '.join(declared)}")
 
     @cached_property
     def grid(self) -> list[Expression]:
         """Programs along x, y and z."""
-        grid, given = self.wanted.grid, self.given
+        grid, kernel = self.declared.grid, self.kernel
         axes = [grid] if isinstance(grid, (str, int)) else list(grid) if isinstance(grid, Sequence) else None
         if axes is None or len(axes) > 3:
             raise ValueError(f"grid: {grid!r} is not one to three expressions, as cdiv(columns, BLOCK)")
-        if given.called and axes:
-            raise ValueError(f"grid: {given.name} is a Python function, and launches what it likes")
-        if not given.called and not axes:
-            raise ValueError(f"grid: how many programs of {given.name} are there? Write one to three expressions")
-        names = self.wanted.names | dict.fromkeys(self.psels, "psel")
+        if kernel.called and axes:
+            raise ValueError(f"grid: {kernel.name} is a Python function, and launches what it likes")
+        if not kernel.called and not axes:
+            raise ValueError(f"grid: how many programs of {kernel.name} are there? Write one to three expressions")
+        names = self.declared.names | dict.fromkeys(self.psels, "psel")
         return [expression("grid", one, names) for one in (*axes, 1, 1, 1)[:3]]
 
     def _function(self, what: str, function: Callable[..., Any]) -> str:
         """The source of a module with the function, which is given inputs by name."""
-        wanted = self.wanted
-        known = [name for name in wanted.inputs if name in wanted.operands or name in wanted.scalars]
+        declared = self.declared
+        known = [name for name in declared.inputs if name in declared.operands or name in declared.scalars]
         try:
             parameters = inspect.signature(function).parameters
         except ValueError as error:  # of a built-in function
@@ -169,7 +171,7 @@ class Described:
         for name, one in parameters.items():
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or (name not in known and one.default is one.empty):
                 raise ValueError(f"{what}: it takes {name}, and is given inputs by name: {', '.join(known)}")
-        return slice_of(function)  # type: ignore[arg-type]
+        return slice_of(function)  # type: ignore[arg-type] # it refuses all but functions
 
 
 def _render(template: str, values: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Which GPU a program has before it says so: what the driver calls it."""
+"""The name of the first GPU that a program sees, by the driver."""
 
 from __future__ import annotations
 

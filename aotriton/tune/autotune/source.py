@@ -13,10 +13,10 @@ OURS = "autotune"  # the decorator that is not the function's own
 
 
 def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> str:
-    """The function with all that it names in its module: other functions, constants and imports.
+    """The source of the function with all that it uses of its module: other functions, constants and imports.
 
-    Nothing else of the module is there, so nothing else runs, nor has a say in what the function is. ``imports``: the
-    packages that may be imported besides the standard library; None: any. ValueError names what cannot be taken.
+    Nothing else of the module is included, so nothing else runs, or changes what the function is. ``imports``: the
+    packages that may be imported besides the standard library; None: any. ValueError names what cannot be included.
     """
     name = function.__qualname__
     if not name.isidentifier():  # <lambda>, or inside of something
@@ -42,7 +42,7 @@ def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> s
 
 
 def _closure(tree: ast.Module, name: str) -> set[str]:
-    """``name`` and the names at the top of the module that it is made of, directly or not."""
+    """``name`` and the names at the top of the module that it depends on, directly or not."""
     bound: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
         for one in _binds(node):
@@ -59,7 +59,7 @@ def _closure(tree: ast.Module, name: str) -> set[str]:
 
 
 def _binds(node: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a module gives a meaning."""
+    """The names that a statement at the top of a module defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -81,7 +81,7 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 
 def _names(node: ast.stmt) -> set[str]:
-    """The names that a statement asks of its module."""
+    """The names of its module that a statement uses."""
     asked, own = set(), set()
     parts: list[ast.AST] = [node]
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -94,7 +94,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> list[ast.expr]:
-    """Those that are the function's own."""
+    """The function's decorators without ours."""
     called = [(one, one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list]
     return [one for one, name in called if ast.unparse(name).rpartition(".")[2] != OURS]
 

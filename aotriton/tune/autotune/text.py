@@ -1,4 +1,4 @@
-"""From what people write to what a description has: ``bf16[rows, columns]`` and ``cdiv(columns, BLOCK)``."""
+"""The user's notation of tensors and expressions: ``bf16[rows, columns]`` and ``cdiv(columns, BLOCK)``."""
 
 from __future__ import annotations
 

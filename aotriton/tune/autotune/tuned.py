@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import VARIABLE
-from aotriton.rules.image import TRITON_VERSION
+from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
 
 if TYPE_CHECKING:
-    from aotriton.rules.rows import Winner
+    from aotriton.rules.database.rows import Winner
 
 DATABASE = Path("rules") / "tuning_database.sqlite3"
 STAMP = "tuned.json"  # of each product: a digest of what all of its measurements were made of
@@ -41,7 +41,7 @@ class Best:
 
 
 class Tuned:
-    """A kernel whose family is in ``folder``, and which is tuned when its winners are first asked for.
+    """A kernel whose family is in ``folder``; it is tuned when its winners are first asked for.
 
     ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
     """
@@ -51,7 +51,7 @@ class Tuned:
     ) -> None:
         self.kernel, self.folder = kernel, folder
         self._described, self._asked, self._options = described, product, tuple(options)
-        self._operator, self._wanted = described.operator, described.wanted  # what is wrong with them is told now
+        self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
         self._winners: tuple[Best, ...] | None = None
 
@@ -64,9 +64,10 @@ class Tuned:
                 write_atomically(path, text.encode())
 
     def tune(self) -> Tuned:
-        """Measures what is not measured yet on this machine's GPUs.
+        """Measures on this machine's GPUs what is not measured yet.
 
-        RuntimeError where that came to no end, where no config is right, or where one won that is not tried any more.
+        RuntimeError where tuning did not finish, where no config is right, or where a config won that is not tried any
+        more.
         """
         self.write()
         if not self._is_tuned():
@@ -74,23 +75,23 @@ class Tuned:
             stamp = {**self._stamp(), self._product(): self._digest}
             write_atomically(self.folder / STAMP, json.dumps(stamp, indent=1).encode())
         rows = {(row.functional, row.bin): row for row in self._rows(self._product())}
-        self._winners = tuple(self._best(sizes, rows.get(self._place(sizes))) for sizes in self._wanted.shapes)
+        self._winners = tuple(self._best(sizes, rows.get(self._cell_of(sizes))) for sizes in self._declared.shapes)
         return self
 
     @property
     def winners(self) -> tuple[Best, ...]:
-        """What won at each combination of sizes."""
+        """The winner at each combination of sizes."""
         if self._winners is None:
             self.tune()
         assert self._winners is not None
         return self._winners
 
     def best(self, **sizes: int) -> Best:
-        """What won where such sizes belong: each goes to the next larger one that was measured, or to the largest.
+        """The winner for these sizes: each size belongs to the next larger one that was measured, or to the largest.
 
-        A size that images are compiled for must be one of those. ValueError names it, or one that is unknown.
+        A size that images are compiled for must be a measured one. ValueError names a size that is not, or is unknown.
         """
-        known = self._wanted.values
+        known = self._declared.values
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
         measured = dict(sizes)
@@ -104,12 +105,12 @@ class Tuned:
 
     @property
     def config(self) -> Mapping[str, int]:
-        """The winner's, where one combination of sizes was asked for."""
+        """The winner's config, where one combination of sizes was asked for."""
         return self._only.config
 
     @property
     def median_us(self) -> float:
-        """Microseconds, likewise."""
+        """The winner's time in microseconds, where one combination of sizes was asked for."""
         return self._only.median_us
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
@@ -117,7 +118,7 @@ class Tuned:
         left out. Errors as ``Call.of`` says.
         """
         if self._description.provider and not self._description.called:
-            raise TypeError(f"{self._name}: {self._described.given.place} is launched from C++: see export()")
+            raise TypeError(f"{self._name}: {self._described.kernel.origin} is launched from C++: see export()")
         call = Call.of(self._operator, arguments, named)
         config = self.best(**call.sizes).config
         grid, values = call.launch(config)
@@ -148,9 +149,9 @@ class Tuned:
     def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
         if row is None:
             raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
-        config = {**row.psels, **row.copts}
+        config = config_values(row.config)
         for name, value in config.items():
-            if value not in self._wanted.tried.get(name, ()):
+            if value not in self._declared.tried.get(name, ()):
                 raise RuntimeError(
                     f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
                     f" folder, or remove {self.folder / DATABASE}, which has its measurements"
@@ -161,16 +162,16 @@ class Tuned:
         return " ".join(f"{name}={value}" for name, value in sizes.items())
 
     def _failures(self, sizes: Mapping[str, int]) -> str:
-        """What became of the configs there: how often which verdict, and in whole what is said of the last one."""
+        """The verdicts on the configs at these sizes: how many of each, and the last one in full."""
         from aotriton.rules.database import TuningDatabase
 
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
-            found = [row for row in database.failures(self._name) if row[:2] == self._place(sizes)]
+            found = [row for row in database.evidence.failures(self._name) if row[:2] == self._cell_of(sizes)]
         counts = Counter(said.partition(":")[0] for *_, said in found)
         last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
         return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"
 
-    def _place(self, sizes: Mapping[str, int]) -> tuple[str, str]:
+    def _cell_of(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
         kernel = self._description
         pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
@@ -179,17 +180,19 @@ class Tuned:
 
     def _rows(self, product: str | None = None) -> list[Winner]:
         """The measured winners at the sizes that are asked for."""
-        from aotriton.rules.database import TuningDatabase  # with packages that an import of aotriton can do without
+        from aotriton.rules.database import decisions  # with packages that an import of aotriton can do without
 
         if not (self.folder / DATABASE).is_file():
             return []
-        places = {self._place(sizes) for sizes in self._wanted.shapes}
-        with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
+        cells = {self._cell_of(sizes) for sizes in self._declared.shapes}
+        with decisions(self.folder / DATABASE) as database:
             found = database.winners(kernel=self._name, product=product)
-        return [row for row in found if (row.functional, row.bin) in places and row.provenance == "measured"]
+        return [row for row in found if (row.functional, row.bin) in cells and row.provenance == "measured"]
 
     def _product(self) -> str:
-        """Whose winners are meant: those asked for, this machine's GPU's, or without one the only ones there are."""
+        """The product whose winners are meant: the one asked for, this machine's, or, without a GPU, the only one there
+        is.
+        """
         if product := self._asked or product_here():
             return product
         found = sorted({row.product for row in self._rows()})
@@ -201,7 +204,7 @@ class Tuned:
     def _is_tuned(self) -> bool:
         stamped = [product for product, digest in self._stamp().items() if digest == self._digest]
         product = self._asked or product_here() or (stamped[0] if len(stamped) == 1 else None)
-        return product in stamped and len(self._rows(product)) == len(list(self._wanted.shapes))
+        return product in stamped and len(self._rows(product)) == len(list(self._declared.shapes))
 
     def _stamp(self) -> dict[str, str]:
         try:
@@ -214,7 +217,7 @@ class Tuned:
         return hashlib.sha256(repr((TRITON_VERSION, sorted(self._described.files.items()))).encode()).hexdigest()
 
     def _run(self) -> None:
-        # A process of its own: GPU workers begin with what a program began with, and this program may be anything.
+        # A process of its own: GPU workers import the main module of their parent, and this program's may be any.
         root = str(Path(__file__).absolute().parents[3])
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))

@@ -1,4 +1,4 @@
-"""How a kernel is tuned of which its author said operands, sizes and a reference: on inputs drawn from a seed."""
+"""How a declared kernel is tuned: on inputs drawn from a seed, against its reference."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import torch
 
 SEED = 0
-ORDER = 1e-6  # by which sums in fp32 may differ that are taken in another order, relatively
+ORDER = 1e-6  # relative difference of fp32 sums that are taken in another order
 
 
 class DrawnData:
-    """Normal inputs, or what ``prepare`` makes of them, and what the reference makes of those: in fp64 the truth, in
-    their own types what an ordinary implementation may get wrong. That another order of sums does not count, nor what
-    ``tolerance`` allows.
+    """Normal inputs, or what ``prepare`` makes of them, and the reference's results: in fp64 as the truth, in the
+    inputs' types as an ordinary implementation. Its error is allowed, and so are that of another order of sums and
+    ``tolerance``.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class DrawnData:
         true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, self.tensors))
         results = [one for one in operator.operands if one.written]
         self._expected = {}
-        for place, one in enumerate(results):
-            parts = [made[place] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
+        for number, one in enumerate(results):
+            parts = [made[number] if isinstance(made, (tuple, list)) else made for made in (true, ordinary)]
             shape = [sizes[dim] for dim in one.dims]
             if list(parts[0].shape) != shape or (len(results) > 1 and not isinstance(true, (tuple, list))):
                 raise ValueError(f"reference: it gives {list(parts[0].shape)} for {one.name}, which is {shape}")
@@ -100,7 +100,7 @@ class DrawnData:
 
 
 def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """What the function makes of those of its arguments that are given."""
+    """The result of the function on those of its arguments that ``given`` has."""
     return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
 
 
@@ -109,8 +109,8 @@ class DrawnTuning:
     """The ``problem.family.Tuning`` of an operator with one kernel. Its sizes are choices, or else tuning keys.
 
     ``reference`` is a function in the package's module of this name: from inputs by name to the results, in the
-    operator's order. ``prepare``, in another one, makes a dictionary of inputs of those that are drawn. ``tolerance``
-    is a relative error that is allowed besides what an ordinary implementation gets wrong.
+    operator's order. ``prepare``, in another module, returns a dictionary of inputs from those that are drawn.
+    ``tolerance`` is a relative error that is allowed besides that of an ordinary implementation.
     """
 
     operator: Operator
@@ -120,7 +120,7 @@ class DrawnTuning:
     tolerance: float = 0.0
     shape_options: Sequence[str] = ()
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         return True
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:

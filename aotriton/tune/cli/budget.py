@@ -1,4 +1,4 @@
-"""How much a search may cost: from what the user wrote to trials of a problem, or to a time for the run."""
+"""The cost limit of a search: from what the user wrote to trials of a problem, or to a time for the run."""
 
 from __future__ import annotations
 

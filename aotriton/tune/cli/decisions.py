@@ -8,7 +8,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import families
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.dataset import carry as carrying
-from aotriton.tune.winners.settle import settle
+from aotriton.tune.winners.decide_all import decide_all
 
 
 def decide(call: Invocation) -> int:
@@ -16,23 +16,23 @@ def decide(call: Invocation) -> int:
     require_triton()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
-        compiled = settle(database, call.functionals(arch), ImageStore(), call.options.jobs)
+        compiled = decide_all(database, call.functionals(arch), ImageStore(), call.options.jobs)
         winners = sum(len(database.winners(arch, kernel.name)) for kernel in call.kernels)
     print(f"{winners} winners stand, {compiled} images of borrowed ones were compiled")
     return 0
 
 
 def merge(call: Invocation) -> int:
-    """Whatever families the other database measured: all of them are decided anew."""
+    """Takes over the other database's measurements, of whatever families, and decides all of their winners anew."""
     make_folder(call.options.database)
     require_triton()
     with TuningDatabase(call.options.database) as database:
         taken = database.merge(call.options.merge)
-        measured = {(outcome.arch, outcome.kernel) for outcome in database.outcomes()}
+        measured = {(outcome.arch, outcome.kernel) for outcome in database.evidence.outcomes()}
         known = [kernel for one in families() for kernel in one.kernels]
         of_both = [one for kernel in known for arch in kernel.archs if (arch, kernel.name) in measured
                    for one in kernel.functionals(arch)]  # fmt: skip
-        compiled = settle(database, of_both, ImageStore(), call.options.jobs) if taken else 0
+        compiled = decide_all(database, of_both, ImageStore(), call.options.jobs) if taken else 0
     print(f"{taken} timings were new, {compiled} images of borrowed winners were compiled; --fit fits cost models anew")
     return 0
 

@@ -11,7 +11,7 @@ from aotriton.tune.measure.launcher import visible_gpus
 
 
 def gpus_of(call: Invocation) -> Sequence[str]:
-    """Those that were asked for, or all that are visible; CannotBegin where there is none.
+    """The GPUs that were asked for, or all that are visible; CannotBegin where there is none.
 
     A stand-in for the launcher has one, whatever the machine has.
     """

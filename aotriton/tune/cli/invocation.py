@@ -1,4 +1,4 @@
-"""One call of the program: what of a family it is about, by its options, and what must be there before it begins."""
+"""One call of the program: its family and its options, and what must be there before it begins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Invocation:
 
     @property
     def operators(self) -> list[Operator]:
-        """Those that have one of these kernels."""
+        """The operators that have one of these kernels."""
         return [one for one in self.family.operators if any(kernel in self.kernels for kernel in one.kernels)]
 
     @property
@@ -50,7 +50,7 @@ class Invocation:
 
         return Wish(
             choices={name: asked(name) for name in choices_of(self.family)},
-            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc]
+            bins={name: asked(name) for name in keys_of(self.family)},  # type: ignore[misc] # a bin is an int
             sizes={
                 name: value
                 for name in tuning(self.family.name).shape_options
@@ -91,7 +91,7 @@ class Invocation:
 
 
 def make_folder(database: Path) -> None:
-    """Of the default database, for the first who writes there; another folder is the caller's to make."""
+    """Makes the folder of the default database where there is none; another folder is the caller's to make."""
     if database == DATABASE:
         try:
             database.parent.mkdir(parents=True, exist_ok=True)

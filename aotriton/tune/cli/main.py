@@ -17,7 +17,7 @@ from aotriton.tune.cli.invocation import CannotBegin, Invocation
 from aotriton.tune.cli.options import check_positive, common
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.workers.gpu_worker import WorkerError
+from aotriton.tune.workers.gpu_child import WorkerError
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def parsers(of: Family, prog: str) -> tuple[argparse.ArgumentParser, dict[str, a
         "--over-predicted", action="store_true", help="cells of predicted winners take what is imported"
     )
     found["report"].add_argument(
-        "--since", type=Path, metavar="DATABASE", help="an earlier state, from which the page tells the changes"
+        "--since", type=Path, metavar="DATABASE", help="an earlier state, whose changes the page shows"
     )
     return made, found
 

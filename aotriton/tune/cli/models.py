@@ -13,7 +13,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.workers.cores import launch_cores
-from aotriton.tune.workers.gpu_worker import GpuWorker
+from aotriton.tune.workers.gpu_child import GpuChild
 
 
 def sample_shapes(call: Invocation) -> int:
@@ -24,9 +24,9 @@ def sample_shapes(call: Invocation) -> int:
     require_triton()
     gpus = gpus_of(call)
     with TuningDatabase(options.database) as database:  # one that cannot be used ends the command before workers start
-        checksums = database.checksums()  # all timings of an image are of one binary
+        checksums = database.evidence.checksums()  # all timings of an image are of one binary
     deadline = call.began + (options.time_budget or float("inf"))
-    workers = [GpuWorker(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
+    workers = [GpuChild(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
     try:
         device = workers[0].device()
         leads = [one.lead for one in call.operators]
@@ -63,14 +63,14 @@ def predict_all(call: Invocation) -> int:
     with TuningDatabase(call.options.database) as database:
         operators, store = call.family.operators, ImageStore()
         predict(database, call.kernels, call.functionals(arch), store, call.options.jobs, operators)
-        compiler = partial(compile_images, checksums=database.checksums())
+        compiler = partial(compile_images, checksums=database.evidence.checksums())
         compile_shipped(database, operators, arch, compiler, store, call.options.jobs)
     return 0
 
 
 def _fit_and_compile(call: Invocation, database: TuningDatabase, arch: str) -> None:
     operators = call.family.operators
-    compiler = partial(compile_images, checksums=database.checksums())
+    compiler = partial(compile_images, checksums=database.evidence.checksums())
     compiled, unfit, refused = 0, set[str](), {""}
     while refused:
         errors = fit_models(database, operators, arch, unfit)

@@ -12,10 +12,10 @@ from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family
 from aotriton.rules.kernel import Value
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.search import BUDGETS, DEFAULT, STRATEGIES
+from aotriton.tune.search.strategies import BUDGETS, DEFAULT, STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[3]
-# An installed package is nobody's to write to, and the caller's folder has nothing to do with it.
+# An installed package must not be written to, and the caller's folder has nothing to do with it.
 DATABASE = (ROOT / "rules" if (ROOT / "CMakeLists.txt").exists() else data_folder()) / "tuning_database.sqlite3"
 LAUNCHER = "aotriton.tune.measure.launcher:GpuLauncher"
 
@@ -51,7 +51,7 @@ def common(of: Family) -> argparse.ArgumentParser:
         "--top",
         type=int,
         metavar="COUNT",
-        help="write so many of the best of each problem, with images, beside the database, as .finalists.zip",
+        help="write this many of the best of each problem, with images, beside the database, as .finalists.zip",
     )
     how.add_argument("--finalists", type=Path, metavar="FILE", help="measure and race here what --top wrote elsewhere")
     what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")

@@ -14,14 +14,14 @@ from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, minds_of, tune
+from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, strategy_processes, tune
 from aotriton.tune.dataset.finalists import read_finalists, write_finalists
 from aotriton.tune.dataset.summary import Before, summary
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import BUDGETS, DEFAULT
-from aotriton.tune.search.mind import Minds
-from aotriton.tune.winners.settle import settle
+from aotriton.tune.search.handle import StrategyProcesses
+from aotriton.tune.search.strategies import BUDGETS, DEFAULT
+from aotriton.tune.winners.decide_all import decide_all
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
 
@@ -41,7 +41,7 @@ def run(call: Invocation) -> int:
     setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, families)
     # The processes of strategies start while the cluster does.
     with (
-        closing(minds_of(_strategy(call))) as minds,
+        closing(strategy_processes(_strategy(call))) as processes,
         closing(Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)) as cluster,
     ):
         if cluster.dashboard:
@@ -56,25 +56,30 @@ def run(call: Invocation) -> int:
             options.database, store, device, options.again, _deadline(call, limit), limit.gpu_seconds or float("inf"),
             call.spelled, _strategy(call), options.seed, limit.trials, only, began=call.began,
         )  # fmt: skip
-        _tune(call, plan, problems, cluster, progress, minds)
+        _tune(call, plan, problems, cluster, progress, processes)
     return 0
 
 
 def _tune(
-    call: Invocation, plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds
+    call: Invocation,
+    plan: Plan,
+    problems: Sequence[Problem],
+    cluster: Cluster,
+    progress: Progress,
+    processes: StrategyProcesses,
 ) -> None:
-    """Tunes, and prints what came of it, also where that was cut off."""
+    """Tunes, and prints what came of it, also where the run was cut off."""
     options, product = call.options, plan.product
     with TuningDatabase(options.database) as database:
         before = Before.of(database, plan.device.arch, product)
     left = None
     try:
-        left = tune(plan, problems, cluster, progress, minds)
+        left = tune(plan, problems, cluster, progress, processes)
     finally:
         with TuningDatabase(options.database) as database:
             if left is not None and not plan.only:
                 functionals = [one.functional for one in problems]
-                settle(database, functionals, plan.store, options.jobs, cluster.compile_images)
+                decide_all(database, functionals, plan.store, options.jobs, cluster.compile_images)
             print("\n".join(summary(database, before, left, _following(call))))
             if options.top:
                 path = options.database.with_suffix(".finalists.zip")
@@ -83,7 +88,7 @@ def _tune(
 
 
 def _strategy(call: Invocation) -> str:
-    """How candidates are chosen: all of them, unless something is said of a search or of finalists."""
+    """The name of the strategy: exhaustive, unless the options ask for a search or name finalists."""
     options = call.options
     if options.finalists:
         return FINALISTS
@@ -91,7 +96,7 @@ def _strategy(call: Invocation) -> str:
 
 
 def _budget(call: Invocation) -> Budget:
-    """What is given, else the effort's; exits with an error where it is none."""
+    """The budget of the options, else that of the effort; exits with an error where it is not valid."""
     options = call.options
     if not options.budget:
         return Budget(trials=BUDGETS[options.effort or "full"].get(_strategy(call)))
@@ -102,12 +107,12 @@ def _budget(call: Invocation) -> Budget:
 
 
 def _deadline(call: Invocation, limit: Budget) -> float:
-    """When no further problem is begun, on time.monotonic's clock."""
+    """The time, on time.monotonic's clock, after which no problem is begun."""
     return call.began + min(call.options.time_budget or float("inf"), limit.seconds or float("inf"))
 
 
 def _check_arch(arch: str | None, device: Device) -> None:
-    """CannotBegin where another arch was asked for than the GPU's."""
+    """CannotBegin where the options ask for another arch than the GPU's."""
     if arch and arch != device.arch:
         elsewhere = "--compile-only or --predict" if arch_spec(arch).vendor == "hip" else "--compile-only"
         raise CannotBegin(f"--arch {arch}, but the GPU is {device.arch}: here {elsewhere} works for {arch}")

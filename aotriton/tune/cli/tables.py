@@ -1,4 +1,4 @@
-"""The database for others and from others: tables exported and imported, AOTriton's winners, and the report."""
+"""The database for others and from others: exported and imported tables, AOTriton's winners, and the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aotriton.tune.problem.error import TuningError
 
 
 def write_report(call: Invocation) -> int:
-    """Of all families that share the database."""
+    """Writes the report about all families that share the database."""
     from aotriton.tune.dataset.report import report
 
     options = call.options
@@ -39,7 +39,7 @@ def export_tables(call: Invocation) -> int:
 
 
 def import_tables(call: Invocation) -> int:
-    """Of what ``export`` wrote, or winners where the path is a database that AOTriton publishes."""
+    """Imports what ``export`` wrote, or winners where the path is a database that AOTriton publishes."""
     make_folder(call.options.database)
     if _is_sqlite(call.options.take_in):
         return _import_published(call)
@@ -54,7 +54,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _import_published(call: Invocation) -> int:
-    """Of the functionals that were asked for, on all archs."""
+    """Imports the winners of the functionals that were asked for, on all archs."""
     from aotriton.tune.dataset import published
 
     require_triton()

@@ -1,4 +1,4 @@
-"""The Dask workers of a run: from jobs to replies, whoever comes, goes or is lost meanwhile."""
+"""The Dask workers of a run: jobs out, replies in, while workers join, leave and are lost."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, request_of
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, WorkerLeft
+from aotriton.tune.coordinator.local_cluster import local_cluster
 from aotriton.tune.coordinator.replies import Replies
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers import station
-from aotriton.tune.workers.gpu_worker import CANDIDATE_LIMIT
+from aotriton.tune.workers.gpu_child import CANDIDATE_LIMIT
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Setting, code_digest, received
 
@@ -30,36 +31,8 @@ CONNECT = 20.0  # seconds that Dask's client looks for a scheduler
 RECONNECT = 600.0  # seconds that a scheduler may be away
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """A worker that measures, or one that compiles so many images at a time, and that fits."""
-
-    address: str
-    facts: Facts
-    slots: int
-
-
-@dataclass(frozen=True)
-class Left:
-    """A worker that is gone; the jobs that it had end as lost."""
-
-    address: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job. ``error`` is None, or says why there is no reply: nobody knows then how far the job came."""
-
-    key: str
-    reply: Any = None
-    error: str | None = None
-
-
-Event = Arrived | Left | Ended
-
-
 class Cluster:
-    """A scheduler with its workers, for one run. Nothing in it is to be called from two threads.
+    """A scheduler with its workers, for one run. All but ``wake`` must be called from one thread.
 
     ``address`` is the scheduler's; without one, a cluster is made in this process: a worker for each of ``gpus``, and
     one that compiles ``jobs`` images at a time (default: one a core). TuningError where there is no such scheduler.
@@ -75,8 +48,8 @@ class Cluster:
     ) -> None:
         self.setting, self.address = setting, address
         self._note = note
-        self._events: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
-        self._flying: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
+        self._events: queue.SimpleQueue[JobEnded | None] = queue.SimpleQueue()
+        self._in_flight: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
         self._look_at = 0.0
@@ -85,12 +58,12 @@ class Cluster:
         self._gpus = len(gpus)
         self._local: SpecCluster | None = None
         if address is None:
-            self._local = _local(gpus, jobs or cpu_count())
+            self._local = local_cluster(gpus, jobs or cpu_count())
         self._client = self._connect()
-        self._replies = Replies(self._client, self._told)
+        self._replies = Replies(self._client, self._replied)
 
     def first_gpu(self) -> Device:
-        """What the first GPU is that comes; TuningError where those of this process do not."""
+        """The facts of the first GPU that joins; TuningError where those of this process cannot be used."""
         seen: list[Event] = []
         patient_until = time.monotonic() + PATIENCE
         while True:
@@ -98,7 +71,7 @@ class Cluster:
             if self.address and time.monotonic() >= patient_until:
                 self._note(f"no GPU at {self.address} yet: waiting for a worker that has one")
                 patient_until = float("inf")
-            facts = [one.facts for one in seen if isinstance(one, Arrived)]
+            facts = [one.facts for one in seen if isinstance(one, WorkerJoined)]
             self._kept = []
             for one in facts:
                 if one.device:
@@ -111,8 +84,8 @@ class Cluster:
     def submit(
         self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
     ) -> str:
-        """Has a worker run the job, the one at ``address`` or any that has what it ``needs``; the job's key. ``later``:
-        when there is nothing else to do.
+        """Has a worker run the job: the one at ``address``, or any that has what it ``needs``. ``later``: when there is
+        nothing else to do. Returns the job's key.
         """
         key = f"{run.__name__}-{uuid4().hex}"
         where = {"workers": [address], "allow_other_workers": False} if address else {}
@@ -120,12 +93,12 @@ class Cluster:
         future = self._client.submit(
             run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted - LATER * later, **where
         )
-        self._flying[key] = future, address
+        self._in_flight[key] = future, address
         self._replies.expect(future)
         return key
 
     def events(self, wait: float) -> list[Event]:
-        """What has happened since; waits so many seconds where nothing has."""
+        """The events since the last call; waits up to ``wait`` seconds where there is none."""
         if self._client.status != "running":
             return self._reconnected()
         found, self._kept = self._kept, []
@@ -133,7 +106,7 @@ class Cluster:
             found += self._look()
             self._look_at = time.monotonic() + LOOK
         until = min(wait, max(self._look_at - time.monotonic(), 0.0)) if not found else 0.0
-        ended: list[Ended | None] = []
+        ended: list[JobEnded | None] = []
         try:
             ended.append(self._events.get(timeout=until) if until else self._events.get_nowait())
             while True:
@@ -143,15 +116,15 @@ class Cluster:
         return found + [event for one in ended if one for event in self._ended(one)]
 
     def wake(self) -> None:
-        """Has ``events`` return; from any thread."""
+        """Makes ``events`` return; may be called from any thread."""
         self._events.put(None)
 
     def compile_images(
         self, specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None
     ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
-        """As ``codegen.compile.compile_images``, on the workers; in the store, too, are those that they made.
+        """As ``codegen.compile.compile_images``, on the workers; what they make is put into the store.
 
-        For when nothing else is under way. TuningError where none can.
+        Only when no other job is in flight. TuningError where no worker can compile.
         """
         waiting: dict[str, ImageSpec] = {}
         for spec in specs:
@@ -162,32 +135,32 @@ class Cluster:
                 waiting[self.submit(station.compile_image, job, CPU)] = spec
         while waiting:
             for event in self.events(LOOK):
-                if isinstance(event, Ended) and (made := waiting.pop(event.key, None)):
+                if isinstance(event, JobEnded) and (made := waiting.pop(event.key, None)):
                     if event.reply is None or event.reply.error:
                         raise TuningError(f"compiling failed: {event.error or event.reply.error}")
                     yield made, received(event.reply, made.name, store)
 
     def forget(self, key: str) -> None:
-        """The job's reply is of no use any more."""
-        if found := self._flying.pop(key, None):
+        """Drops a job whose reply is not needed any more."""
+        if found := self._in_flight.pop(key, None):
             found[0].cancel()
 
     def leave_out(self, address: str) -> None:
-        """No further job goes to this worker."""
+        """Sends this worker no further job."""
         with suppress(OSError):  # the next events() finds the scheduler gone, and its workers with it
             self._client.retire_workers([address], close_workers=self._local is not None)
 
     def stop(self) -> None:
-        """Has the workers end what they do for this run, at the next candidate."""
+        """Has the workers end their jobs of this run, at the next candidate."""
         with suppress(OSError):
             if self._client.status == "running":
                 self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
 
     def close(self) -> None:
-        for future, _ in self._flying.values():
+        for future, _ in self._in_flight.values():
             if self._client.status == "running":
                 future.cancel()
-        self._flying.clear()
+        self._in_flight.clear()
         self._replies.close()
         if self._local is None:
             with suppress(Exception):  # of a client that looks for its scheduler: whatever that ends with
@@ -201,7 +174,7 @@ class Cluster:
 
     @property
     def dashboard(self) -> str | None:
-        """Where Dask shows what it does."""
+        """The address of Dask's dashboard."""
         link: str | None = self._client.dashboard_link
         return link if link and self._local is None else None
 
@@ -213,21 +186,21 @@ class Cluster:
         except (OSError, TimeoutError) as error:
             raise TuningError(f"no scheduler at {self.address}: {error}") from error
 
-    def _told(self, key: str, reply: Any, error: str | None) -> None:
-        self._events.put(Ended(key, reply, error))
+    def _replied(self, key: str, reply: Any, error: str | None) -> None:
+        self._events.put(JobEnded(key, reply, error))
 
     def _look(self) -> list[Event]:
-        """Greets who is new, and tells who is gone."""
+        """Greets new workers; the events of those that are gone."""
         try:
             workers: Collection[str] = self._client.nthreads()
             if new := [address for address in workers if address not in self._known]:
                 # Not scheduler_info(): its result is the client's, who may overwrite it with one without workers.
-                told = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
+                workers_by_address = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
         except OSError:
             return []  # the next events() finds the client reconnecting
         for address in new:
-            if address in told:
-                resources = told[address].get("resources", {})
+            if address in workers_by_address:
+                resources = workers_by_address[address].get("resources", {})
                 needs = GPU if resources.get(GPU) else CPU if resources.get(CPU) else None
                 self._known[address] = int(resources.get(CPU, 0))
                 if needs:
@@ -236,23 +209,23 @@ class Cluster:
 
     def _gone(self, address: str) -> list[Event]:
         del self._known[address]
-        found: list[Event] = [Left(address)]
-        for key, (future, bound) in list(self._flying.items()):
+        found: list[Event] = [WorkerLeft(address)]
+        for key, (future, bound) in list(self._in_flight.items()):
             if bound == address:
                 future.cancel()
-                del self._flying[key]
-                found += [Ended(key, error="its worker is gone")] if key not in self._asked else []
+                del self._in_flight[key]
+                found += [JobEnded(key, error="its worker is gone")] if key not in self._asked else []
         return found
 
-    def _ended(self, event: Ended) -> list[Event]:
-        if event.key not in self._flying:
+    def _ended(self, event: JobEnded) -> list[Event]:
+        if event.key not in self._in_flight:
             return []  # it was given up: late news
-        del self._flying[event.key]
+        del self._in_flight[event.key]
         if (address := self._asked.pop(event.key, None)) is None:
             return [event]
         if event.error:
             self._note(f"{address} does not say what it is: {event.error}")
-            return [Arrived(address, Facts("", "", "", error=event.error), 0)]
+            return [WorkerJoined(address, Facts("", "", "", error=event.error), 0)]
         return self._greeted(address, event.reply)
 
     def _greeted(self, address: str, facts: Facts) -> list[Event]:
@@ -264,14 +237,14 @@ class Cluster:
         if unfit:
             self._note(f"{address} is left out: {unfit}")
             return []
-        return [Arrived(address, facts, self._known.get(address, 0))]
+        return [WorkerJoined(address, facts, self._known.get(address, 0))]
 
     def _reconnected(self) -> list[Event]:
-        """Gives up all that is under way, and finds the scheduler again."""
-        lost: list[Event] = [Ended(key, error="the scheduler went away") for key in self._flying]
-        lost = [event for event in lost if isinstance(event, Ended) and event.key not in self._asked]
-        lost += [Left(address) for address in self._known]
-        self._flying.clear()
+        """Gives up all jobs in flight, and waits until the scheduler is back."""
+        lost: list[Event] = [JobEnded(key, error="the scheduler went away") for key in self._in_flight]
+        lost = [event for event in lost if isinstance(event, JobEnded) and event.key not in self._asked]
+        lost += [WorkerLeft(address) for address in self._known]
+        self._in_flight.clear()
         self._asked.clear()
         self._known.clear()
         if self._local is not None:
@@ -288,7 +261,7 @@ class Cluster:
                 with suppress(TuningError):
                     self._client = self._connect()
             time.sleep(0.05)
-        self._replies = Replies(self._client, self._told)
+        self._replies = Replies(self._client, self._replied)
         self._note(f"the scheduler at {self.address} is back")
         return lost
 
@@ -301,22 +274,5 @@ def new_setting(
     families: tuple[str, ...] = (),
     candidate_limit: float = CANDIDATE_LIMIT,
 ) -> Setting:
-    """Of a run of its own."""
+    """The setting of a new run."""
     return Setting(uuid4().hex, launcher, compiler, store, tuple(pauses), families, candidate_limit)
-
-
-def _local(gpus: Sequence[str], jobs: int) -> SpecCluster:
-    """Scheduler and workers as threads of this process: GPUs and compilers have processes of their own anyway."""
-    import logging
-
-    import dask
-    from distributed import Scheduler, SpecCluster, Worker
-
-    dask.config.set({"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False})
-    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
-    workers = {
-        f"gpu-{gpu}": {"cls": Worker, "options": {"nthreads": 1, "resources": {GPU: 1}, **options}} for gpu in gpus
-    }
-    workers["compile"] = {"cls": Worker, "options": {"nthreads": jobs, "resources": {CPU: jobs}, **options}}
-    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", "dashboard_address": "127.0.0.1:0"}}
-    return SpecCluster(workers=workers, scheduler=scheduler, asynchronous=False, silence_logs=logging.ERROR)

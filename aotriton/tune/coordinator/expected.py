@@ -42,17 +42,17 @@ def expected(
 
 
 def _of_tile(described: Work, environment: Environment) -> dict[str, float]:
-    told = terms(described, environment, 1)
+    values = terms(described, environment, 1)
     rows, columns, depth = (
         evaluate(one, environment) for one in (described.row_tile, described.column_tile, described.depth_tile)
     )
     tile, edge = float(rows * columns), EDGE / rows + EDGE / columns
-    work = told[STEPS] * tile * depth
+    work = values[STEPS] * tile * depth
     return {
-        "rounds": told[ROUNDS],
-        "steps": told[STEPS],
+        "rounds": values[ROUNDS],
+        "steps": values[STEPS],
         "work": work,
-        "share": told[SHARE] * tile * depth,
+        "share": values[SHARE] * tile * depth,
         "tile": tile,
         "edge": edge,
         COST: work * sqrt(edge),

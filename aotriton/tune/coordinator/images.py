@@ -1,4 +1,4 @@
-"""The images of a run: from what problems want to what the compilers make of it, each image once."""
+"""The images of a run: each is compiled once, whichever problems need it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Set
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.coordinator.cluster import Cluster, Ended
+from aotriton.tune.coordinator.cluster import Cluster
+from aotriton.tune.coordinator.events import JobEnded
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.under_way import Search
+from aotriton.tune.coordinator.state import Search
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.workers import station
 from aotriton.tune.workers.jobs import CPU, Compiled, CompileJob, received
@@ -21,7 +22,7 @@ Made = CompiledImage | CompileFailure
 
 class Images:
     def __init__(self, cluster: Cluster, store: ImageStore, checksums: Mapping[str, str], progress: Progress) -> None:
-        """``checksums``: of the images that were measured before."""
+        """``checksums`` are those of the images that were measured before."""
         self._cluster, self._store, self._checksums, self._progress = cluster, store, checksums, progress
         self._made: dict[str, Made] = {}
         self._users: dict[str, list[Search]] = {}  # by image that is compiled now: who waits for it
@@ -30,7 +31,7 @@ class Images:
         self.compilers: dict[str, int] = {}  # by address: how many images at a time
 
     def __getitem__(self, name: str) -> Made:
-        """What was made before."""
+        """The image of this name, or its failure, which was made before."""
         return self._made[name]
 
     def get(self, name: str) -> Made | None:
@@ -46,18 +47,18 @@ class Images:
         return AHEAD * sum(self.compilers.values())
 
     @property
-    def wanted(self) -> int:
-        """How many are under way that somebody waits for."""
+    def awaited(self) -> int:
+        """How many images are being compiled that a problem waits for."""
         return sum(bool(self._users.get(name)) for name, _ in self._jobs.values())
 
     def stored(self, name: str) -> Made | None:
-        """The image that was measured, or any where none was; None where it is to be compiled."""
+        """The image that was measured, or any where none was; None where it must be compiled."""
         if name not in self._made and (found := self._store.get(name, self._checksums.get(name))):
             self._made[name] = found
         return self._made.get(name)
 
     def want(self, search: Search, spec: ImageSpec) -> Made | None:
-        """The image, if it is there; else ``ended`` will tell the search of it."""
+        """The image, if it is there. Otherwise it is compiled for the search, and ``ended`` returns it."""
         name = spec.name
         if name not in self._users:
             if image := self.stored(name):
@@ -72,31 +73,33 @@ class Images:
         return None
 
     def want_later(self, spec: ImageSpec) -> None:
-        """Has it compiled when there is nothing else to do."""
+        """Has the image compiled when there is nothing else to do."""
         if spec.name not in self._users and not self.stored(spec.name):
             self._users[spec.name] = []
             self._later.add(spec.name)
             self._compile(spec, 1, later=True)
 
     def want_perhaps(self, spec: ImageSpec) -> None:
-        """Has it compiled if that takes none of the half of the compilers that is kept for what is wanted."""
+        """Has the image compiled if less than half of the compilers are busy: the other half is kept for what is asked
+        for.
+        """
         free = len(self._jobs) - len(self._later) < sum(self.compilers.values()) // 2
         if free and spec.name not in self._users and not self.stored(spec.name):
             self._users[spec.name] = []
             self._compile(spec, 1)
 
     def leave(self, search: Search) -> None:
-        """The search waits for nothing any more."""
+        """Ends the search's waiting for images."""
         for name in search.compiling:
             self._users[name].remove(search)
         search.compiling.clear()
 
     def has(self, key: str) -> bool:
-        """Whether this is a job for a compiler."""
+        """Whether the key is that of a compile job."""
         return key in self._jobs
 
-    def ended(self, event: Ended) -> tuple[str, Made, list[Search]] | None:
-        """The image that a job made, and who waited for it; None where there is none, or nobody waits."""
+    def ended(self, event: JobEnded) -> tuple[str, Made, list[Search]] | None:
+        """The image that a job made, and the searches that wait for it; None where there is no image or no search."""
         name, tried = self._jobs.pop(event.key)
         self._later.discard(name)
         if name not in self._users:
@@ -127,7 +130,7 @@ class Images:
         return name, image, self._users.pop(name)
 
     def close(self) -> None:
-        """What is under way is of no use any more."""
+        """Drops the jobs in flight."""
         for key in self._jobs:
             self._cluster.forget(key)
 

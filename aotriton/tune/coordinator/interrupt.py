@@ -1,4 +1,4 @@
-"""Ctrl-C, looked at where nothing is lost by it."""
+"""Ctrl-C, handled only where nothing is lost by it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """Within it the first Ctrl-C waits for ``check``; the second one is Python's own, at once.
+    """Within it the first Ctrl-C is kept until ``check``; the second one is Python's own, at once.
 
-    ``wake`` is called when the first one comes. In another thread than the main one, which Python tells of signals,
-    nothing changes.
+    ``wake`` is called when the first one comes. Only the main thread receives signals: in another one nothing changes.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -20,7 +19,7 @@ class Interrupt:
         self._came = False
 
     def check(self) -> None:
-        """Raises the KeyboardInterrupt that waits."""
+        """Raises the KeyboardInterrupt that was kept."""
         if self._came:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""What is known of a problem before it is searched: from the database to the space that a strategy chooses from."""
+"""What the database knows of a problem before it is searched: the space that a strategy chooses from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config_of(spec: ImageSpec) -> Config:
 
 
 def features_of(functional: Functional, sizes: Mapping[str, int], bin: str) -> dict[str, float]:
-    """The numbers that tell a problem from others of its kernel: choices, keys of its bin, sizes of its shape."""
+    """Numbers that distinguish a problem from others of its kernel: choices, keys of its bin, sizes of its shape."""
     numbers = {name: float(value) for name, value in functional.as_dict().items() if isinstance(value, int)}
     keys = {name: float(value) for name, value in (part.split("=") for part in bin.split())}
     return {**numbers, **{name: float(size) for name, size in sizes.items()}, **keys}
@@ -71,7 +71,7 @@ def _history(
     """The kernel's problems that are most like this one."""
     space, kernel, arch = set(configs), problem.kernel, problem.functional.arch
     by_problem: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in database.outcomes(arch, kernel.name, product=product):
+    for outcome in database.evidence.outcomes(arch, kernel.name, product=product):
         by_problem.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     by_problem.pop((str(problem.functional), problem.bin, problem.shape_text), None)
     found = []
@@ -79,7 +79,7 @@ def _history(
         try:
             functional = parse_functional(kernel, arch, functional_text)
         except ValueError:
-            continue  # of a description of another time
+            continue  # the description has changed since
         parsed = {one.config: spec_of(functional, one.config) for one in outcomes}
         by_config = {text: config_of(spec) for text, spec in parsed.items() if spec and config_of(spec) in space}
         medians = {
@@ -94,4 +94,4 @@ def _history(
             facts = _expected(functional, sizes, (*medians, *failed))
             found.append(Past(features_of(functional, sizes, bin), medians, frozenset(failed), facts))
     near = closeness(features, found)
-    return [found[place] for place in sorted(range(len(found)), key=lambda place: -near[place])[:MOST_PAST]]
+    return [found[index] for index in sorted(range(len(found)), key=lambda index: -near[index])[:MOST_PAST]]

@@ -34,11 +34,13 @@ class Progress:
 
     @property
     def due(self) -> bool:
-        """Whether the line is to be written anew."""
+        """Whether it is time to rewrite the line."""
         return self._live is not None and time.monotonic() - self._shown > AGAIN
 
     def show(self, trials: int, gpus: int, busy: float | None, best: str) -> None:
-        """The line: trials so far, GPUs, the share of their time in which they measured, the best of the problem."""
+        """Rewrites the line: trials so far, GPUs, the share of their time in which they measured, the best of the
+        problem.
+        """
         if self._live:
             self._shown = time.monotonic()
             share = f", {busy:.0%} busy" if busy is not None else ""
@@ -51,7 +53,7 @@ class Progress:
         self.note(f"{self._counts()} {problem}: {result}")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Writes a line that stays."""
         if self._live:
             self._live.console.print(text, markup=False, highlight=False)
         else:
@@ -71,7 +73,7 @@ class Progress:
 
 
 def _live() -> Live | None:
-    """What rewrites a line; None where nobody looks at it, or rich is not installed."""
+    """A line that rewrites itself; None where stderr is not a terminal, or rich is not installed."""
     if sys.stderr.isatty():
         with suppress(ImportError):
             from rich.console import Console

@@ -1,4 +1,4 @@
-"""From Dask futures that are done to their replies, those that are done at the same time in one message."""
+"""The replies of Dask futures that have ended; those that end at the same time come in one message."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LIMIT = 60.0  # seconds for it
 
 
 class Replies:
-    """Fetches in a thread of its own; ``tell(key, reply, error)`` is called there. ``error`` is None, or says why there
-    is no reply.
+    """Fetches replies in a thread of its own, and calls ``deliver(key, reply, error)`` there. ``error`` says why there
+    is no reply, or is None.
     """
 
-    def __init__(self, client: Client, tell: Callable[[str, Any, str | None], None]) -> None:
-        self._client, self._tell = client, tell
+    def __init__(self, client: Client, deliver: Callable[[str, Any, str | None], None]) -> None:
+        self._client, self._deliver = client, deliver
         self._done: queue.SimpleQueue[Future | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="replies", daemon=True).start()
 
@@ -41,10 +41,10 @@ class Replies:
             found, why = self._fetched(batch)
             for key, future in batch.items():
                 reply = found.get(key)
-                self._tell(key, reply, None if reply is not None else why or _fault(future))
+                self._deliver(key, reply, None if reply is not None else why or _fault(future))
 
     def _fetched(self, batch: dict[str, Future]) -> tuple[dict[str, Any], str | None]:
-        """The replies that there are, or why there is none."""
+        """The replies, or the reason why there are none."""
         try:
             asked = self._client.gather(batch, errors="skip", asynchronous=True)
             loop: Any = self._client.loop
@@ -54,7 +54,7 @@ class Replies:
 
 
 def _fault(future: Future) -> str:
-    """Of a job without a reply: what it raised, or what Dask says of a worker that died with it."""
+    """Why a job has no reply: what it raised, or what Dask says of a worker that died with it."""
     try:
         error = future.exception(timeout=LIMIT)
     except Exception as failed:

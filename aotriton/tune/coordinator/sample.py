@@ -1,7 +1,7 @@
-"""Random shapes: from the candidates that did best in their cells to timings of whole launch sequences, on all GPUs.
+"""Random shapes: timings of whole launch sequences, of the candidates that did best in their cells, on all GPUs.
 
 What is timed is what a call costs: all launches of a backend, the backends of an operator side by side. The cost models
-are fitted on it (``fit.py``).
+are fitted to it (``fit.py``).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Shape
-from aotriton.tune.workers.gpu_worker import GpuWorker, WorkerError
+from aotriton.tune.workers.gpu_child import GpuChild, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
-FAILURES = 3  # in a row, after which a GPU is not asked again
+FAILURES = 3  # in a row, after which a GPU has no further job
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def sample(
     plan: Sampling,
     operators: Sequence[Operator],
     device: Device,
-    workers: Sequence[GpuWorker],
+    workers: Sequence[GpuChild],
     progress: Progress,
     wished: Collection[str] = (),
 ) -> int:
-    """Times shapes on all workers; returns how many. TuningError where nothing is measured that could be timed.
+    """Times shapes on all workers, and returns how many. TuningError where nothing is measured that could be timed.
 
     At the first Ctrl-C each worker ends its chunk.
     """
@@ -96,11 +96,11 @@ def _tasks(
     wished: Collection[str],
 ) -> list[list[tuple[Operator, Draw]]]:
     """Chunks of draws, of all functionals in turns, so that a run that is cut short has some of each."""
-    wanted: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
+    to_time: list[tuple[Operator, Functional, dict[Shape, list[Found]]]] = []
     for operator in operators:
-        by_kernel = {kernel.name: database.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
+        by_kernel = {kernel.name: database.evidence.outcomes(device.arch, kernel.name) for kernel in operator.kernels}
         saves = {one.image: one.saves for one in database.models(device.arch) if one.product == device.name}
-        unfit = {name for name, spills in database.spills().items() if spills}
+        unfit = {name for name, spills in database.evidence.spills().items() if spills}
         for functional in sampled(operator, device.arch, wished):
             lists: dict[tuple[str, str], list[ImageSpec]] = {}
             found: dict[Shape, list[Found]] = {}
@@ -112,20 +112,20 @@ def _tasks(
                         lists[kernel.name, str(own)] = listed
                 found[shape] = sequences(operator, functional, dict(shape), lists, device.multiprocessors)
             if any(found.values()):
-                wanted.append((operator, functional, found))
-    if not wanted:
+                to_time.append((operator, functional, found))
+    if not to_time:
         raise TuningError("no candidate is measured yet that could be timed on random shapes: tune first")
-    every = (one for _, _, found in wanted for of_shape in found.values() for one in of_shape)
+    every = (one for _, _, found in to_time for of_shape in found.values() for one in of_shape)
     specs = {spec.name: spec for _, images in every for spec in images}
     images = {spec.name: image for spec, image in plan.compile_images(specs.values(), plan.store, plan.jobs)}
     known: dict[tuple[str, str, str], set[tuple[str, ...]]] = {}
     for operator in operators:
-        for one in database.samples(device.arch, operator.name):
+        for one in database.evidence.samples(device.arch, operator.name):
             if one.product == device.name:
                 timed = known.setdefault((operator.name, one.functional, _text(one.shape)), set())
                 timed.update(timing.images for timing in one.timings)
     chunks: list[tuple[int, list[tuple[Operator, Draw]]]] = []
-    for operator, functional, found in wanted:
+    for operator, functional, found in to_time:
         # A backend may be left out on a shape, but never the first.
         first = operator.backends[0].name
         draws = []
@@ -159,7 +159,7 @@ def _sequences(found: Iterable[Found], images: Mapping[str, object]) -> Iterator
 def _work(
     plan: Sampling,
     session: int,
-    worker: GpuWorker,
+    worker: GpuChild,
     waiting: queue.SimpleQueue[list[tuple[Operator, Draw]]],
     progress: Progress,
     done: list[int],
@@ -184,7 +184,7 @@ def _work(
                         break
                     continue
                 failures = 0
-                database.add_sample(
+                database.evidence.add_sample(
                     session, operator.name, str(draw.functional), dict(draw.shape), taken.timings,
                     taken.conditions.sm_clock, taken.conditions.temperature,
                 )  # fmt: skip

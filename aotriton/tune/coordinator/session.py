@@ -1,4 +1,4 @@
-"""A run of the tuner: from problems to what is left to do of them, whatever was measured before."""
+"""A run of the tuner: from problems to what is left to do of them, after what was measured before."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.engine import Engine
 from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
 from aotriton.tune.coordinator.progress import Progress
-from aotriton.tune.coordinator.under_way import Search, Waiting
+from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.search import strategy
 from aotriton.tune.search.finish import Finish
-from aotriton.tune.search.mind import Mind, Minds
+from aotriton.tune.search.handle import StrategyHandle, StrategyProcesses
 from aotriton.tune.search.space import SearchSpace, Trial
+from aotriton.tune.search.strategies import strategy
 from aotriton.tune.winners import campaign
 from aotriton.tune.winners.campaign import finished
 from aotriton.tune.winners.decide import race_is_due
 from aotriton.tune.winners.siblings import decide_siblings
 
-MOST_MINDS = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
+MOST_PROCESSES = 4  # processes for strategies; each is at work a tenth of the time that a GPU is
 EXHAUSTIVE, FINALISTS = "exhaustive", "finalists"
 
 
@@ -43,12 +43,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to tune, on GPUs of one ``device``. After ``deadline``, on time.monotonic's clock, no problem is begun, nor
-    when the run has had its GPUs for ``gpu_seconds``, all of them together.
+    """How to tune, on GPUs of one ``device``. No problem is begun after ``deadline``, on time.monotonic's clock, nor
+    when all GPUs of the run together were used for ``gpu_seconds``.
 
-    ``strategy`` is one of ``tune.search``, of at most ``budget`` trials a problem; but for the exhaustive one it
-    chooses from the rich space. ``only`` has the images to choose from by problem, where others chose them before.
-    ``campaign`` is the name of the run of ``again`` that this one is or goes on with.
+    ``strategy`` is one of ``tune/search/strategies.py``, with at most ``budget`` trials for a problem; all but the
+    exhaustive one choose from the rich space. ``only`` has the images to choose from by problem, where they were chosen
+    before.
+    ``campaign`` is the name of the run of ``again`` that this one is or continues.
     """
 
     database: Path
@@ -70,20 +71,24 @@ class Plan:
         return self.device.name
 
 
-def minds_of(strategy: str) -> Minds:
-    """Processes for the run's strategies, which start at once; none for one that does not learn."""
+def strategy_processes(strategy: str) -> StrategyProcesses:
+    """Processes for the run's strategies, which start at once; none for a strategy that does not learn."""
     learns = strategy not in (EXHAUSTIVE, FINALISTS)
-    return Minds(max(1, min(MOST_MINDS, cpu_count() // 4)) if learns else 0)
+    return StrategyProcesses(max(1, min(MOST_PROCESSES, cpu_count() // 4)) if learns else 0)
 
 
 def tune(
-    plan: Plan, problems: Sequence[Problem], cluster: Cluster, progress: Progress, minds: Minds | None = None
+    plan: Plan,
+    problems: Sequence[Problem],
+    cluster: Cluster,
+    progress: Progress,
+    processes: StrategyProcesses | None = None,
 ) -> int:
-    """Tunes the problems, all of one arch, in order; returns at the deadline or when done, and says how many problems
-    are left. ``minds``: those that were started before.
+    """Tunes the problems, all of one arch, in order, until all are done or the deadline comes. Returns how many are
+    left. ``processes``: those that were started before.
 
-    TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the candidates
-    under way were recorded.
+    TuningError where problems are left that no GPU could finish. KeyboardInterrupt passes through, after the jobs in
+    flight were recorded.
     """
     with TuningDatabase(plan.database) as database:
         plan, tasks = _begin(plan, problems, database)
@@ -91,20 +96,20 @@ def tune(
         engine = Engine(
             database, cluster, plan.store, progress, plan.product, plan.device.driver, plan.deadline, plan.gpu_seconds,
             begin_session=lambda device: _begin_session(plan, database, device),
-            counting=lambda outcomes: _counting(plan, database, outcomes),
-            checksums=database.checksums(),
+            reusable=lambda outcomes: _reusable(plan, database, outcomes),
+            checksums=database.evidence.checksums(),
             began=plan.began,
         )  # fmt: skip
-        minds = minds or minds_of(plan.strategy)
+        processes = processes or strategy_processes(plan.strategy)
         try:
             if tasks:
-                engine.run(_searches(plan, tasks, database, minds))
+                engine.run(_searches(plan, tasks, database, processes))
         finally:
-            minds.close()
+            processes.close()
             progress.end()
             if tasks:
-                progress.note(engine.usage.told())
-            for functional in engine.touched.values():
+                progress.note(engine.usage.summary())
+            for functional in engine.decided:
                 decide_siblings(database, functional, plan.product)
         left = _unfinished(plan, tasks, database)
     if engine.unfinished:
@@ -112,24 +117,28 @@ def tune(
     return len(left)
 
 
-def _searches(plan: Plan, tasks: Sequence[Task], database: TuningDatabase, minds: Minds) -> list[Waiting]:
+def _searches(
+    plan: Plan, tasks: Sequence[Task], database: TuningDatabase, processes: StrategyProcesses
+) -> list[Waiting]:
     def begin(task: Task) -> Search:
         problem = task.problem
         functional = problem.functional
-        row = database.problem_id(functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes)
-        outcomes = _counting(plan, database, database.outcomes(problem=row, product=plan.product))
+        row = database.evidence.problem_id(
+            functional.arch, problem.kernel.name, str(functional), problem.bin, problem.sizes
+        )
+        outcomes = _reusable(plan, database, database.evidence.outcomes(problem=row, product=plan.product))
         known = {one.image: one for one in outcomes if one.phase == "sweep" and one.image in task.specs}
         if plan.strategy in (EXHAUSTIVE, FINALISTS):
             space = SearchSpace(tuple(map(config_of, task.specs.values())), values_of(task.specs.values()))
             every, ends = strategy(EXHAUSTIVE, space), plan.strategy == FINALISTS
-            return Search(problem, row, Mind(every), known, task.specs, records_end=ends)
+            return Search(problem, row, StrategyHandle(every), known, task.specs, records_end=ends)
         space = search_space(problem, list(task.specs.values()), database, plan.product)
         trials = [
             Trial(config_of(task.specs[name]), one.status, one.median_us if one.status == "ok" else None)
             for name, one in known.items()
         ]
-        mind = minds.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
-        return Search(problem, row, mind, known, task.specs, records_end=True)
+        handle = processes.add(Finish, space, plan.strategy, plan.seed, plan.budget, trials)
+        return Search(problem, row, handle, known, task.specs, records_end=True)
 
     return [Waiting(task.specs.keys(), partial(begin, task)) for task in tasks]
 
@@ -165,30 +174,30 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
     ended: set[tuple[str, ...]] = set()
     marks = campaign.campaigns(database)
     for arch, kernel in {(task.problem.functional.arch, task.problem.kernel.name) for task in tasks}:
-        for outcome in _counting(plan, database, database.outcomes(arch, kernel, product=plan.product)):
+        for outcome in _reusable(plan, database, database.evidence.outcomes(arch, kernel, product=plan.product)):
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
         ended |= {
             (one.kernel, one.functional, one.bin, one.shape)
-            for one in database.searched(arch, kernel, plan.product)
+            for one in database.evidence.searched(arch, kernel, plan.product)
             if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
         }
     left = []
     for task in tasks:
         problem, specs = task.problem, task.specs
-        place = problem.kernel.name, str(problem.functional), problem.bin
-        outcomes = [o for o in known.get(place, ()) if o.shape == problem.shape_text]
+        key = problem.kernel.name, str(problem.functional), problem.bin
+        outcomes = [o for o in known.get(key, ()) if o.shape == problem.shape_text]
         if plan.strategy == EXHAUSTIVE:
             done = finished(specs, outcomes)
         else:
             mine = [one for one in outcomes if one.image in specs]  # none where the source has changed since
-            done = (*place, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
+            done = (*key, problem.shape_text) in ended and bool(mine) and not race_is_due(mine)
         if specs and not done:
             left.append(task)
     return left
 
 
-def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes that make further measuring needless: of a campaign, its own."""
+def _reusable(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes that need no measuring again: all, or those of the plan's campaign."""
     if plan.campaign is None:
         return outcomes
     own = campaign.campaigns(database)
@@ -198,8 +207,8 @@ def _counting(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> 
 def begin_session(
     database: TuningDatabase, device: Device, options: str, strategy: str = "exhaustive", seed: int | None = None
 ) -> int:
-    """Id of a new session on this GPU."""
-    return database.begin_session(
+    """The id of a new session on this GPU."""
+    return database.evidence.begin_session(
         device=device.name,
         driver=device.driver,
         triton=TRITON_VERSION,

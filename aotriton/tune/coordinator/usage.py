@@ -1,4 +1,4 @@
-"""How well a run uses its GPUs: how long it had them, when they measured, and what those waited for that did not."""
+"""How well a run uses its GPUs: how long it had them, when they measured, and what they waited for otherwise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
-EARLY = 10.0  # seconds of a run that begins: how busy it is later is told apart
+EARLY = 10.0  # seconds of a run that begins: the share of the time after them is a number of its own
 
 
 class Why(Enum):
@@ -15,7 +15,7 @@ class Why(Enum):
     START = "the start"
     IMAGES = "images"
     STRATEGIES = "strategies"
-    GPUS = "other GPUs"  # all that is to be measured is under way there
+    GPUS = "other GPUs"  # all that is left to measure is in flight there
     BEGIN = "problems to begin"
     END = "the end"  # no problem is left for it
 
@@ -35,7 +35,7 @@ class Usage:
     _before: float = 0.0  # how long it had those that are gone
 
     def came(self, gpu: str) -> None:
-        """A GPU is the run's: from its beginning on, where nothing was measured before it came."""
+        """Adds a GPU: from the run's beginning on, where nothing was measured before it came."""
         self._since[gpu] = time.monotonic() if self.trials else self.began
         self._idle[gpu] = self._since[gpu], Why.START
         self._busy.setdefault(gpu, (0.0, 0.0))
@@ -45,7 +45,7 @@ class Usage:
         self._before += time.monotonic() - self._since.pop(gpu)
 
     def waits(self, gpu: str, why: Why | None) -> None:
-        """Why it has no job; None: it has one."""
+        """Notes why the GPU has no job; None: it has one."""
         now, (since, before) = time.monotonic(), self._idle.get(gpu, (0.0, None))
         if why is before:
             return
@@ -56,7 +56,7 @@ class Usage:
             self._idle[gpu] = now, why
 
     def measured(self, gpu: str, seconds: float, preparing: float) -> None:
-        """It was busy for so long until now, so much of it with a problem's tensors."""
+        """Notes that the GPU was busy for ``seconds`` until now, ``preparing`` of them with a problem's tensors."""
         self._preparing += preparing
         spent, late = self._busy[gpu]
         after = time.monotonic() - (self.began + EARLY)
@@ -80,8 +80,8 @@ class Usage:
             return None
         return sum(spent[late] for spent in self._busy.values()) / ((end - begin) * len(self._busy))
 
-    def told(self) -> str:
-        """How many trials there were, and how well the GPUs were used; of their other time, what it went to."""
+    def summary(self) -> str:
+        """How many trials there were, how much of their time the GPUs measured, and what the rest of it went to."""
         seconds, gpus = (self.ended or time.monotonic()) - self.began, max(len(self._busy), 1)
         busy, every = self.busy(), self.busy(late=False) or 0.0
         share = f"{busy:.0%} of the time after the first 10 s" if busy is not None else f"{every:.0%} of the time"

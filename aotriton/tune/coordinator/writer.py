@@ -1,4 +1,4 @@
-"""Writes rows in a thread of its own: whoever measures goes on while the disk has the last rows."""
+"""Writes rows in a thread of its own, so that measuring does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Row = tuple[Image, Measurement]  # the image's id is found when it is written
 
 @dataclass(frozen=True)
 class _Change:
-    """What else is to be written, and what tells that it is, with all that was put before."""
+    """Another change of the database, and the event that is set when it and all that was put before is written."""
 
     make: Callable[[TuningDatabase], object]
     done: threading.Event
 
 
 class Writer:
-    """Writes to a database in the order in which it is told, rows that wait in one transaction.
+    """Writes to a database in the order of the calls, rows that wait in one transaction.
 
-    ``wake`` is called, in the thread, whenever something was written. What fails is raised by the next call.
+    ``wake`` is called, in the thread, whenever something was written. An error is raised by the next call.
     """
 
     def __init__(self, path: Path, wake: Callable[[], None]) -> None:
@@ -37,13 +37,13 @@ class Writer:
         self._thread.start()
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Rows that belong together: all of them are written or none."""
+        """Has rows written that belong together: all of them or none."""
         self.check()
         if rows:
             self._waiting.put(rows)
 
     def change(self, make: Callable[[TuningDatabase], object] = lambda database: None) -> threading.Event:
-        """Set when this, and all that was told before, is on disk, or has failed."""
+        """Has a change made. Returns an event that is set when it, and all that was put before, is on disk."""
         self.check()
         change = _Change(make, threading.Event())
         self._waiting.put(change)
@@ -56,7 +56,7 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raises what has failed."""
+        """Raises the error of the thread, if there is one."""
         if self._error:
             raise self._error
 
@@ -70,14 +70,14 @@ class Writer:
             self._wake()
 
     def _taken(self) -> list[Sequence[Row] | _Change | None]:
-        """All that waits, once something does."""
+        """All that waits, once there is something."""
         taken = [self._waiting.get()]
         while not self._waiting.empty():
             taken.append(self._waiting.get())
         return taken
 
     def _write(self, database: TuningDatabase, taken: list[Sequence[Row] | _Change | None]) -> bool:
-        """False at the end of all."""
+        """Writes what was taken; False where that was the end."""
         rows: list[Row] = []
         for one in taken:
             if one is None or isinstance(one, _Change):
@@ -95,6 +95,6 @@ class Writer:
     def _record(self, database: TuningDatabase, rows: Sequence[Row]) -> None:
         for (name, config, facts), _ in rows:
             if name not in self._numbers:
-                self._numbers[name] = database.image_id(name, config, **facts)  # type: ignore[arg-type]
+                self._numbers[name] = database.evidence.image_id(name, config, **facts)  # type: ignore[arg-type] # the store checks
         if rows:
-            database.record(*(replace(row, image=self._numbers[image[0]]) for image, row in rows))
+            database.evidence.record(*(replace(row, image=self._numbers[image[0]]) for image, row in rows))

@@ -1,8 +1,8 @@
-"""Winners and cost models without a GPU, for gfx942: from what the compiler says of each candidate to a family's guess
-at the fastest.
+"""Winners and cost models without a GPU, for gfx942: a family's guess at the fastest candidate, from the compiler's
+facts of each.
 
-Nothing here was measured, and winners and models say so. The models have the terms that measured ones have, so that a
-call is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
+Nothing is measured here, and winners and models say so. The models have the same terms as measured ones, so that a call
+is dispatched by its own sizes: they are fitted to the times that the family's static model gives on random shapes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from random import Random
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.arch import STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.rules.database.rows import Model
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
-from aotriton.rules.rows import Model
 from aotriton.rules.work import WORTH_SHIPPING
-from aotriton.tune.costmodel.fit import Apart, fit_apart
+from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
+from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
@@ -36,14 +37,14 @@ WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: 
 assert WORTH_HAVING >= WORTH_SHIPPING
 
 Fitting = Sequence[tuple[ImageSpec, Candidate]]  # the images of a functional that compile, fit and do not spill
-Place = tuple[str, str]  # a kernel and a functional
+FunctionalKey = tuple[str, str]  # kernel and functional
 
 
 def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> list[Winner]:
     """The predicted winner of every cell of ``functional``, among the images ``found``.
 
-    A group of cells shares one, so that there are few; each has its own where they are decided ``alone``. Of those that
-    a restriction rules out in all cells of a group none wins, if there is another.
+    The cells of a group share one winner, so that there are few images; ``alone``: each cell has its own. A candidate
+    that a restriction rules out in all cells of a group wins only if there is no other.
     """
     own = tuning(functional.kernel.family)
     winners = []
@@ -57,12 +58,12 @@ def decide(functional: Functional, found: Fitting, *, alone: bool = False) -> li
     return winners
 
 
-def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
-    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and save
+def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]) -> list[Model]:
+    """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
     enough there.
 
-    Of functionals that are measured for themselves, whatever their addressing. ``error`` is how far a model is off the
-    static one; how far that is off a GPU, nobody has measured.
+    They are of functionals that are measured for themselves, whatever their addressing. ``error`` is the difference
+    from the static model; how far that is from a GPU has not been measured.
     """
     calls: list[Apart] = []
     for functional in operator.lead.functionals(arch):
@@ -96,8 +97,8 @@ def models(operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> lis
 
 
 def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | None = None) -> tuple[Functional, ...]:
-    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve that, or some
-    kernel says nothing of its work.
+    """The functionals of the backend's kernels for a call of the lead's; none where it does not serve the call, or a
+    kernel does not describe its work.
     """
     own = [kernel.like(functional, shape) for kernel in backend.kernels]
     complete = tuple(one for one in own if one is not None and one.kernel.work is not None)
@@ -105,7 +106,7 @@ def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | No
 
 
 def _likely(functional: Functional, found: Fitting) -> Fitting:
-    """Without what a restriction rules out everywhere, if there is another."""
+    """The candidates without those that restrictions rule out everywhere, if there are others."""
     cells = [keys_of(functional, cell) for cell in functional.kernel.cells()]
     return [one for one in found if not all(ruled_out(one[0], cell) for cell in cells)] or found
 
@@ -131,14 +132,15 @@ def predict(
     jobs: int | None = None,
     operators: Collection[Operator] = (),
 ) -> list[Winner]:
-    """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns them.
+    """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns the
+    winners.
 
-    Models, too, of those ``operators`` of whose first backend nothing was left out, unless something was timed. Where
+    It also writes models, of those ``operators`` whose first backend is complete, unless something was timed. Where
     there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
     describe, and where every candidate fails or is pruned.
     """
-    found: dict[Place, list[tuple[ImageSpec, Candidate]]] = {}
-    asked: dict[Place, Functional] = {}
+    found: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
+    asked: dict[FunctionalKey, Functional] = {}
     known: dict[str, dict[str, object]] = {}
     for functional in functionals:
         if functional.arch_spec.compute_unit is None:
@@ -148,14 +150,14 @@ def predict(
     specs = [spec for functional in asked.values() for spec in configs(functional)]
     for spec, image in compile_images(specs, store, jobs):
         if isinstance(image, CompiledImage) and not unfit(spec, image):
-            place = spec.functional.kernel.name, str(spec.functional)
-            found.setdefault(place, []).append((spec, Candidate.of(spec, image.metadata)))
+            key = spec.functional.kernel.name, str(spec.functional)
+            found.setdefault(key, []).append((spec, Candidate.of(spec, image.metadata)))
             known[spec.name] = {fact: image.metadata[fact] for fact in FACTS}
-    for place, functional in asked.items():
-        if place not in found:
-            raise TuningError(f"{' '.join(place)} {functional.arch}: no candidate compiles, fits and does not spill")
-        # In the order of the description, not of compilation: equal candidates are told apart the same way each time.
-        found[place].sort(key=lambda pair: pair[0].config)
+    for key, functional in asked.items():
+        if key not in found:
+            raise TuningError(f"{' '.join(key)} {functional.arch}: no candidate compiles, fits and does not spill")
+        # In the order of the description, not of compilation: ties are broken the same way each time.
+        found[key].sort(key=lambda pair: pair[0].config)
 
     archs = dict.fromkeys(functional.arch for functional in asked.values())
     for operator, arch in product(operators, archs):
@@ -163,27 +165,29 @@ def predict(
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
-                database.image_id(name, config, **known[name])  # type: ignore[arg-type]
+                database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type] # the store checks
             database.put_models(made, (made[0].arch, made[0].product, operator.name))
             print(f"{operator.name}: {len(made)} models", flush=True)
-    facts, worth = database.facts(), set[tuple[str, str, str]]()
+    facts, worth = database.evidence.facts(), set[tuple[str, str, str]]()
     for model in database.models():
         if model.saves >= WORTH_SHIPPING and model.image in facts:
             worth.add((model.kernel, model.functional, facts[model.image][0]))
 
     winners: list[Winner] = []
-    for place, functional in asked.items():
-        shipped = [one for one in found[place] if (place[0], str(functional.measured), one[0].config) in worth]
-        decided = decide(functional, shipped or found[place], alone=bool(shipped))
+    for key, functional in asked.items():
+        shipped = [one for one in found[key] if (key[0], str(functional.measured), one[0].config) in worth]
+        decided = decide(functional, shipped or found[key], alone=bool(shipped))
         database.put_winners(decided)
         winners += decided
-        print(f"{' '.join(place)}: {len({winner.image for winner in decided})} images", flush=True)
+        print(f"{' '.join(key)}: {len({winner.image for winner in decided})} images", flush=True)
     return winners
 
 
-def _models(database: TuningDatabase, operator: Operator, arch: str, found: Mapping[Place, Fitting]) -> list[Model]:
+def _models(
+    database: TuningDatabase, operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
+) -> list[Model]:
     """The models of an operator; none where a functional was left out, or where those are of timings."""
-    if arch not in operator.lead.archs or database.samples(arch, operator.name):
+    if arch not in operator.lead.archs or database.evidence.samples(arch, operator.name):
         return []
     for functional in operator.lead.functionals(arch):
         own = _own(operator.backends[0], functional)

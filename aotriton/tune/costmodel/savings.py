@@ -1,4 +1,4 @@
-"""Which images are worth shipping: from predicted times to how much longer calls would take without each of them."""
+"""Which images are worth shipping: how much longer calls would take without each of them, by predicted times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ UNSERVED = 1e9  # how much longer a call takes that nothing serves
 
 
 def savings(predicted: Predicted, first: str) -> dict[Image, float]:
-    """What each image saves: how much longer the calls take in the mean, relatively, from when it goes.
+    """What each image saves: how much longer, relatively, the calls take in the mean once it is removed.
 
-    Images go one after the other, always the one that is missed least, until ``first``, the backend that serves every
-    call, has one left for each of its kernels: a greedy choice, as good as any that is known for the facilities of a
-    location problem (A. Kuehn, M. Hamburger, 1963, "drop"). An array has infinity where an image cannot serve the call;
-    what leaves calls unserved that were not is CERTAIN, and goes last.
+    Images are removed one after the other, always the one that is missed least, until ``first``, the backend that
+    serves every call, has one left for each of its kernels. This greedy choice is as good as any that is known for the
+    facilities of a location problem (A. Kuehn, M. Hamburger, 1963, "drop"). An array has infinity where an image cannot
+    serve the call; an image without which a call is no longer served is CERTAIN, and is removed last.
     """
     import numpy as np
 

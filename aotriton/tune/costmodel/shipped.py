@@ -17,13 +17,13 @@ from aotriton.tune.problem.compiled import FACTS, Compile
 def fit_models(
     database: TuningDatabase, operators: Sequence[Operator], arch: str, unfit: Collection[str] = ()
 ) -> dict[tuple[str, str], float]:
-    """Fits and stores the models of every product, without those of images that are ``unfit`` to ship; the median error
-    by (operator, product).
+    """Fits and stores the models of every product, without those of images that are ``unfit`` to ship. Returns the
+    median error by (operator, product).
     """
-    facts = {name: fact for name, fact in database.facts().items() if name not in unfit}
+    facts = {name: fact for name, fact in database.evidence.facts().items() if name not in unfit}
     found = {}
     for operator in operators:
-        samples = database.samples(arch, operator.name)
+        samples = database.evidence.samples(arch, operator.name)
         for product in database.products(arch):
             own = [one for one in samples if one.product == product.name]
             if models := fit(operator, arch, own, facts, product.multiprocessors):
@@ -41,13 +41,15 @@ def compile_shipped(
     store: ImageStore,
     jobs: int | None,
 ) -> tuple[int, set[str]]:
-    """Compiles what ships by its model. In functionals that are not measured themselves it may spill, or be serialised:
-    the database is told of those that are not serialised, and what it does not know does not ship.
+    """Compiles the images that ship by their models. In functionals that are not measured themselves an image may spill
+    or be serialised: the database records those that are not serialised, and an image that it does not know does not
+    ship.
 
-    Returns how many images were new to it, and the measured ones that cannot ship, since they or what the database
-    knows beside them is serialised: nobody had looked. One that does not compile is left to the build to report.
+    Returns how many images were new to the database, and the measured images that cannot ship because they, or others
+    that the database knows beside them, turned out to be serialised. An image that does not compile is left to the
+    build to report.
     """
-    configs = {name: config for name, (config, _, _) in database.facts().items()}
+    configs = {name: config for name, (config, _, _) in database.evidence.facts().items()}
     worth: dict[tuple[str, str], list[str]] = {}
     for model in database.models(arch):
         if model.saves >= WORTH_SHIPPING and model.image in configs:
@@ -65,6 +67,6 @@ def compile_shipped(
         if image.serialised and spec.name in configs:
             refused.add(ImageSpec.parse(spec.functional.measured, spec.config).name)
         elif not image.serialised and spec.name not in configs:
-            database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             new += 1
     return new, refused

@@ -1,14 +1,14 @@
-"""What is worth timing on random shapes: from what was measured to the launch sequences of a call."""
+"""What is worth timing on random shapes: the launch sequences of a call, from what was measured."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from aotriton.rules.database.rows import Outcome, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
-from aotriton.rules.rows import Outcome, latest_medians
 from aotriton.tune.problem.candidates import spec_of
 from aotriton.tune.problem.problems import is_served
 
@@ -20,7 +20,7 @@ Found = tuple[str, tuple[ImageSpec, ...]]  # a backend with an image for each of
 
 
 def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list[Functional]:
-    """The functionals of the lead that are timed: those that are measured at all, as tensors usually lie."""
+    """The functionals of the lead that are timed: those that are measured, with tensors as they usually lie."""
     lead = operator.lead
     return [
         one
@@ -33,9 +33,9 @@ def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list
 def shortlist(functional: Functional, outcomes: Iterable[Outcome], saves: Mapping[str, float]) -> list[ImageSpec]:
     """The images that are within WITHIN of the best one in most cells of the functional; each product counts alike.
 
-    ``outcomes`` are of its kernel. Every cell's own best comes before those that are merely near it somewhere. Where
-    images are known to save something on random shapes, ``saves`` has how much: what saves nothing is left out, and of
-    what was never timed there only cells' own best are added.
+    ``outcomes`` are of its kernel. Each cell's best image comes before those that are only near it. ``saves`` has what
+    images save on random shapes, where that is known: an image that saves nothing is left out, and of those that were
+    never timed there only the cells' best are added.
     """
     best, near = Counter[str](), Counter[str]()
     mine = [one for one in outcomes if one.functional == str(functional)]
@@ -64,8 +64,8 @@ def sequences(
     multiprocessors: int,
 ) -> list[Found]:
     """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
-    one at least: where kernels follow each other, one of them varies while the others have their first. A backend with
-    a kernel that has none, or refuses the call, is left out.
+    one at least: one kernel's image varies while the other kernels have their first. A backend is left out where a
+    kernel has no image, or refuses the call.
     """
     found = []
     for backend in operator.backends:
@@ -75,6 +75,6 @@ def sequences(
             continue
         first = tuple(specs[0] for specs in candidates)
         found.append((backend.name, first))
-        for place, specs in enumerate(candidates):
-            found += [(backend.name, (*first[:place], spec, *first[place + 1 :])) for spec in specs[1:]]
+        for index, specs in enumerate(candidates):
+            found += [(backend.name, (*first[:index], spec, *first[index + 1 :])) for spec in specs[1:]]
     return found

@@ -1,5 +1,5 @@
-"""After a kernel's source has changed: images that the compiler makes of the new source as it did of the old one, bit
-for bit, keep what was measured of them.
+"""After a kernel's source has changed: an image keeps its measurements if the compiler makes the same bits of the new
+source.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def carry(
     store: ImageStore,
     jobs: int | None,
 ) -> tuple[int, int]:
-    """Compiles what decides today, the images that won, raced or were timed on random shapes, of the source as it is
-    now. How many of those that had another source have the same bits, and now go by their new names; how many have not,
-    and wait to be measured again.
+    """Compiles the images that won, raced or were timed on random shapes, from the current source. Returns how many of
+    those from another source have the same bits, and now go by their new names, and how many do not, and wait to be
+    measured again.
     """
-    checksums, known = database.checksums(), database.facts()
+    checksums, known = database.evidence.checksums(), database.evidence.facts()
     deciding = list(_deciding(database, operators, kernels, arch))
     # Some were compiled of the source as it is now, as stand-ins of borrowed winners, and nothing is known of them.
-    free = database.unmeasured_images() - {image for _, _, image in deciding}
+    free = database.evidence.unmeasured_images() - {image for _, _, image in deciding}
     earlier: dict[str, dict[str, str]] = {}  # by new name: checksum → name under an older source
     specs: dict[str, ImageSpec] = {}
     for kernel, functional, image in deciding:
@@ -39,14 +39,14 @@ def carry(
         try:
             spec = ImageSpec.parse(parse_functional(kernel, arch, functional), known[image][0])
         except ValueError:
-            continue  # of a description of another time
+            continue  # the description has changed since
         if spec.name not in known or spec.name in free:
             specs[spec.name] = spec
             earlier.setdefault(spec.name, {})[checksums[image]] = image
     same = {}
     ages = {name: age for age, name in enumerate(checksums)}
-    wanted = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
-    for spec, result in compile_images(specs.values(), store, jobs, checksums=wanted, tries=TRIES):
+    latest = {name: max(of, key=lambda checksum: ages[of[checksum]]) for name, of in earlier.items()}
+    for spec, result in compile_images(specs.values(), store, jobs, checksums=latest, tries=TRIES):
         if isinstance(result, CompiledImage) and (old := earlier[spec.name].get(result.metadata["sha256"])):
             same[old] = spec.name
     database.rename_images(same)
@@ -59,12 +59,12 @@ def _deciding(
     """Kernel, functional and name of each image, some of them more than once."""
     for kernel in kernels:
         yield from ((kernel, one.functional, one.image) for one in database.winners(arch, kernel.name))
-        for outcome in database.outcomes(arch, kernel.name):
+        for outcome in database.evidence.outcomes(arch, kernel.name):
             if outcome.phase == "race":
                 yield kernel, outcome.functional, outcome.image
     for operator in operators:
         backends = {one.name: one for one in operator.backends}
-        for sample in database.samples(arch, operator.name):
+        for sample in database.evidence.samples(arch, operator.name):
             functional = parse_functional(operator.lead, arch, sample.functional)
             sizes = {name: int(str(value)) for name, value in sample.shape.items()}
             for timing in sample.timings:

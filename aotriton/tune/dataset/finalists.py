@@ -1,6 +1,6 @@
-"""The best few of each problem as one file: what another machine, which is not quite the same, races once more.
+"""The best few candidates of each problem as one file, for another machine, which is not quite the same, to race again.
 
-A zip of ``finalists.json`` and the images, by name: whoever has it needs no compiler.
+The file is a zip of ``finalists.json`` and the images by name, so that the other machine needs no compiler.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ LIST = "finalists.json"
 def write_finalists(
     path: Path, database: TuningDatabase, problems: Sequence[Problem], product: str, store: ImageStore, count: int
 ) -> int:
-    """Writes the ``count`` fastest candidates of each problem that the product has measured; how many there are."""
-    checksums, listed, images = database.checksums(), list[dict[str, Any]](), dict[str, bytes]()
+    """Writes the ``count`` fastest candidates of each problem that the product has measured. Returns how many there
+    are.
+    """
+    checksums, listed, images = database.evidence.checksums(), list[dict[str, Any]](), dict[str, bytes]()
     by_place: dict[tuple[str, ...], list[Outcome]] = {}
     for arch, name in {(problem.functional.arch, problem.kernel.name) for problem in problems}:
-        for one in database.outcomes(arch, name, product=product):
+        for one in database.evidence.outcomes(arch, name, product=product):
             by_place.setdefault((name, one.functional, one.bin, one.shape), []).append(one)
     for problem in problems:
         functional, candidates = problem.functional, list[dict[str, Any]]()
@@ -58,9 +60,9 @@ def write_finalists(
 
 
 def read_finalists(path: Path, store: ImageStore) -> dict[Problem, list[ImageSpec]]:
-    """The problems of the file and their candidates, whose images are in the store then.
+    """The problems of the file and their candidates, whose images are put into the store.
 
-    TuningError where it is no such file, or of another state of the kernels.
+    TuningError where the file has no finalists, or those of another state of the kernels.
     """
     try:
         with zipfile.ZipFile(path) as file:

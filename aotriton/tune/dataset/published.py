@@ -1,7 +1,7 @@
-"""What another project has published of its tuning becomes winners of ours, where our descriptions can say it.
+"""Winners from what another project has published of its tuning, where our descriptions can express it.
 
-They are ``imported``: another kernel won with such a config, and nobody has timed ours. So they have no time, and stand
-only where no winner of our own does.
+They are ``imported``: the config won with another kernel, and was never timed with ours. So they have no time, and hold
+only where there is no winner of our own.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, foreign_tables
+from aotriton.rules.database.rows import Winner
 from aotriton.rules.family import Family
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, Value
-from aotriton.rules.rows import Winner
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.problems import keys_of
 
 
 @dataclass(frozen=True)
 class Published:
-    """A config that won elsewhere, in our words: of a kernel on an arch, where a call pins ``choices`` and falls in the
-    bins with the representatives ``keys``. Of choices and keys that are not named, it won whatever they are.
+    """A config that won elsewhere, in our terms: for a kernel on an arch, where a call pins ``choices`` and falls in
+    the bins with the representatives ``keys``. It won for all values of choices and keys that are not named.
     """
 
     kernel: KernelDescription
@@ -42,7 +42,7 @@ Translate = Callable[[str, Mapping[str, object]], Published | str]  # of a table
 
 @dataclass
 class Imported:
-    """What a file came to: the winners that it gives, and of the others, how many there are by what became of them."""
+    """The winners of a file; and the number of rows and of winners that are not used, by the reason."""
 
     winners: list[tuple[Winner, ImageSpec]] = field(default_factory=list)
     rows: int = 0  # that are said in our words
@@ -58,7 +58,7 @@ def read(path: Path, of: Family, functionals: Collection[Functional]) -> Importe
     try:
         module = importlib.import_module(f"{of.module('tune')}.aotriton")
     except ModuleNotFoundError:
-        raise TuningDatabaseError(f"{path}: the family {of.name} knows nobody else's tables") from None
+        raise TuningDatabaseError(f"{path}: the family {of.name} knows no other project's tables") from None
     known = {*module.TABLES, *module.OTHERS}
     translate: Translate = module.translate
     tables = {name: rows for name, rows in foreign_tables(path).items() if name in known}
@@ -101,30 +101,30 @@ def _winners(said: Published, functionals: Collection[Functional], source: str) 
 
 
 def put(database: TuningDatabase, found: Imported, store: ImageStore, jobs: int | None, over: Collection[str]) -> int:
-    """Writes the winners of cells that have none yet, or one of a provenance in ``over``; how many.
+    """Writes the winners of cells that have none yet, or one of a provenance in ``over``. Returns how many.
 
-    Their images are compiled: one that does not compile, spills or asks for too much shared memory serves no cell.
+    Their images are compiled: an image that does not compile, spills or needs too much shared memory serves no cell.
     """
     standing = {(w.arch, w.product, w.kernel, w.functional, w.bin): w.provenance for w in database.winners()}
-    wanted: list[tuple[Winner, ImageSpec]] = []
+    translated: list[tuple[Winner, ImageSpec]] = []
     for winner, spec in found.winners:
         cell = winner.arch, winner.product, winner.kernel, winner.functional, winner.bin
         if standing.get(cell, "imported") in ("imported", *over):
-            wanted.append((winner, spec))
+            translated.append((winner, spec))
         else:
             hint = ", which --over-predicted replaces" if standing[cell] == "predicted" else ""
             found.dropped[f"the cell has a {standing[cell]} winner{hint}"] += 1
     fit: set[str] = set()
     unusable: dict[str, str] = {}
-    for spec, image in compile_images({spec.name: spec for _, spec in wanted}.values(), store, jobs):
+    for spec, image in compile_images({spec.name: spec for _, spec in translated}.values(), store, jobs):
         if not isinstance(image, CompiledImage):
             unusable[spec.name] = "the image does not compile"
         elif why := unfit(spec, image):
             unusable[spec.name] = f"the image is pruned, {why.partition(':')[0]}"
         else:
-            database.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
             fit.add(spec.name)
-    found.dropped.update(unusable[winner.image] for winner, _ in wanted if winner.image in unusable)
-    written = [winner for winner, _ in wanted if winner.image in fit]
+    found.dropped.update(unusable[winner.image] for winner, _ in translated if winner.image in unusable)
+    written = [winner for winner, _ in translated if winner.image in fit]
     database.put_winners(written)
     return len(written)

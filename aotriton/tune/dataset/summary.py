@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aotriton.rules.database import TuningDatabase
-from aotriton.rules.rows import Outcome, Winner
+from aotriton.rules.database.rows import Outcome, Winner
 
 FAILURES = ("wrong", "compile_failed", "crashed", "timed_out")
-MOST_FAILURES = 5  # that are told one by one
+MOST_FAILURES = 5  # that are listed one by one
 
 Cell = tuple[str, str, str]  # a winner's kernel, functional and bin
 
@@ -26,21 +26,25 @@ class Before:
 
     @classmethod
     def of(cls, database: TuningDatabase, arch: str, product: str) -> Before:
-        return cls(arch, product, len(database.session_options()), _winners(database.winners(arch, product=product)))
+        return cls(
+            arch, product, len(database.evidence.session_options()), _winners(database.winners(arch, product=product))
+        )
 
 
 def summary(database: TuningDatabase, before: Before, left: int | None, following: str) -> list[str]:
-    """The lines. ``left`` is how many problems the run did not come to, None where it was cut off; ``following`` is
-    what to do when none is.
+    """The lines. ``left`` is how many problems are left, None where the run was cut off; ``following`` says what to do
+    when none is left.
     """
-    outcomes = [one for one in database.outcomes(before.arch, product=before.product) if one.session > before.sessions]
+    outcomes = [
+        one for one in database.evidence.outcomes(before.arch, product=before.product) if one.session > before.sessions
+    ]
     winners = _winners(database.winners(before.arch, product=before.product))
     lines = []
     if outcomes:
         problems = {(one.kernel, one.functional, one.bin) for one in outcomes}
         verdicts = Counter(one.status for one in outcomes if one.phase == "sweep")
-        told = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
-        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {told}")
+        counts = ", ".join(f"{count} {status}" for status, count in verdicts.most_common())
+        lines.append(f"measured: {len(problems)} problems, {verdicts.total()} candidates: {counts}")
     else:
         lines.append("measured: nothing, all of it is in the database")
     first = sum(cell not in before.winners for cell in winners)

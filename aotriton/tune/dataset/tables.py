@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aotriton.codegen.store import write_atomically
-from aotriton.rules import flat
-from aotriton.rules.database import TuningDatabase, TuningDatabaseError
-from aotriton.rules.schema import Column
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError, flat
+from aotriton.rules.database.schema import Column
 
 FORMATS = (".parquet", ".csv")
 BATCH = 16384  # rows of Parquet that are made at once
@@ -27,20 +26,21 @@ Rows = Iterator[tuple[object, ...]]
 
 
 def export(path: Path, out: Path) -> dict[str, int]:
-    """Writes the database at ``path`` to ``out``: a file, which has a suffix, is named after its table and has that
-    one; a folder, made where there is none, has all of them, as Parquet. How many rows of each table.
+    """Writes the database at ``path`` to ``out``, and returns the number of rows of each table. A file is named after
+    its table and has the format of its suffix; a folder, which is made where there is none, receives all tables as
+    Parquet.
 
-    TuningDatabaseError where that cannot be, OSError where it cannot be written.
+    TuningDatabaseError where that is impossible, OSError where it cannot be written.
     """
     with TuningDatabase(path, readonly=True) as database:
-        tables = database.tables()
+        tables = database.exchange.tables()
         if alone := bool(out.suffix) and not out.is_dir():
             _check_name(out, tables)
         else:
             _pyarrow(out)
             out.mkdir(exist_ok=True)
         written = {}
-        for table, rows in database.flat_rows(*([out.stem] if alone else tables)):
+        for table, rows in database.exchange.flat_rows(*([out.stem] if alone else tables)):
             file = out if alone else out / f"{table}.parquet"
             content, written[table] = (_csv if file.suffix == ".csv" else _parquet)(file, tables[table], rows)
             write_atomically(file, content)
@@ -48,9 +48,9 @@ def export(path: Path, out: Path) -> dict[str, int]:
 
 
 def take_in(path: Path, database: TuningDatabase) -> int:
-    """Merges into the database what the file at ``path`` has, or all files of the folder, as ``merge`` does.
+    """Merges the file at ``path``, or all files of the folder, into the database, as ``merge`` does.
 
-    TuningDatabaseError names file, row (from 1 on) and column of what will not do; nothing is taken in then.
+    TuningDatabaseError names file, row (from 1 on) and column of what is not valid; nothing is taken in then.
     """
     files = sorted(one for one in path.iterdir() if one.suffix in FORMATS) if path.is_dir() else [path]
     if not files:
@@ -58,14 +58,16 @@ def take_in(path: Path, database: TuningDatabase) -> int:
     with TemporaryDirectory() as folder:
         staged = Path(folder) / "staged.sqlite3"
         with TuningDatabase(staged) as made:
-            tables = made.tables()
+            tables = made.exchange.tables()
             for file in files:
                 _check_name(file, tables)
             for file in sorted(files, key=lambda one: list(tables).index(one.stem)):  # so that ids keep their order
                 try:
                     columns = tables[file.stem]
                     read = _csv_rows(file, columns) if file.suffix == ".csv" else _parquet_rows(file, columns)
-                    made.add_flat(file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read))
+                    made.exchange.add_flat(
+                        file.stem, (dict(zip((c.name for c in columns), row, strict=True)) for row in read)
+                    )
                 except OSError as error:
                     raise TuningDatabaseError(f"{file}: {error.strerror}") from None
                 except ValueError as error:
@@ -96,7 +98,7 @@ def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
             for number, cells in enumerate(found, 1):
                 if len(cells) != len(columns):
                     raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(columns)}")
-                yield _row(number, (flat.read(one, cells[place]) for one, place in zip(columns, order, strict=True)))
+                yield _row(number, (flat.read(one, cells[index]) for one, index in zip(columns, order, strict=True)))
         except csv.Error as error:
             raise ValueError(f"line {found.line_num}: {error}") from None
 
@@ -138,11 +140,11 @@ def _row(number: int, values: Iterable[object]) -> tuple[object, ...]:
 
 
 def _order(found: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """Where each column stands in a file; ValueError where it has others."""
+    """The position of each column in a file; ValueError where it has other columns."""
     names = [column.name for column in columns]
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"it has no column {missing[0]}")
-    if more := [name for place, name in enumerate(found) if name not in names or name in found[:place]]:
+    if more := [name for index, name in enumerate(found) if name not in names or name in found[:index]]:
         raise ValueError(f"column {more[0]!r} is one too many; the columns are {', '.join(names)}")
     return [found.index(name) for name in names]
 

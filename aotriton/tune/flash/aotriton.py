@@ -1,7 +1,7 @@
-"""From a row of the tuning tables that AOTriton publishes to what it says in the words of our descriptions.
+"""From a row of the tuning tables that AOTriton publishes to a config in the terms of our descriptions.
 
-Read of its releases from 0.10 to 0.14 (github.com/ROCm/aotriton): a table for each kernel, a row for each product,
-element type, head dim, mask and pair of lengths, with the config that won there. No table has the time of a config.
+Read from its releases 0.10 to 0.14 (github.com/ROCm/aotriton): a table for each kernel, a row for each product, element
+type, head dim, mask and pair of lengths, with the config that won there. No table has the time of a config.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A call of attention on the current GPU: what an operator is given, and memory for its results."""
+"""A call of attention on the current GPU: the operator's arguments, and memory for its results."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ELEMENT = 2  # bytes of fp16 and bf16
 
 
 class Work(NamedTuple):
-    """What one program does. All but the last are for one pass of the loop."""
+    """The work of one program. All but the last are for one pass of the loop."""
 
     products: int  # matrix products of a tile of scores with the head dim
     operations: int  # elementwise operations on a score; an exponential counts four
@@ -81,11 +81,11 @@ class Program(NamedTuple):
     latency: int
 
     def around(self, resident: float) -> float:
-        """Before the loop and after it, of so many programs at once."""
+        """Cycles before and after the loop, of ``resident`` programs at once."""
         return max(resident * self.moved, self.moved + self.latency)
 
     def one_pass(self, resident: float) -> float:
-        """Of the loops of so many programs at once."""
+        """Cycles of one pass of the loop, of ``resident`` programs at once."""
         return max(resident * self.busiest, self.alone)
 
 
@@ -138,7 +138,7 @@ def call_time(functional: Functional, sizes: Mapping[str, int], candidate: Candi
 
 
 def source(functional: Functional) -> str:
-    """What ``call_time`` rests on."""
+    """What ``call_time`` is derived from."""
     tiles = functional.addressing != "general" and (functional.kernel.name, functional["BLOCK_DMODEL"]) in PUBLISHED
     scaled = level(functional.kernel) != 1
     return (

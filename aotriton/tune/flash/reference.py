@@ -16,6 +16,7 @@ from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import BANDED, PLAIN
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
+from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 from aotriton.tune.problem.check import Check, Expected
 
@@ -88,13 +89,13 @@ class Attention:
 
     @cached_property
     def dq_rows(self) -> torch.Tensor:
-        """What the last kernel of a Hopper backward is given of dq, q's shape in fp32; any numbers will do."""
+        """dq as the last kernel of a Hopper backward reads it, in q's shape and fp32; any numbers will do."""
         return self._any_sum(self.q, 1)
 
     @cached_property
     def dq_sum(self) -> torch.Tensor:
-        """The same as the kernel is given it, in tiles of any width that has the columns."""
-        return in_order(self.dq_rows, -(-self.head_dim // 32) * 32)
+        """The same as the kernel reads it, in tiles of any width that has the columns."""
+        return to_dq_layout(self.dq_rows, -(-self.head_dim // 32) * 32)
 
     @cached_property
     def dk_sum(self) -> torch.Tensor:
@@ -106,8 +107,8 @@ class Attention:
 
     @cached_property
     def _portions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the last kernel of a backward in shares is given: the first tiles of dv_sum and dk_sum in two portions
-        each, as many as there are programs but one.
+        """What the last kernel of a backward in shares reads: the first tiles of dv_sum and dk_sum, one for each
+        program but the last, each in two portions.
         """
         import torch
 
@@ -225,7 +226,7 @@ class Attention:
         import torch
 
         if name in ("dq_added", "dq_cleared"):
-            actual = in_rows(actual, self.seqlen_q, self.head_dim)
+            actual = from_dq_layout(actual, self.seqlen_q, self.head_dim)
         if not bool(torch.isfinite(actual).all()):
             return Check(None, None, f"{name} has elements that were not written, or are not finite")
         checks = [
@@ -315,28 +316,6 @@ class Attention:
             for what, true in (("of_sum", scaled), ("of_split", exact)):
                 found[f"{name}_{what}"] = true.to(self.dtype).to(self.truth) if low else true
         return found
-
-
-def in_order(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """[batch, heads, seqlen, head_dim] as tritonsrc/flash/lib/dq_layout.py has it, in tiles of ``width`` columns, zero
-    where there is no row or column: [batch, heads, ceil(seqlen / 64) * width, 64].
-    """
-    import torch
-
-    batch, heads, seqlen, head_dim = rows.shape
-    tiles = -(-seqlen // 64)
-    padded = torch.nn.functional.pad(rows, (0, width - head_dim, 0, 64 * tiles - seqlen))
-    parts = padded.view(batch, heads, tiles, 4, 2, 8, width // 8, 4, 2)
-    return parts.permute(0, 1, 2, 6, 3, 5, 7, 4, 8).reshape(batch, heads, tiles * width, 64)
-
-
-def in_rows(dq_sum: torch.Tensor, seqlen: int, head_dim: int) -> torch.Tensor:
-    """[batch, heads, seqlen, head_dim] of what ``in_order`` makes of it."""
-    batch, heads, rows, _ = dq_sum.shape
-    tiles = -(-seqlen // 64)
-    width = rows // tiles
-    parts = dq_sum.view(batch, heads, tiles, width // 8, 4, 8, 4, 2, 2).permute(0, 1, 2, 4, 7, 5, 3, 6, 8)
-    return parts.reshape(batch, heads, 64 * tiles, width)[:, :, :seqlen, :head_dim]
 
 
 def name_of(kernel: KernelDescription, argument: Tensor) -> str:

@@ -37,14 +37,14 @@ def sums(split: torch.Tensor, split_of: torch.Tensor) -> dict[int, torch.Tensor]
 
     whose = split_of.view(torch.int32).tolist()
     found = {}
-    for place, tile in enumerate(whose):
+    for index, tile in enumerate(whose):
         if tile < 0 or tile % 2 == 0:
             continue
-        places, following = [place], place // 2 * 2 + 2
+        indices, following = [index], index // 2 * 2 + 2
         while following < len(whose) and whose[following] == tile - 1:
-            places.append(following)
+            indices.append(following)
             following += 2
-        found[tile // 2] = of_halves(split[places]).sum(0)
+        found[tile // 2] = of_halves(split[indices]).sum(0)
     return found
 
 

@@ -37,7 +37,7 @@ class FlashTuning:
 
     shape_options = ("batch", "heads")
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         keys = keys_of(functional, cell)
         seqlen_q = keys["max_seqlen_q"]
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)

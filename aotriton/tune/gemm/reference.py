@@ -140,7 +140,7 @@ class Product:
 
 @dataclass
 class Parts:
-    """What gemm_reduce is given: parts of as many tiles as a kernel with tiles of PARTS_TILE leaves, at least one."""
+    """The input of gemm_reduce: parts of as many tiles as a kernel with tiles of PARTS_TILE leaves, at least one."""
 
     batch: int
     m: int
@@ -209,7 +209,7 @@ class Parts:
 
 
 def check_finite(name: str, actual: torch.Tensor) -> Check | None:
-    """A verdict on a result that was NaN before the launch, where it still is."""
+    """A verdict where a result still is NaN, as it was before the launch."""
     if bool(actual.isfinite().all()):
         return None
     return Check(None, None, f"{name} has elements that were not written, or are not finite")

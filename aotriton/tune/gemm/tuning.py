@@ -26,7 +26,7 @@ class GemmTuning:
 
     shape_options = ("batch",)
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         if functional.addressing == "general" and not any((wish.choices.get("ADDRESSING"), *wish.bins.values())):
             return keys_of(functional, cell) == GENERAL_BIN
         return True

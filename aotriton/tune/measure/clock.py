@@ -21,7 +21,7 @@ ROUND = 5  # launches in a round of a sweep
 FIRST, FEWEST, MOST = 3, 5, 25  # samples: in the first round, of any candidate, of a very fast one
 HOPELESS = 1.5  # times the best so far
 
-ROUNDS, MOST_ROUNDS = 15, 60  # of a race: before it may end, and at most
+ROUNDS, MOST_ROUNDS = 15, 60  # rounds of a race before it may end, and at most
 RACE_BUDGET_US = 3e6  # GPU time after which a race that may end does
 SURE = 3.0  # standard errors by which the leader of a race must lead the others for it to end early
 PATIENCE = 4  # times the rounds that are needed, before the host is too slow to time anything
@@ -79,13 +79,13 @@ def race(
         if any(sample is None for sample in taken):
             continue
         for name, sample in zip(order, taken, strict=True):
-            samples[name].append(sample)  # type: ignore[arg-type]
+            samples[name].append(sample)  # type: ignore[arg-type] # none is None: see above
         done = len(samples[order[0]])
         spent = sum(map(sum, samples.values()))
         if done >= most or (done >= rounds and (spent > RACE_BUDGET_US or decided(samples))):
             return samples
     counts = {name: len(taken) for name, taken in samples.items()}
-    raise HostBehind(f"the host did not keep ahead of the GPU: {counts} samples count, {rounds} are wanted of each")
+    raise HostBehind(f"the host did not keep ahead of the GPU: {counts} samples count, {rounds} are needed of each")
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of one GPU: its power limit, its clock, its temperature; and of its driver.
+"""NVIDIA's management library about one GPU: its power limit, clock, temperature and driver version.
 
 Every answer is None where the library is missing, as it is beside ROCm, or does not know.
 """

@@ -1,4 +1,4 @@
-"""What a process that owns a GPU is asked for, what it answers, and what its launcher does."""
+"""Requests to a process that owns a GPU, its replies, and what its launcher does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aotriton.codegen.compile import CompiledImage
+from aotriton.rules.database.rows import SequenceTiming
 from aotriton.rules.family import kernel as description
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
-from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure.clock import Sample
 from aotriton.tune.problem.check import Check
 from aotriton.tune.problem.problems import Problem, Shape
@@ -33,13 +33,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How the GPU was when a batch of timings was taken: MHz and °C; None where it does not tell."""
+    """The GPU's clock in MHz and temperature in °C when timings were taken; None where it does not report them."""
 
     sm_clock: int | None = None
     temperature: int | None = None
 
 
-UNTOLD = Conditions()
+UNKNOWN_CONDITIONS = Conditions()
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,20 @@ def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a candidate; ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
+    """The result of a candidate: ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
 
     status: str
     samples: Sequence[float]
     check: Check
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 @dataclass(frozen=True)
 class Race:
-    """Microseconds by image name, taken side by side."""
+    """Samples in microseconds by image name, taken side by side."""
 
     samples: dict[str, list[float]]
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Draw:
     sequences: tuple[LaunchSequence, ...]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
+        """Pickles the description by its name: it may hold functions, which cannot be pickled."""
         kernel = self.functional.kernel.name
         return _again, (kernel, self.functional.arch, str(self.functional), self.shape, self.sequences)
 
@@ -107,7 +107,7 @@ class Timed:
     """Launch sequences on one shape."""
 
     timings: Sequence[SequenceTiming]
-    conditions: Conditions = UNTOLD
+    conditions: Conditions = UNKNOWN_CONDITIONS
 
 
 class Launcher(Protocol):
@@ -131,7 +131,7 @@ class Launcher(Protocol):
         """Microseconds of one launch of each, in this order; None where the sample does not count."""
 
     def conditions(self) -> Conditions:
-        """How the GPU is now."""
+        """The GPU's clock and temperature now."""
 
     def close(self, opened: Any) -> None: ...
 
@@ -139,4 +139,4 @@ class Launcher(Protocol):
         """Times launch sequences; afterwards no problem is prepared."""
 
     def healthy(self) -> bool:
-        """Whether the GPU still does what it is told."""
+        """Whether the GPU still works."""

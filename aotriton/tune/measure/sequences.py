@@ -7,19 +7,19 @@ from statistics import median
 from typing import Any
 
 from aotriton.codegen.program import launch_program
+from aotriton.rules.database.rows import SequenceTiming
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of
 from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
-from aotriton.rules.rows import SequenceTiming
 from aotriton.tune.measure.clock import GpuClock, HostBehind
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
 from aotriton.tune.problem.family import tuning
 
 # Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
 ROUNDS = ((20.0, 25), (50.0, 15), (200.0, 9), (2000.0, 5), (float("inf"), 3))
-PATIENCE = 2  # times the rounds that are wanted, before the host is too slow to time anything
+PATIENCE = 2  # times the rounds that are needed, before the host is too slow to time anything
 MOST_LOADED = 500  # images at a time
 DISAGREEMENT = 0.03  # of two right results of a 16-bit type, |a - b| / |b|: several times what their rounding makes
 
@@ -29,7 +29,7 @@ class Disagreement(Exception):
 
 
 class Sequences:
-    """Times draws on the current GPU; images stay loaded until there are MOST_LOADED."""
+    """Times draws on the current GPU; images stay loaded until there are MOST_LOADED of them."""
 
     def __init__(self, torch: Any, binding: Any, clock: GpuClock, multiprocessors: int) -> None:
         self._torch, self._binding, self._clock, self._multiprocessors = torch, binding, clock, multiprocessors
@@ -38,7 +38,7 @@ class Sequences:
     def time(self, draw: Draw) -> list[SequenceTiming]:
         """Median microseconds of each sequence, all of them interleaved; Disagreement where results differ.
 
-        A sequence that has nothing to hand on in its workspace is left out: that call is another backend's.
+        A sequence that has nothing to hand on in its workspace is left out: another backend serves that call.
         """
         self._make_room()
         given = tuning(draw.functional.kernel.family).inputs(draw.functional, draw.shape)
@@ -113,7 +113,9 @@ class Sequences:
         return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=dtype, device="cuda")
 
     def _compare(self, draw: Draw, launches: Mapping[int, Callable[[], None]], results: Mapping[str, Any]) -> None:
-        """Each sequence is launched once, which is its warm-up too; all must make what the first one makes."""
+        """Launches each sequence once, which is its warm-up, too. Disagreement where results differ from the first
+        one's.
+        """
         first: dict[str, Any] = {}
         for number, launch in launches.items():
             for tensor in results.values():
@@ -133,19 +135,19 @@ class Sequences:
     def _rounds(self, launches: Mapping[int, Callable[[], None]]) -> dict[int, list[float]]:
         samples: dict[int, list[float]] = {number: [] for number in launches}
         order = list(launches)
-        wanted, tried = 1, 0
-        while tried <= PATIENCE * wanted:
+        needed, tried = 1, 0
+        while tried <= PATIENCE * needed:
             tried += 1
-            order = order[1:] + order[:1]  # nobody is always behind the same one
+            order = order[1:] + order[:1]  # no sequence always follows the same one
             taken = self._clock.round([launches[number] for number in order])
             if any(sample is None for sample in taken):
-                wanted = max(wanted, ROUNDS[0][1])
+                needed = max(needed, ROUNDS[0][1])
                 continue
             for number, sample in zip(order, taken, strict=True):
                 samples[number].append(float(sample or 0.0))
             least = min(map(median, samples.values()))
-            wanted = next(rounds for limit, rounds in ROUNDS if least <= limit)
-            if len(samples[order[0]]) >= wanted:
+            needed = next(rounds for limit, rounds in ROUNDS if least <= limit)
+            if len(samples[order[0]]) >= needed:
                 return samples
         raise HostBehind(f"the host did not keep ahead of the GPU in {tried} rounds")
 

@@ -34,7 +34,7 @@ def configs(functional: Functional, rich: bool = False) -> tuple[ImageSpec, ...]
 
 
 def ruled_out(spec: ImageSpec, keys: Mapping[str, int], rich: bool = False) -> str | None:
-    """Why a restriction of its kernel rules the config out in the cell of ``keys``; None where none does.
+    """The reason why a restriction of the kernel rules the config out in the cell of ``keys``; None where none does.
 
     ``rich``: rules of thumb do not count.
     """
@@ -44,8 +44,8 @@ def ruled_out(spec: ImageSpec, keys: Mapping[str, int], rich: bool = False) -> s
 
 
 def space(problem: Problem, rich: bool = False) -> Space:
-    """The candidates of a problem: what no restriction of its kernel rules out. ``rich``: those of a search, which
-    are more than anybody would try one after the other.
+    """The candidates of a problem: the configs that no restriction of its kernel rules out. ``rich``: those of a
+    search, which are too many to measure them all.
     """
     candidates, skipped, keys = [], [], problem.keys
     for spec in configs(problem.functional, rich):

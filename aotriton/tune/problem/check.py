@@ -15,7 +15,9 @@ ROW_MARGIN = 4.0  # the same for the worst row, which varies more: it catches a 
 
 @dataclass(frozen=True)
 class Check:
-    """The worst part of a result: its relative Frobenius error and what was allowed; ``wrong`` says what is."""
+    """The worst part of a result: its relative Frobenius error and the error that is allowed; ``wrong`` says what is
+    wrong with it.
+    """
 
     error: float | None
     tolerance: float | None
@@ -37,14 +39,14 @@ class Expected:
 
     @classmethod
     def of(cls, true: torch.Tensor, ordinary: torch.Tensor, floor: float = 0.0) -> Expected:
-        """What an implementation may get wrong that is as good as ``ordinary``; ``floor`` is added for rounding that
-        the ordinary one does not have.
+        """The true value with the errors that are allowed of an implementation as good as ``ordinary``; ``floor`` is
+        added for rounding that the ordinary one does not have.
         """
         error, row_error = errors(ordinary, true)
         return cls(true, MARGIN * error + floor, ROW_MARGIN * (row_error + floor))
 
     def compare(self, what: str, actual: torch.Tensor) -> Check:
-        """``actual`` is of the same shape, in the precision of the true value; ``what`` names it."""
+        """The check of ``actual``, which has the true value's shape and precision; ``what`` names it."""
         error, row_error = errors(actual, self.value)
         if error > self.tolerance:
             return Check(error, self.tolerance, f"{what} is off by {error:.2g}, allowed {self.tolerance:.2g}")

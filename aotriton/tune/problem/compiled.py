@@ -1,4 +1,4 @@
-"""What becomes of an image once it is compiled: the reason not to launch it, or a winner that was not timed."""
+"""What follows from a compiled image: the reason not to launch it, or a winner that was not timed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
+from aotriton.rules.database.rows import Winner
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.rows import Winner
 from aotriton.tune.problem.problems import Cell
 
-# Compiles images, into the store, by so many processes: codegen.compile.compile_images, or what stands in for it.
+# Compiles images into the store, with the given number of processes: codegen.compile.compile_images, or a stand-in.
 Compile = Callable[
     [Iterable[ImageSpec], ImageStore, int | None], Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]
 ]
 
-FACTS = ("sha256", "registers", "spills", "shared")  # of its metadata, what the database keeps
+FACTS = ("sha256", "registers", "spills", "shared")  # the metadata that the database keeps
 
 
 def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
@@ -31,9 +31,8 @@ def unfit(spec: ImageSpec, image: CompiledImage) -> str | None:
 
 
 def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) -> Winner:
-    """Of a cell of the arch's usual product, by what ``source`` says and nobody measured."""
+    """A winner of a cell on the arch's usual product that was not measured; ``source`` says where it comes from."""
     functional = spec.functional
-    psels, copts = spec.canonical()
     return Winner(
         arch=functional.arch,
         product=functional.arch_spec.product,
@@ -41,8 +40,7 @@ def untimed_winner(spec: ImageSpec, cell: Cell, provenance: str, source: str) ->
         functional=str(functional),
         bin=bin_text(functional.kernel.tuning_keys, cell),
         image=spec.name,
-        psels=psels,
-        copts=copts,
+        config=spec.config,
         provenance=provenance,
         source=source,
     )

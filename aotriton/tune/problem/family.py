@@ -34,7 +34,7 @@ class Data(Protocol):
         """Memory for a tensor that the kernel writes or adds to, and what to fill it with before a checked launch."""
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
-        """Works out what ``check`` compares with."""
+        """Computes what ``check`` compares with."""
 
     def check(
         self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], results: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a call of an operator is given: every operand, by name, and which of them are its results."""
+    """The arguments of a call of an operator: all operands by name, its scalars, and which operands are results."""
 
     tensors: Mapping[str, Any]
     scalars: Mapping[str, float]
@@ -56,15 +56,15 @@ class Tuning(Protocol):
 
     shape_options: Sequence[str]  # sizes of a shape that a wish may fix, as the command spells them
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         """Whether the cell is measured, by default or because it was asked for."""
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
         """Sizes that stand for the cell; None where the wished ones, or the GPU, do not reach it."""
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
-        """The operator's sizes, as it names them, at a shape of ``shape``. Asked for where it counts its operations,
-        and of a kernel with a guard of sizes.
+        """The operator's sizes, as it names them, at a shape of ``shape``. Needed where the operator counts its
+        operations, or a kernel has a guard on sizes.
         """
 
     def rank(self, problem: Problem) -> tuple[object, ...]:
@@ -77,10 +77,11 @@ class Tuning(Protocol):
         """Inputs from a seed, on the current GPU."""
 
     def draw(self, functional: Functional, random: Random) -> Shape:
-        """A shape that calls of this functional of an operator's lead may have: its sizes as the operator names them.
+        """A random shape that calls of this functional of an operator's lead may have: its sizes as the operator names
+        them.
 
-        Cost models are fitted on such shapes, so they are spread over all that is to be predicted well. This and
-        ``inputs`` are asked for only where kernels describe their work.
+        Cost models are fitted on such shapes, so they must cover all calls that are to be predicted well. This and
+        ``inputs`` are needed only where kernels describe their work.
         """
 
     def inputs(self, functional: Functional, shape: Shape) -> Inputs:
@@ -90,13 +91,15 @@ class Tuning(Protocol):
         """The cells, in groups that share a winner where nothing is measured."""
 
     def guess(self, functional: Functional, cells: Sequence[Cell], candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates by a static model of the GPU, the likely fastest first, for cells that share a winner."""
+        """The candidates in the order of a static model of the GPU, the likely fastest first, for cells that share a
+        winner.
+        """
 
     def call_time(self, functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
-        """Microseconds that a call takes by the same model. Asked for where kernels describe their work."""
+        """Microseconds that a call takes by the same model. Needed where kernels describe their work."""
 
     def model_source(self, functional: Functional) -> str:
-        """What those microseconds rest on, for a reader."""
+        """What those microseconds are derived from, for a reader."""
 
 
 def tuning(name: str) -> Tuning:

@@ -61,7 +61,7 @@ class Problem:
         return f"{self.kernel.name} {self.functional} {self.bin}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Another process finds the description by its name: it may hold functions, which cannot travel otherwise."""
+        """Pickles the description by its name: it may hold functions, which cannot be pickled."""
         return _again, (self.kernel.name, self.functional.arch, str(self.functional), self.cell, self.shape)
 
 
@@ -97,7 +97,7 @@ def _pinned(functional: Functional) -> dict[str, int]:
 
 
 def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
-    """Whether the kernel's guards let a call of these sizes pass, whose other scalars are 0."""
+    """Whether the kernel's guards allow a call of these sizes whose other scalars are 0."""
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
         environment = Environment(sizes, named | _pinned(functional), multiprocessors=multiprocessors)
@@ -116,8 +116,8 @@ def keys_of(functional: Functional, cell: Cell) -> dict[str, int]:
 
 
 def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: int, wish: Wish) -> list[Problem]:
-    """The problems that the wish leaves, most valuable first, but none whose shape the kernel refuses. Of choices that
-    do not change the speed one value is measured, unless another one is asked for.
+    """The problems that the wish leaves, the most valuable first, without those whose shape the kernel refuses. Of a
+    choice that does not change the speed one value is measured, unless another one is asked for.
     """
     found = []
     for kernel in kernels:
@@ -132,7 +132,7 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
                     if values
                 ):
                     continue
-                if not own.wanted(functional, cell, wish):
+                if not own.selects(functional, cell, wish):
                     continue
                 shape = own.shape(functional, cell, multiprocessors, wish)
                 sizes = own.sizes(dict(shape)) if shape and _guards_sizes(kernel) else {}

@@ -27,7 +27,7 @@ def rows(
     for row, config in zip(found, configs, strict=True):
         row[:width] = [scaled(value) for _, value in config]
         known = facts.get(config, {})
-        for place, name in enumerate(names, width):
+        for column, name in enumerate(names, width):
             if name in known:
-                row[place] = scaled(known[name])
+                row[column] = scaled(known[name])
     return found

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 START, COPIES, GENERATIONS = 100, 5, 20
 NEIGHBOURS, RADIUS = 300, 2
-KEPT = 0.1  # of the neighbours, what is measured
-GOOD = 0.1  # of the trials, the fastest: what the classifier learns to tell
+KEPT = 0.1  # the part of the neighbours that is measured
+GOOD = 0.1  # the fastest part of the trials, which the classifier learns to recognise
 TREES = 100
 
 
@@ -48,9 +48,10 @@ class Lfbo(Stepwise):
                 return
 
     def _fitted(self) -> Any:
-        """A forest that knows the fastest tenth from the rest, failures among it; None where there is no rest.
+        """A forest that tells the fastest tenth from the rest, failures included; None where there is no rest.
 
-        A fast one weighs as much as it is below the tenth's edge: then the forest estimates expected improvement.
+        A fast config weighs as much as it is faster than the slowest of the tenth: then the forest estimates expected
+        improvement.
         """
         import numpy as np
         from sklearn.ensemble import RandomForestClassifier
@@ -67,7 +68,7 @@ class Lfbo(Stepwise):
         return forest.fit(self._rows(tried), good, sample_weight=weights)
 
     def _chosen(self, at: Config, forest: Any) -> list[Config]:
-        """Of random configs around ``at`` the tenth that is most likely good, and unlike each other."""
+        """The tenth of random configs around ``at`` that are most likely good, and unlike each other."""
         import numpy as np
 
         around = [config for config in self._around(at) if self.new(config)]
@@ -94,8 +95,8 @@ class Lfbo(Stepwise):
             config = dict(at)
             for name in self.draw.sample(list(config), min(RADIUS, len(config))):
                 values = self.space.parameters[name]
-                place = values.index(config[name])
-                config[name] = self.draw.choice(values[max(0, place - RADIUS) : place + RADIUS + 1])
+                index = values.index(config[name])
+                config[name] = self.draw.choice(values[max(0, index - RADIUS) : index + RADIUS + 1])
             if (one := tuple(config.items())) in self.space.known:
                 found[one] = None
         return list(found)

@@ -1,4 +1,4 @@
-"""From trials, of this problem and of others, to how fast the configs that were not tried are expected to be."""
+"""A model of trials, of this problem and of others: how fast the configs that were not tried are expected to be."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model:
         self._facts = sorted({name for facts in space.facts.values() for name in facts})
 
     def scores(self, trials: Mapping[Config, Trial], configs: list[Config], seed: int) -> np.ndarray:
-        """For each config the log of how much longer than the best it is expected to take, at best; less is better."""
+        """An optimistic estimate of log(time / least time) for each config; less is better."""
         import numpy as np
         from sklearn.ensemble import RandomForestRegressor
 

@@ -1,4 +1,4 @@
-"""From other problems of a kernel to the few configs that are worth trying first on a new one."""
+"""The few configs that are worth trying first on a new problem, from other problems of its kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ UNKNOWN = log(2)  # the slowdown that a config is charged where it was not measu
 
 
 def closeness(features: Mapping[str, float], history: Sequence[Past]) -> list[float]:
-    """How much each problem of the history tells about one with ``features``: 1 for one like it, and e times less for
-    each FAR doublings that the features differ by, all of them together.
+    """How close each problem of the history is to one with ``features``: 1 where they are equal, and e times less for
+    each FAR doublings by which the features differ in sum.
     """
     names = sorted(features)
     own = [scaled(features[name]) for name in names]
@@ -32,11 +32,11 @@ def slowdowns(past: Past) -> dict[Config, float]:
 
 
 def portfolio(space: SearchSpace, size: int) -> list[Config]:
-    """Up to ``size`` configs of the space, such that each problem of the history has a fast one among the first few.
+    """Up to ``size`` configs of the space, so that each problem of the history has a fast one among the first few.
 
-    Greedy, as for the facilities of a location problem: the next is the one that takes most off the mean slowdown of
-    what was chosen so far, a problem counting as much as it is close. So the first is the best mean, and those after it
-    win where it is slow. Ends early when nothing is left to take off.
+    Greedy, as for the facilities of a location problem: the next config is the one that reduces the mean slowdown most,
+    a problem counting as much as it is close. So the first one has the best mean, and those after it win where it is
+    slow. Ends early when no config reduces it.
     """
     weights = closeness(space.features, space.history)
     tables = [slowdowns(past) for past in space.history]

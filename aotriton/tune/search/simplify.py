@@ -1,4 +1,4 @@
-"""From a winner to one that says less: parameters go to their defaults where that costs nothing within noise."""
+"""From a winner to a simpler one: parameters go to their defaults where that costs nothing within noise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from aotriton.tune.search.strategy import Stepwise
 
 
 class Simplify(Stepwise):
-    """Asks for what it needs to know; ``winner`` is the simplest config that it found so far.
+    """Asks for the configs that it needs to know; ``winner`` is the simplest one found so far.
 
-    ``within``: how much longer than the winner's time, relatively, still costs nothing. Times are compared with the
-    first winner's, so that steps do not add up. ValueError where no trial has a time.
+    ``within``: the part of the winner's time that a simpler config may take longer. Times are compared with the first
+    winner's, so that steps do not add up. ValueError where no trial has a time.
     """
 
     def __init__(self, space: SearchSpace, trials: Iterable[Trial], within: float, budget: int | None = None) -> None:
@@ -41,10 +41,10 @@ class Simplify(Stepwise):
 
 
 def plainer(space: SearchSpace, config: Config) -> list[Config]:
-    """The configs with one more parameter at its default."""
+    """The configs that have one more parameter at its default."""
     found = []
-    for place, (name, value) in enumerate(config):
-        step = (*config[:place], (name, space.defaults.get(name, value)), *config[place + 1 :])
+    for index, (name, value) in enumerate(config):
+        step = (*config[:index], (name, space.defaults.get(name, value)), *config[index + 1 :])
         if step != config and step in space.known:
             found.append(step)
     return found

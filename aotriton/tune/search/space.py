@@ -1,4 +1,4 @@
-"""What a search chooses from, and all that is known of it before anything is measured."""
+"""The space of a search, and all that is known about it before it begins."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Config = tuple[tuple[str, int], ...]  # psels, then copts, in the description's 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a config: a measurement's status, and the median time in µs where that is ``ok``.
+    """The result of a config: a measurement's status, and the median time in µs where that is ``ok``.
 
-    ``facts`` are those of the compiled image, as far as known: registers, shared, spills, instructions.
+    ``facts`` are those of the compiled image, where they are known: registers, shared, spills, instructions.
     """
 
     config: Config
@@ -43,9 +43,9 @@ class SearchSpace:
     """The candidates of one problem. ValueError where a config is not of the parameters, or is there twice.
 
     ``parameters``: the ordered values of each, in the order that configs have. ``defaults``: of those parameters that
-    have one. ``features``: numbers that tell the problem from others of the kernel. ``facts``: numbers that are known
-    of a config before it is measured, the same ones for each config that has any. ``history``: the kernel's other
-    problems.
+    have one. ``features``: numbers that distinguish the problem from others of the kernel. ``facts``: numbers that are
+    known of a config before it is measured, the same ones for each config that has any. ``history``: the kernel's
+    other problems.
     """
 
     configs: tuple[Config, ...]
@@ -77,37 +77,37 @@ class SearchSpace:
 
         def distance(config: Config) -> tuple[int, float]:
             off = sum(value != self.defaults.get(name, value) for name, value in config)
-            places = [(self.parameters[name].index(value), len(self.parameters[name]) - 1) for name, value in config]
-            return off, sum(abs(place / last - 0.5) for place, last in places if last)
+            indices = [(self.parameters[name].index(value), len(self.parameters[name]) - 1) for name, value in config]
+            return off, sum(abs(index / last - 0.5) for index, last in indices if last)
 
         return min(self.configs, key=distance)
 
     def neighbours(self, config: Config) -> list[Config]:
         """The configs one step away: one parameter at its next larger or smaller value that gives a config."""
         found = []
-        for place, (name, value) in enumerate(config):
+        for index, (name, value) in enumerate(config):
             values = self.parameters[name]
             at = values.index(value)
             for way in (values[at + 1 :], values[:at][::-1]):
-                steps = ((*config[:place], (name, other), *config[place + 1 :]) for other in way)
+                steps = ((*config[:index], (name, other), *config[index + 1 :]) for other in way)
                 found += [step for step in steps if step in self.known][:1]
         return found
 
     def lines(self, config: Config) -> Iterator[Config]:
         """The configs that differ in a single parameter, whatever its value."""
-        for place, (name, value) in enumerate(config):
+        for index, (name, value) in enumerate(config):
             for other in self.parameters[name]:
-                step = (*config[:place], (name, other), *config[place + 1 :])
+                step = (*config[:index], (name, other), *config[index + 1 :])
                 if other != value and step in self.known:
                     yield step
 
     def diagonal(self, config: Config) -> Iterator[Config]:
         """The configs two steps away: two parameters, each at the value next to its own."""
         moves = []
-        for place, (name, value) in enumerate(config):
+        for index, (name, value) in enumerate(config):
             values = self.parameters[name]
             at = values.index(value)
-            moves += [(place, (name, values[to])) for to in (at - 1, at + 1) if 0 <= to < len(values)]
+            moves += [(index, (name, values[to])) for to in (at - 1, at + 1) if 0 <= to < len(values)]
         for (first, one), (second, other) in combinations(moves, 2):
             if first != second:
                 step = list(config)

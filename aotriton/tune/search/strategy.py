@@ -1,4 +1,8 @@
-"""The two questions that a search answers: what to measure next, and whether that was all."""
+"""The interface of a strategy: what to measure next, and whether that was all.
+
+A new strategy is a module beside this one with a subclass of ``StrategyBase`` or ``Stepwise``, and an entry in
+``strategies.py``.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +33,17 @@ class Strategy(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will be asked, whatever is told. Some of what was asked may still be under way."""
+        """Whether nothing more will be asked for, whatever is told. Trials of earlier configs may still be missing."""
 
     @property
     def likely(self) -> list[Config]:
-        """What may be asked next, the likeliest first: images of these are worth a compiler that has nothing to do."""
+        """The configs that may be asked for next, the likeliest first: a compiler that has nothing to do may compile
+        them.
+        """
 
 
 class StrategyBase(ABC):
-    """What all strategies keep: the trials, what is under way, how much of the budget is left, and a seeded draw."""
+    """The state that all strategies have: trials, pending configs, what is left of the budget, and a seeded draw."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
         """``budget``: how many configs are asked at most."""
@@ -45,7 +51,7 @@ class StrategyBase(ABC):
         self.draw = random.Random(seed)
         self.left = len(space.configs) if budget is None else budget
         self.trials: dict[Config, Trial] = {}
-        self.under_way: set[Config] = set()
+        self.pending: set[Config] = set()
 
     @abstractmethod
     def propose(self, count: int) -> list[Config]:
@@ -58,7 +64,7 @@ class StrategyBase(ABC):
 
     def ask(self, count: int) -> list[Config]:
         found = self.propose(min(count, self.left)) if min(count, self.left) > 0 else []
-        self.under_way.update(found)
+        self.pending.update(found)
         self.left -= len(found)
         return found
 
@@ -67,7 +73,7 @@ class StrategyBase(ABC):
             if trial.config not in self.space.known:
                 raise ValueError(f"{trial.config} is not of the space that is searched")
             self.trials[trial.config] = trial
-            self.under_way.discard(trial.config)
+            self.pending.discard(trial.config)
 
     @property
     def finished(self) -> bool:
@@ -78,7 +84,7 @@ class StrategyBase(ABC):
         return []
 
     def new(self, config: Config) -> bool:
-        return config not in self.trials and config not in self.under_way
+        return config not in self.trials and config not in self.pending
 
     def time(self, config: Config) -> float:
         """The config's median in µs; infinite where there is none."""
@@ -91,7 +97,7 @@ class StrategyBase(ABC):
 
 
 class Stepwise(StrategyBase):
-    """A strategy that learns from whole batches: each one is chosen when all of those before it have been told."""
+    """A strategy that learns from whole batches: it chooses a batch when it has the trials of all batches before."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, budget: int | None = None) -> None:
         super().__init__(space, seed, budget)
@@ -101,8 +107,8 @@ class Stepwise(StrategyBase):
 
     @abstractmethod
     def batches(self) -> Iterator[Iterable[Config]]:
-        """The batches, one after the other; what is no longer ``new`` is left out of them. When it goes on after a
-        ``yield``, all of that batch was told.
+        """The batches, one after the other; configs that are no longer ``new`` are left out. After a ``yield``, the
+        trials of that whole batch are known.
         """
 
     def propose(self, count: int) -> list[Config]:
@@ -116,9 +122,9 @@ class Stepwise(StrategyBase):
         return self._ended
 
     def _go_on(self) -> None:
-        """To the next batch that has anything new in it, if nothing of the last one is missing."""
+        """Goes to the next batch that has new configs, once all trials of the last one are known."""
         self._waiting = [config for config in self._waiting if self.new(config)]
-        while not (self._waiting or self.under_way or self._ended):
+        while not (self._waiting or self.pending or self._ended):
             batch = next(self._batches, None)
             self._ended = batch is None
             self._waiting = [config for config in dict.fromkeys(batch or ()) if self.new(config)]

@@ -68,7 +68,7 @@ class Transfer(StrategyBase):
 
     @property
     def done(self) -> bool:
-        return not self.under_way and not self._plan()
+        return not self.pending and not self._plan()
 
     @property
     def likely(self) -> list[Config]:
@@ -79,17 +79,17 @@ class Transfer(StrategyBase):
         return list(dict.fromkeys([*fresh[:LIKELY], *around[:LIKELY]]))
 
     def _plan(self) -> list[Config]:
-        """What is to be measured next; nothing where that depends on what is under way."""
+        """The configs to be measured next; none where they depend on pending ones."""
         self._planned = [config for config in self._planned if self.new(config)]
-        if not self._planned and self._since < PATIENCE and len(self.under_way) <= AHEAD:
+        if not self._planned and self._since < PATIENCE and len(self.pending) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
-        if not self._planned and not self.under_way:
+        if not self._planned and not self.pending:
             self._planned = self._polish()
         return self._planned
 
     def _polish(self) -> list[Config]:
-        """What is most promising around the first of the best whose surroundings were not measured."""
+        """The most promising configs around the first of the best whose surroundings were not measured."""
         for best in self._families():
             if best not in self._polished:
                 self._polished.add(best)
@@ -111,11 +111,11 @@ class Transfer(StrategyBase):
         return [*self.space.lines(config), *self.space.diagonal(config)]
 
     def _promising(self, configs: Iterable[Config]) -> list[Config]:
-        """Those of which the model expects most come first."""
+        """The configs, those first that the model expects to be fastest."""
         if not (fresh := list(configs)):
             return []
         scores = self._model.scores(self.trials, fresh, self.draw.getrandbits(31))
-        return [fresh[place] for place in scores.argsort(kind="stable")]
+        return [fresh[index] for index in scores.argsort(kind="stable")]
 
     def _fresh(self) -> list[Config]:
         """All configs that were not tried; of a large space a random choice, and the surroundings of the best."""

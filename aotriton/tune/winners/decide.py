@@ -14,9 +14,9 @@ RACERS = 4
 WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
 RUNNERS_UP = 3
 
-Place = tuple[str, str]  # functional and bin
+CellKey = tuple[str, str]  # functional and bin
 SamplesOf = Callable[[int], Sequence[float]]  # by ``Outcome.id``
-Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a place, the first does
+Ranked = list[tuple[Outcome, ImageSpec]]  # what may win a key, the first does
 
 
 def racers(outcomes: Iterable[Outcome]) -> list[str]:
@@ -32,8 +32,8 @@ def racers(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
-    """The RACERS of those ``swept``, of which each has a median and a config, that are within WITHIN of the best; none
-    where that is one alone.
+    """The images that are within WITHIN of the fastest one, at most RACERS; none where that one leads alone. ``swept``
+    has a median and a config for each image.
     """
     exact = {name: (float(f"{median_us:.5g}"), config) for name, (median_us, config) in swept.items()}  # as rows are
     order = sorted(exact, key=lambda name: exact[name])[:RACERS]
@@ -42,7 +42,7 @@ def leaders(swept: Mapping[str, tuple[float, str]]) -> list[str]:
 
 
 def race_is_due(outcomes: Sequence[Outcome]) -> list[str]:
-    """The racers that are still in; nothing where all of them have raced since they were swept, or only one is left."""
+    """The racers that must race now; none where all have raced since they were swept, or only one is left."""
     swept = {o.image: o.session for o in sorted(outcomes, key=lambda o: o.session) if o.phase == "sweep"}
     raced = {o.image: o.status for o in outcomes if o.phase == "race" and o.session >= swept.get(o.image, 0)}
     names = [name for name in racers(outcomes) if raced.get(name, "ok") == "ok"]
@@ -53,28 +53,28 @@ def decide(
     functionals: Iterable[Functional],
     outcomes: Iterable[Outcome],
     samples_of: SamplesOf,
-    standing: Mapping[Place, str] | None = None,
-    held: Collection[Place] = (),
+    standing: Mapping[CellKey, str] | None = None,
+    held: Collection[CellKey] = (),
 ) -> list[Winner]:
-    """The winners of the cells of ``functionals`` that were measured. Only images that today's source gives count.
+    """The winners of the measured cells of ``functionals``. Only images that today's source makes count.
 
-    ``standing`` names the image that won a place before. It stays where the interval of its median overlaps that of
-    the best one's, so that noise changes no winner; and in ``held`` places, as long as it is right.
+    ``standing`` names the image that won a cell before. It stays where the interval of its median overlaps that of the
+    best one's, so that noise changes no winner; in ``held`` cells it stays as long as it is right.
     """
     named = {str(functional): functional for functional in functionals}
     winners = []
-    for place, medians in latest_medians(outcomes).items():
-        if ranked := _ranked(named[place[0]], medians) if place[0] in named else []:
-            before = (standing or {}).get(place)
-            if place in held or _overlap(ranked, before, samples_of):
+    for key, medians in latest_medians(outcomes).items():
+        if ranked := _ranked(named[key[0]], medians) if key[0] in named else []:
+            before = (standing or {}).get(key)
+            if key in held or _overlap(ranked, before, samples_of):
                 ranked.sort(key=lambda pair: pair[0].image != before)
-            winners.append(_measured(named[place[0]], ranked, samples_of))
+            winners.append(_measured(named[key[0]], ranked, samples_of))
     return winners
 
 
 def _ranked(functional: Functional, medians: Iterable[Outcome]) -> Ranked:
-    """What today's kernel source gives, the fastest first. Those that raced were timed side by side, which a sweep's
-    luck does not beat.
+    """The outcomes of images that today's source makes, the fastest first. Images that raced come before others: they
+    were timed side by side, and a sweep may be lucky.
     """
     specs = [(outcome, spec_of(functional, outcome.config)) for outcome in medians]
     current = [(outcome, spec) for outcome, spec in specs if spec and spec.name == outcome.image]
@@ -93,7 +93,6 @@ def _overlap(ranked: Ranked, image: str | None, samples_of: SamplesOf) -> bool:
 
 def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> Winner:
     (best, spec), *others = ranked
-    psels, copts = spec.canonical()
     low, high = interval(samples_of(best.id))
     return Winner(
         arch=functional.arch,
@@ -102,8 +101,7 @@ def _measured(functional: Functional, ranked: Ranked, samples_of: SamplesOf) -> 
         functional=str(functional),
         bin=best.bin,
         image=spec.name,
-        psels=psels,
-        copts=copts,
+        config=spec.config,
         provenance="measured",
         median_us=best.median_us or 0.0,
         runners_up=tuple((outcome.config, outcome.median_us or 0.0) for outcome, _ in others[:RUNNERS_UP]),

@@ -8,26 +8,26 @@ from aotriton.rules.borrow import siblings
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.kernel import Functional
 from aotriton.tune.winners import campaign
-from aotriton.tune.winners.decide import Place, decide
+from aotriton.tune.winners.decide import CellKey, decide
 
 
 def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
     """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
     group = siblings(functional)
     texts = {str(one) for one in group}
-    outcomes = database.outcomes(functional.arch, functional.kernel.name, product=product)
+    outcomes = database.evidence.outcomes(functional.arch, functional.kernel.name, product=product)
     before = database.winners(functional.arch, functional.kernel.name, product)
     searched: dict[tuple[str, str, str], set[int]] = {}
-    for one in database.searched(functional.arch, functional.kernel.name, product):
+    for one in database.evidence.searched(functional.arch, functional.kernel.name, product):
         searched.setdefault((one.functional, one.bin, one.shape), set()).add(one.session)
     outcomes, held = campaign.decidable(
         group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
     )
-    winners = decide(group, outcomes, database.samples_of, standing(before), held)
+    winners = decide(group, outcomes, database.evidence.samples_of, standing(before), held)
     database.put_winners(winners)
     return winners
 
 
-def standing(winners: Sequence[Winner]) -> dict[Place, str]:
-    """The images that were measured to be the best, by their places."""
+def standing(winners: Sequence[Winner]) -> dict[CellKey, str]:
+    """The image that was measured to be the best, by cell."""
     return {(one.functional, one.bin): one.image for one in winners if one.provenance == "measured"}

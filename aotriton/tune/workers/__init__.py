@@ -1,1 +1,1 @@
-"""What works for a run: processes that own a GPU, compilers, and the jobs that they are sent."""
+"""The workers of a run: processes that own a GPU, compilers, and the jobs that are sent to them."""

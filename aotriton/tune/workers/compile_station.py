@@ -30,10 +30,12 @@ class Compiler(Protocol):
 
 
 class CompileStation:
-    """The compilers of one machine; each job takes one of them, a killed one's image the machine for itself."""
+    """The compilers of one machine. Each job has one of them; a killed one's image is compiled again while no other job
+    runs.
+    """
 
     def __init__(self, reserved: Callable[[], set[int | None]]) -> None:
-        """``reserved``: the machine's cores that compilers leave alone."""
+        """``reserved``: the machine's cores that compilers do not use."""
         self.store = ImageStore()
         self._reserved = reserved
         self._idle: list[Compiler] = []
@@ -56,7 +58,7 @@ class CompileStation:
                 return Compiled(error="its kernels are not the coordinator's")
             result = self._compile(job, spec)
         except (OSError, TuningError) as error:
-            return Compiled(error=self._told(error))
+            return Compiled(error=self._message(error))
         seconds = time.monotonic() - began
         if isinstance(result, CompileFailure):
             return Compiled(message=result.message, seconds=seconds)
@@ -120,8 +122,8 @@ class CompileStation:
                 self._busy = 0
                 self._changed.notify_all()
 
-    def _told(self, error: BaseException) -> str:
-        """The error; of a full disk also where, which a failed write does not say."""
+    def _message(self, error: BaseException) -> str:
+        """The error's text; for a full disk with the path, which a failed write does not name."""
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"{error.filename or self.store.path}: {error.strerror}"
         return str(error)

@@ -1,4 +1,4 @@
-"""Which core launches: a host that stalls while it enqueues makes samples that do not count."""
+"""The cores that launch: a host that stalls while it enqueues makes samples that do not count."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 
 def launch_cores(gpus: Sequence[str]) -> list[int | None]:
     """A core for each GPU's child: GPU 0 has the last one that this process may use, GPU 1 the one before it, so that
-    tuners of different GPUs keep apart. None for all where that leaves no core for the compilers.
+    tuners of different GPUs use different cores. None for all where no core would be left for the compilers.
     """
     cores = sorted(os.sched_getaffinity(0), reverse=True)
-    places = [int(gpu) if gpu.isdigit() else place for place, gpu in enumerate(gpus)]
-    fits = len(set(places)) == len(places) and max(places) + 1 < len(cores)
-    return [cores[place] if fits else None for place in places]
+    indices = [int(gpu) if gpu.isdigit() else index for index, gpu in enumerate(gpus)]
+    fits = len(set(indices)) == len(indices) and max(indices) + 1 < len(cores)
+    return [cores[index] if fits else None for index in indices]
 
 
 def pin(core: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The station of a worker that measures: from a job to what its GPU's child process found out."""
+"""The station of a worker that measures: from a job to the results of its GPU's child process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.winners.decide import leaders
-from aotriton.tune.workers.gpu_worker import GpuWorker, TimedOut, WorkerError
+from aotriton.tune.workers.gpu_child import GpuChild, TimedOut, WorkerError
 from aotriton.tune.workers.incident import Attempts, Canary, Stopped
 from aotriton.tune.workers.jobs import (
     Facts,
@@ -39,7 +39,7 @@ class GpuStation:
         self.store = ImageStore()
         self._stop = threading.Event()
         self._busy = threading.Lock()
-        self._worker: GpuWorker | None = None
+        self._worker: GpuChild | None = None
         self._setting: Setting | None = None
         self._problem: Problem | None = None
         self._best: float | None = None
@@ -75,7 +75,7 @@ class GpuStation:
         return made
 
     def close(self) -> None:
-        """Ends the child, and with it what is under way."""
+        """Ends the child, and its job with it."""
         self._stop.set()
         if self._worker and not self._busy.acquire(timeout=1.0):
             self._worker.kill()
@@ -84,15 +84,15 @@ class GpuStation:
             self._worker.close()
 
     def stop(self, run: str) -> None:
-        """Ends what is under way for that run, at the next candidate."""
+        """Ends the run's job, at the next candidate."""
         if self._setting and self._setting.run == run:
             self._stop.set()
 
-    def _begin(self, setting: Setting) -> GpuWorker:
+    def _begin(self, setting: Setting) -> GpuChild:
         if self._worker is None or self._setting is None or self._setting.launcher != setting.launcher:
             if self._worker:
                 self._worker.close()
-            self._worker = GpuWorker(setting.launcher, self.gpu, setting.candidate_limit, self.core)
+            self._worker = GpuChild(setting.launcher, self.gpu, setting.candidate_limit, self.core)
             self._problem = None
         if self._setting is None or self._setting.run != setting.run:
             self._stop = threading.Event()
@@ -132,7 +132,7 @@ class GpuStation:
 
     def _sweep(
         self,
-        worker: GpuWorker,
+        worker: GpuChild,
         requests: Sequence[Request],
         tried: Callable[..., Any],
         made: Measured,
@@ -154,11 +154,11 @@ class GpuStation:
                 self._best = min(self._best or middle, middle)
 
     def _leaders(self) -> list[Request]:
-        """Those of the problem's candidates that are to be raced; none where one leads clearly."""
+        """The problem's candidates that must race; none where one leads clearly."""
         found = {name: (middle, request.config) for name, (middle, request) in self._seen.items()}
         return [self._seen[name][1] for name in leaders(found)]
 
-    def _race(self, worker: GpuWorker, requests: Sequence[Request], tried: Callable[..., Any], made: Measured) -> None:
+    def _race(self, worker: GpuChild, requests: Sequence[Request], tried: Callable[..., Any], made: Measured) -> None:
         race = tried(lambda: worker.race(requests), "", "race")
         if not isinstance(race, WorkerError):
             made.race = race
@@ -172,7 +172,7 @@ class GpuStation:
             made.notes.append(f"{self._problem}: the leaders race alone, but not together: {race}")
 
     def _localised(self, job: MeasureJob, made: Measured) -> list[Request]:
-        """The requests with the paths of this machine; none where an image is not here."""
+        """The requests with the paths of this machine; none where an image is missing."""
         put_images(self.store, job.images, [*job.requests, *(one.request for one in job.canaries)])
         made.missing = tuple(one.name for one in job.requests if not self._has(one))
         return [] if made.missing else [self._local(one) for one in job.requests]

@@ -1,6 +1,8 @@
-"""Verdicts and incidents apart: what fails is to blame only if a worker that runs a known good candidate fails with it.
+"""Verdicts and incidents: a failure is the candidate's fault only if a fresh worker runs a known good candidate after
+it.
 
-A lost GPU, a worker that will not start and a hang of the machine are incidents: they are waited for and tried again.
+A lost GPU, a worker that does not start and a hang of the machine are incidents: they are waited for, and the request
+is tried again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TypeVar
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
-from aotriton.tune.workers.gpu_worker import GpuWorker, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_child import GpuChild, Unstartable, WorkerError
 
 PAUSES = (0.0, 5.0, 30.0, 120.0)  # seconds before each try to get a worker that is right
 EVIDENCE = 2  # failures, a healthy worker after each, that make a verdict
@@ -23,12 +25,12 @@ Made = TypeVar("Made")
 
 
 class Stopped(Exception):
-    """The run is being ended while an incident is waited for."""
+    """The run ends while an incident is waited for."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A candidate that was right and fast on its problem, so that a worker that is healthy runs it again."""
+    """A candidate that was right and fast on its problem: a healthy worker runs it again."""
 
     problem: Problem
     request: Request
@@ -38,7 +40,7 @@ class Canary:
 class Attempts:
     """Requests to one worker, tried until there is a result or a verdict. ``stop`` ends the waiting."""
 
-    worker: GpuWorker
+    worker: GpuChild
     pauses: Sequence[float]
     stop: threading.Event
     note: Callable[[str], None]
@@ -46,7 +48,7 @@ class Attempts:
     def of(
         self, call: Callable[[], Made], what: str, problem: Problem | None = None, canaries: Sequence[Canary] = ()
     ) -> Made | WorkerError:
-        """What ``call`` gives, or the error that it is to blame for; ``problem`` is the one that it is about.
+        """The result of ``call``, or the error that is its own fault; ``problem`` is the one that it is about.
 
         TuningError where no worker is healthy any more, Stopped where the run ends meanwhile.
         """
@@ -66,7 +68,9 @@ class Attempts:
         raise TuningError(f"GPU {self.worker.gpu} comes and goes: {what} was tried {TRIES} times, at last: {last}")
 
     def _prove(self, what: str, error: WorkerError, canaries: Sequence[Canary]) -> bool:
-        """Waits for a fresh worker that runs a canary; whether the first one did, so that ``error`` is not its own."""
+        """Waits for a fresh worker that runs a canary. Returns whether the first one did, so that ``error`` is not the
+        worker's fault.
+        """
         for tried, pause in enumerate(self.pauses):
             if self.stop.wait(pause):
                 raise Stopped

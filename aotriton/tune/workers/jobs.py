@@ -1,4 +1,4 @@
-"""What travels between the coordinator and the workers of a run: jobs, replies, and the bytes of images."""
+"""What the coordinator and the workers of a run send each other: jobs, replies, and the bytes of images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same in all jobs of a run. ``launcher`` and ``compiler`` are ``module:Class``; ``store`` is the
-    token of the coordinator's image store, ``families`` are folders outside of the tree that workers have, too.
+    """What all jobs of a run have in common. ``launcher`` and ``compiler`` are ``module:Class``; ``store`` is the token
+    of the coordinator's image store, ``families`` are folders outside of the tree that workers load, too.
     """
 
     run: str
@@ -36,7 +36,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Facts:
-    """What tells a worker from others. ``store`` is the token of its image store, ``code`` a digest of our sources."""
+    """The facts of a worker. ``store`` is the token of its image store, ``code`` a digest of our sources."""
 
     triton: str
     code: str
@@ -48,7 +48,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """An image to be made: ``request`` is ``request_of(spec)``; ``checksum`` the one that was measured before."""
+    """An image to compile: ``request`` is ``request_of(spec)``, ``checksum`` that of the image that was measured
+    before.
+    """
 
     setting: Setting
     request: Mapping[str, Any]
@@ -57,8 +59,8 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class Compiled:
-    """``metadata``, or what the compiler said; the ``binary`` where the coordinator has another store. ``error``: the
-    fault of the machine itself, the worker at the address ``station``.
+    """The reply to a CompileJob: ``metadata``, or the compiler's ``message``; the ``binary`` where the coordinator has
+    another store. ``error`` is a fault of the machine, whose worker has the address ``station``.
     """
 
     metadata: Mapping[str, Any] | None = None
@@ -71,8 +73,8 @@ class Compiled:
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """Candidates of one problem: swept one after the other, or raced. ``finish``: they are the last ones, so that those
-    which lead of all that were swept here are raced at once. ``images`` are those, by name, that the worker has not.
+    """Candidates of one problem, which are swept one after the other, or raced. ``finish``: they are the last ones, and
+    the leaders of all that were swept here race at once. ``images`` has those that the worker lacks, by name.
     """
 
     setting: Setting
@@ -87,7 +89,7 @@ class MeasureJob:
 
 @dataclass(frozen=True)
 class Failed:
-    """A verdict: ``crashed`` or ``timed_out``, and what was seen."""
+    """A verdict: ``crashed`` or ``timed_out``, and the message."""
 
     status: str
     detail: str
@@ -95,11 +97,11 @@ class Failed:
 
 @dataclass
 class Measured:
-    """What became of the candidates by image name; of a race those that fail alone, and the race where none does.
+    """The reply to a MeasureJob: results by image name; of a race those that fail alone, and the race where none does.
     ``apart``: they race alone, but not together.
 
     ``missing`` images were not there, ``unprepared`` says why the problem's tensors could not be made; ``error`` is the
-    machine's own fault. ``seconds`` the GPU had, ``preparing`` of them before the first candidate.
+    machine's own fault. The GPU was busy for ``seconds``, ``preparing`` of them before the first candidate.
     """
 
     results: dict[str, Result | Failed] = field(default_factory=dict)
@@ -114,14 +116,14 @@ class Measured:
 
     @property
     def empty(self) -> bool:
-        """Whether it tells nothing, as of a job of a run that has ended."""
+        """Whether it has no result and no reason, as the reply to a job of a run that has ended."""
         return not (self.results or self.race or self.apart or self.missing or self.unprepared or self.error)
 
 
 def received(
     reply: Compiled, name: str, store: ImageStore, checksum: str | None = None
 ) -> CompiledImage | CompileFailure:
-    """What a compile job made, in the coordinator's store."""
+    """The image that a compile job made, in the coordinator's store, or its failure."""
     if reply.metadata is None:
         return CompileFailure(name, reply.message)
     if reply.binary is None:
@@ -131,7 +133,7 @@ def received(
 
 
 def put_images(store: ImageStore, images: Mapping[str, bytes], requests: Sequence[Request]) -> None:
-    """Stores what was sent of the requests' images, by name, and is what it should be."""
+    """Stores the images of the requests that were sent, if their checksums are right."""
     for request in requests:
         metadata = dict(request.metadata)
         binary = images.get(request.name)
@@ -143,7 +145,7 @@ def put_images(store: ImageStore, images: Mapping[str, bytes], requests: Sequenc
 
 
 def store_token(store: ImageStore) -> str:
-    """A text that is the same where the folder is the same, also on another machine that mounts it."""
+    """A text that identifies the store's folder, also on another machine that mounts it."""
     path = store.path / ".token"
     if not path.exists():
         write_atomically(path, uuid4().hex.encode())
@@ -152,7 +154,7 @@ def store_token(store: ImageStore) -> str:
 
 @cache
 def code_digest() -> str:
-    """Of our own sources: workers with others would measure something else."""
+    """A digest of our own sources: workers with other sources would measure something else."""
     digest = hashlib.sha256()
     for package in ("rules", "tune", "codegen"):
         folder = Path(__file__).absolute().parents[2] / package

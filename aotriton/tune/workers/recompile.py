@@ -1,5 +1,5 @@
-"""Compilers that were killed or starved: their image is tried again alone, and believed to be at fault only if another
-one compiles right afterwards.
+"""Compilers that were killed or starved: their image is compiled again alone, and it is at fault only if another image
+compiles right afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def is_incident(result: CompiledImage | CompileFailure) -> bool:
 def recompile(
     spec: ImageSpec, known_good: ImageSpec | None, store: ImageStore, compile: CompileOne
 ) -> CompiledImage | CompileFailure:
-    """The result of an image whose compiler met an incident; TuningError where nothing compiles here now."""
+    """The result of compiling again an image whose compiler met an incident; TuningError where nothing compiles here
+    now.
+    """
     result = compile(spec, store)
     if not is_incident(result):
         return result
@@ -38,6 +40,6 @@ def recompile(
     with tempfile.TemporaryDirectory(prefix="aotriton-canary-") as scratch:  # stored images would prove nothing
         proof = compile(known_good, ImageStore(scratch)) if known_good else result
     if isinstance(proof, CompileFailure):
-        places = f"{tempfile.gettempdir()} and {store.path}"
-        raise TuningError(f"nothing compiles here now (it takes memory, and room in {places}): {proof.message}")
+        folders = f"{tempfile.gettempdir()} and {store.path}"
+        raise TuningError(f"nothing compiles here now (it takes memory, and room in {folders}): {proof.message}")
     return result

@@ -1,7 +1,7 @@
-"""What a Dask worker does: from a job to a reply, on the GPU or the compilers that are its own.
+"""The functions that a Dask worker runs: from a job to a reply, on its own GPU or its own compilers.
 
 A worker with the resource GPU measures, one with CPU compiles. Both find what they need on their own machine: the
-coordinator sends a description by its name, a shape and, once, an image's bytes.
+coordinator sends a description's name, a shape and, once, an image's bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _making = threading.Lock()
 
 
 def _station() -> GpuStation | CompileStation:
-    """The one of the Dask worker that this is run by."""
+    """The station of the Dask worker that runs this."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -38,7 +38,7 @@ def _station() -> GpuStation | CompileStation:
 
 
 def seat(worker: Any, station: GpuStation | CompileStation) -> None:
-    """Gives a Dask worker of this process its station: a simulated machine's is not made by itself."""
+    """Sets the station of a Dask worker of this process, for a simulated machine."""
     _stations[worker] = station
 
 
@@ -83,7 +83,7 @@ def measure(job: MeasureJob) -> Measured:
 
 
 def stop(run: str, dask_worker: Any = None) -> None:
-    """Ends what this worker does for the run; Dask calls it beside the worker's tasks."""
+    """Ends the worker's job of the run; Dask calls this beside the worker's tasks."""
     station = _stations.get(dask_worker)
     if isinstance(station, GpuStation):
         station.stop(run)

@@ -56,7 +56,7 @@ class RmsNormTuning:
 
     shape_options = ()
 
-    def wanted(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
+    def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
         return True
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:

@@ -15,8 +15,8 @@
  * loaded.
  *
  * How long things live: what a call is given (parameters, hints, arrays) is read during the call and not kept. Device
- * memory, the workspace too, is the caller's until the kernels that use it are done. Text that is called constant lives
- * as long as the library is loaded.
+ * memory, the workspace too, is the caller's until the kernels that use it are done. Constant text lives as long as the
+ * library is loaded.
  */
 #ifndef AOTRITON_C_H
 #define AOTRITON_C_H
@@ -105,11 +105,11 @@ enum { AOTRITON_AUTO = 0, AOTRITON_BFS, AOTRITON_DFS };                    /* of
 enum { AOTRITON_NO_OBJECTIVE = 0, AOTRITON_LATENCY, AOTRITON_THROUGHPUT }; /* of objective */
 
 /* What the caller wishes of a call, all of it optional: every parameter struct ends with a pointer to one, which is
- * read while the call is made, and may be null. What each narrows, and what it costs, stands in docs/hints.md. Lists
+ * read while the call is made, and may be null. docs/hints.md says what each restricts, and what it costs. Lists
  * have commas between names, and text ends with a zero. `backend`, `image` and `exclude` are followed or the call is
- * refused with AOTRITON_NOT_SUPPORTED and the reason; the others are followed where that is possible. What became of
- * each tell aotriton_<operator>_hint_outcomes and aotriton_explain_<operator>. What a newer caller's struct has more is
- * ignored. */
+ * refused with AOTRITON_NOT_SUPPORTED and the reason; the others are followed where that is possible.
+ * aotriton_<operator>_hint_outcomes and aotriton_explain_<operator> say what became of each. Fields that only a newer
+ * caller's struct has are ignored. */
 typedef struct aotriton_hints {
   size_t size;
   int32_t schedule;         /* the order in which a kernel goes through independent slices, such as heads: AOTRITON_BFS:
@@ -158,7 +158,7 @@ typedef struct aotriton_attn_features {
   aotriton_tensor2 q_descale, k_descale, v_descale; /* [batch, heads_k] float32 */
   const void *dropout_seed, *dropout_offset;        /* of Philox, one int64 of device memory each */
   int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens */
-  int64_t window_left, window_right; /* where windowed: how many keys a query sees before and behind its own place; all
+  int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own position; all
                                         of them where the number is negative */
   float softcap;                     /* scores become softcap * tanh(score / softcap) */
   float dropout;                     /* probability */
@@ -289,8 +289,8 @@ AOTRITON_API aotriton_error aotriton_attn_bwd_prepare(const aotriton_attn_bwd_pa
 AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* params, void* stream,
                                                   aotriton_prepared** prepared);
 
-/* Launches on a stream of the device that the call was prepared for. `pointers` takes the place of the tensors' data,
- * in the order of the parameter struct, and of the workspace, which comes last:
+/* Launches on a stream of the device that the call was prepared for. `pointers` replaces the tensors' data, in the
+ * order of the parameter struct, and of the workspace, which comes last:
  *
  *   attn_fwd: q, k, v, out, logsumexp, workspace
  *
@@ -383,11 +383,11 @@ typedef struct aotriton_kernel_choice {
   float bin_median_us;             /* its median there; 0 where there is none */
   float predicted_total_us;        /* of all kernels of the backend */
   float backends_predicted_us[12]; /* of all kernels of each backend; 0 where it is not known, or the backend refuses */
-  double flops;                    /* of the call; 0 where nobody counts them */
+  double flops;                    /* of the call; 0 where the operator does not count them */
   aotriton_hint_outcome hints[AOTRITON_MOST_OUTCOMES]; /* what became of each of the call's hints */
   int32_t hint_count;
-  int64_t pieces; /* in which the call is made, one after the other, so that its workspace keeps a limit; usually 1. All
-                     else is of the first one */
+  int64_t pieces; /* chunks of its batch in which the call is run, one after the other, so that its workspace keeps a
+                     limit; usually 1. All other fields are of the first chunk */
   /* The image's certificate: what checks of its results against a high-precision reference found. On which product,
    * this one where it was checked on it; empty where the image was compiled only, and all of these are 0. */
   const char* certificate_product;

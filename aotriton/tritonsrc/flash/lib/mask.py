@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def visible(keys, queries, seqlen_k, CAUSAL: tl.constexpr):
-    """The mask: whether the key at a position is seen by the query at another.
+    """The mask: whether the key at a position is seen by the query at another. Callers apply it to their scores.
 
     Causal, queries see no key behind their own position. As max_seqlen_q is max_seqlen_k then, this hides keys beyond
     the end, too, from all rows that are stored.

@@ -1,0 +1,162 @@
+"""Tuning databases of versions 1 to 3, in which decisions and evidence were in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from aotriton.rules.database import rows
+from aotriton.rules.database.file import APPLICATION_ID, File
+from aotriton.rules.database.rows import Winner
+
+# Step n takes a file from version n to n + 1. No step is ever edited.
+MIGRATIONS = (
+    """
+    CREATE TABLE session (
+        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device TEXT NOT NULL, driver TEXT NOT NULL,
+        triton TEXT NOT NULL, torch TEXT NOT NULL, arch TEXT NOT NULL, multiprocessors INTEGER NOT NULL,
+        options TEXT NOT NULL, started TEXT NOT NULL);
+    CREATE TABLE problem (
+        id INTEGER PRIMARY KEY, arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL,
+        shape TEXT NOT NULL, UNIQUE (arch, kernel, functional, bin, shape));
+    CREATE TABLE image (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, config TEXT NOT NULL, sha256 TEXT, registers INTEGER,
+        spills INTEGER, shared INTEGER);
+    CREATE TABLE measurement (
+        id INTEGER PRIMARY KEY,
+        problem INTEGER NOT NULL REFERENCES problem, image INTEGER NOT NULL REFERENCES image,
+        session INTEGER NOT NULL REFERENCES session,
+        phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
+        status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
+        median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
+        samples TEXT, error REAL, tolerance REAL, detail TEXT,
+        UNIQUE (problem, image, session, phase));
+    CREATE TRIGGER measurement_is_not_changed BEFORE UPDATE ON measurement
+        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+    CREATE TRIGGER measurement_is_not_deleted BEFORE DELETE ON measurement
+        BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+    CREATE TABLE winner (
+        arch TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL, image TEXT NOT NULL,
+        psels TEXT NOT NULL, copts TEXT NOT NULL,
+        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'borrowed', 'predicted', 'imported')),
+        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        PRIMARY KEY (arch, kernel, functional, bin)) WITHOUT ROWID;
+    """,
+    # What is one with NULLs is by an index over expressions: a UNIQUE constraint takes every NULL for another value.
+    # A winner's product is the one that measured its image in just that time; where none did, it is left to be decided.
+    """
+    CREATE TABLE device (
+        id INTEGER PRIMARY KEY, product TEXT NOT NULL, uuid TEXT, arch TEXT NOT NULL, multiprocessors INTEGER NOT NULL,
+        memory INTEGER, power_limit INTEGER, driver TEXT NOT NULL);
+    CREATE UNIQUE INDEX device_is_listed_once ON device (
+        product, ifnull(uuid, ''), arch, multiprocessors, ifnull(memory, 0), ifnull(power_limit, 0), driver);
+    INSERT INTO device (product, arch, multiprocessors, driver)
+        SELECT device, arch, multiprocessors, driver FROM session WHERE true ORDER BY id ON CONFLICT DO NOTHING;
+
+    CREATE TABLE session_2 (
+        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, device INTEGER NOT NULL REFERENCES device,
+        triton TEXT NOT NULL, torch TEXT NOT NULL, options TEXT NOT NULL, strategy TEXT NOT NULL, seed INTEGER,
+        started TEXT NOT NULL);
+    INSERT INTO session_2
+        SELECT s.id, s.uuid, d.id, s.triton, s.torch, s.options, 'exhaustive', NULL, s.started
+        FROM session s JOIN device d ON (d.product, d.arch, d.multiprocessors, d.driver)
+            = (s.device, s.arch, s.multiprocessors, s.driver);
+    DROP TABLE session;
+    ALTER TABLE session_2 RENAME TO session;
+
+    ALTER TABLE measurement ADD COLUMN sm_clock INTEGER;
+    ALTER TABLE measurement ADD COLUMN temperature INTEGER;
+
+    CREATE TABLE winner_2 (
+        arch TEXT NOT NULL, product TEXT NOT NULL, kernel TEXT NOT NULL, functional TEXT NOT NULL, bin TEXT NOT NULL,
+        image TEXT NOT NULL, psels TEXT NOT NULL, copts TEXT NOT NULL,
+        provenance TEXT NOT NULL CHECK (provenance IN ('measured', 'predicted', 'imported')),
+        source TEXT NOT NULL, median_us REAL NOT NULL, runners_up TEXT NOT NULL,
+        low_us REAL NOT NULL DEFAULT 0, high_us REAL NOT NULL DEFAULT 0,
+        shape TEXT NOT NULL DEFAULT '', measured TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY (arch, product, kernel, functional, bin)) WITHOUT ROWID;
+    INSERT INTO winner_2 (arch, product, kernel, functional, bin, image, psels, copts, provenance, source, median_us,
+            runners_up)
+        SELECT arch, CASE arch WHEN 'gfx942' THEN 'AMD Instinct MI300X' ELSE 'NVIDIA H100 80GB HBM3' END,
+            kernel, functional, bin, image, psels, copts, provenance, source, median_us, runners_up
+        FROM winner WHERE provenance IN ('predicted', 'imported');
+    INSERT OR REPLACE INTO winner_2 (arch, product, kernel, functional, bin, image, psels, copts, provenance, source,
+            median_us, runners_up, shape, measured)
+        SELECT w.arch, d.product, w.kernel, w.functional, w.bin, w.image, w.psels, w.copts, w.provenance, w.source,
+            w.median_us, w.runners_up, p.shape, substr(s.started, 1, 10)
+        FROM winner w JOIN problem p USING (arch, kernel, functional, bin) JOIN measurement m ON m.problem = p.id
+            JOIN image i ON i.id = m.image JOIN session s ON s.id = m.session JOIN device d ON d.id = s.device
+        WHERE w.provenance = 'measured' AND i.name = w.image AND m.status = 'ok' AND m.median_us = w.median_us
+        ORDER BY m.id;
+    DROP TABLE winner;
+    ALTER TABLE winner_2 RENAME TO winner;
+
+    CREATE TABLE sample (
+        id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES session, operator TEXT NOT NULL,
+        functional TEXT NOT NULL, shape TEXT NOT NULL, sm_clock INTEGER, temperature INTEGER,
+        UNIQUE (session, operator, functional, shape));
+    CREATE TABLE sequence (
+        id INTEGER PRIMARY KEY, operator TEXT NOT NULL, backend TEXT NOT NULL, images TEXT NOT NULL,
+        UNIQUE (operator, backend, images));
+    CREATE TABLE timing (
+        sample INTEGER NOT NULL REFERENCES sample, sequence INTEGER NOT NULL REFERENCES sequence,
+        median_us REAL NOT NULL CHECK (median_us > 0), spread REAL NOT NULL, rounds INTEGER NOT NULL,
+        PRIMARY KEY (sample, sequence)) WITHOUT ROWID;
+    CREATE TRIGGER sample_is_not_changed BEFORE UPDATE ON sample
+        BEGIN SELECT RAISE(ABORT, 'sample is append-only'); END;
+    CREATE TRIGGER sample_is_not_deleted BEFORE DELETE ON sample
+        BEGIN SELECT RAISE(ABORT, 'sample is append-only'); END;
+    CREATE TRIGGER timing_is_not_changed BEFORE UPDATE ON timing
+        BEGIN SELECT RAISE(ABORT, 'timing is append-only'); END;
+    CREATE TRIGGER timing_is_not_deleted BEFORE DELETE ON timing
+        BEGIN SELECT RAISE(ABORT, 'timing is append-only'); END;
+    CREATE TABLE model (
+        arch TEXT NOT NULL, product TEXT NOT NULL, operator TEXT NOT NULL, kernel TEXT NOT NULL,
+        functional TEXT NOT NULL, image TEXT NOT NULL, form TEXT NOT NULL, occupancy INTEGER NOT NULL,
+        coefficients TEXT NOT NULL, error REAL NOT NULL, samples INTEGER NOT NULL, saves REAL NOT NULL,
+        source TEXT NOT NULL, PRIMARY KEY (arch, product, kernel, functional, image)) WITHOUT ROWID;
+    """,
+    # A session's strategy came to its end on a problem: what it did not try, it did not want to.
+    """
+    CREATE TABLE search (
+        problem INTEGER NOT NULL REFERENCES problem, session INTEGER NOT NULL REFERENCES session,
+        trials INTEGER NOT NULL, PRIMARY KEY (problem, session)) WITHOUT ROWID;
+    """,
+)
+
+
+def copy(path: Path, to: Path) -> None:
+    """Copies a file of version 1 to 3 and brings the copy to version 3."""
+    source, made = File(path, True, APPLICATION_ID), File(to, False, APPLICATION_ID)
+    try:
+        with source.errors():
+            source.backup(made)
+            made.execute("PRAGMA foreign_keys = OFF")  # a step makes tables anew that others refer to
+            with made.transaction():
+                for step in MIGRATIONS[made.version() :]:
+                    made.script(step)
+                made.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    finally:
+        source.close()
+        made.close()
+
+
+def winners(path: Path) -> list[Winner]:
+    """The winners of a file of version 3."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        found = file.execute(
+            "SELECT arch, product, kernel, functional, bin, image, psels, copts, provenance, source, median_us,"
+            " runners_up, low_us, high_us, shape, measured FROM winner"
+        )
+        return list(file.read("winner", _winner, found, key=5))
+    finally:
+        file.close()
+
+
+def _winner(row: Sequence[object]) -> Winner:
+    """A config stood in two columns, as JSON."""
+    *cell, psels, copts = row[:8]
+    values = {**json.loads(str(psels)), **json.loads(str(copts))}
+    return rows.winner((*cell, " ".join(f"{name}={value}" for name, value in values.items()), *row[8:]))

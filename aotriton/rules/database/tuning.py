@@ -1,0 +1,255 @@
+"""A tuning database with its evidence, as the tuner opens it: what is measured goes into the evidence, what follows
+from it into the decisions.
+
+Closing it packs the sessions that have new rows into the archive, and brings up to date what decisions keep of the
+evidence. If a process is killed, the next one that opens the database for writing does that.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aotriton.rules.database import archive, local, older
+from aotriton.rules.database.decisions import Decisions, check_version, put_models, put_winners
+from aotriton.rules.database.derive import derive
+from aotriton.rules.database.evidence import Evidence
+from aotriton.rules.database.exchange import Exchange
+from aotriton.rules.database.file import APPLICATION_ID, File, TuningDatabaseError, left_behind
+from aotriton.rules.database.rows import Model, Product, Winner
+from aotriton.rules.database.schema import DECISIONS, MERGE, VERSION
+
+
+class TuningDatabase(Decisions):
+    """An open tuning database with its ``evidence``. It is made if there is none, and migrated if it is older; not if
+    ``readonly``. Any number of processes may write at once: each write is a transaction of its own.
+
+    An object belongs to the thread that made it; open one for each thread. TuningDatabaseError if the file is missing
+    and ``readonly``, is not writable, is damaged, is not a tuning database or comes from a newer version, or if the
+    evidence that it rests on is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], readonly: bool = False) -> None:
+        self._readonly = readonly
+        self._decided: set[tuple[str, str]] = set()  # arch and name of kernels with other winners than before
+        if readonly:
+            super().__init__(path)
+        else:
+            self.path = Path(path)
+            self._file = File(self.path, False, APPLICATION_ID)
+        with ExitStack() as stack:
+            stack.callback(self._file.close)
+            if not readonly:
+                self._check()
+            unpacked = stack.enter_context(local.unpacked(self.path, readonly))
+            self._attach(unpacked)
+            if not readonly:
+                self._make()
+            self._check_evidence()
+            self._opened = stack.pop_all()
+        self.evidence = Evidence(self._file, unpacked)
+        self.exchange = Exchange(self._file)
+
+    def close(self) -> None:
+        with self._opened:
+            if not self._readonly:
+                self.conclude()
+
+    def __enter__(self) -> TuningDatabase:
+        return self
+
+    def _check(self) -> None:
+        if not self._file.is_empty():
+            check_version(self._file)
+            self._file.check()
+        with self._file.errors():
+            self._file.execute("PRAGMA journal_mode = DELETE")  # one file, whatever another tool has set
+
+    def _attach(self, unpacked: Path) -> None:
+        mode = "ro" if self._readonly else "rw"
+        with self._file.errors():
+            self._file.execute("ATTACH ? AS evidence", [f"{unpacked.absolute().as_uri()}?mode={mode}"])
+
+    def _make(self) -> None:
+        """Makes the tables if there are none, and takes an older file apart into decisions and evidence."""
+        if self._file.version() < VERSION:
+            with TemporaryDirectory() as folder, self._file.errors():
+                copied = Path(folder) / "older.sqlite3"
+                if not self._file.is_empty():
+                    older.copy(self.path, copied)
+                self._file.execute("PRAGMA foreign_keys = OFF")  # tables are dropped that others refer to
+                with self._attached(copied), self._file.transaction():
+                    if self._file.version() < VERSION:  # read again: another process may have been faster
+                        self._file.drop_tables("main")
+                        self._file.make(DECISIONS, VERSION)
+                        if copied.exists():
+                            self._take_evidence(self.path)
+                            found = older.winners(copied)
+                            put_winners(self._file, found)
+                            self._file.execute("INSERT INTO main.model SELECT * FROM other.model")
+                            self._decided |= {(one.arch, one.kernel) for one in found}
+        self._file.execute("PRAGMA foreign_keys = ON")
+
+    def _check_evidence(self) -> None:
+        with self._file.errors():
+            missing = self._file.value(
+                "SELECT count(*) FROM main.session WHERE uuid NOT IN (SELECT uuid FROM evidence.session)"
+            )
+            if missing:
+                folder = archive.folder_of(self.path)
+                raise TuningDatabaseError(
+                    f"{self.path}: {missing} sessions of measurements that it rests on are not in {folder}; copy that"
+                    " folder with the database"
+                )
+
+    @contextmanager
+    def _attached(self, other: Path) -> Iterator[None]:
+        """Within, the other file, if it is there, is attached as ``other``."""
+        if not other.exists():
+            yield
+            return
+        self._file.execute("ATTACH ? AS other", [f"{other.absolute().as_uri()}?mode=ro"])
+        try:
+            yield
+        finally:
+            self._file.execute("DETACH other")
+
+    def _take_evidence(self, called: Path) -> None:
+        archive.check_same_binaries(self._file, "evidence", called)
+        self._file.script(MERGE.format(to="evidence"))
+
+    def conclude(self) -> None:
+        """Packs the sessions that have new rows, and brings up to date what decisions keep of the evidence."""
+        with self._file.transaction():
+            sessions = archive.unpacked(self._file, "evidence")
+            changed = derive(self._file, self, self.evidence, self._decided | self.evidence.kernels(sessions))
+            archive.pack(self._file, "evidence", archive.folder_of(self.path), sessions)
+        self._decided.clear()
+        if changed:
+            with suppress(sqlite3.OperationalError):  # another process is reading: the file is larger than it could be
+                self._file.execute("VACUUM main")
+
+    def products(self, arch: str | None = None) -> list[Product]:
+        known = {(one.name, one.arch): one for one in (*super().products(), *self.evidence.products())}
+        return [known[key] for key in sorted(known) if arch in (None, key[1])]
+
+    def measured(self) -> int:
+        """The number of measurements."""
+        with self._file.errors():
+            return int(str(self._file.value("SELECT count(*) FROM evidence.measurement")))
+
+    def stale(self) -> int:
+        """The number of measurements of images that the source of today no longer makes, as of the last ``conclude``.
+
+        Decisions keep nothing of them, unless a winner or a model rests on it.
+        """
+        with self._file.errors():
+            return int(
+                str(
+                    self._file.value(
+                        "SELECT count(*) FROM evidence.measurement WHERE image IN (SELECT id FROM evidence.image"
+                        " WHERE name NOT IN (SELECT name FROM main.image_row))"
+                    )
+                )
+            )
+
+    def put_winners(self, winners: Iterable[Winner]) -> None:
+        """Writes winners, all or none, over those of the same bins; only a measured one replaces a measured one."""
+        winners = list(winners)
+        with self._file.transaction():
+            put_winners(self._file, winners)
+        self._decided |= {(one.arch, one.kernel) for one in winners}
+
+    def forget_winners(self, winners: Iterable[Winner]) -> None:
+        """Removes the winners of these bins, all or none; what was measured stays."""
+        with self._file.transaction():
+            for one in winners:
+                self._file.execute(
+                    "DELETE FROM main.winner_row WHERE (product, bin, functional) = ("
+                    "(SELECT id FROM product WHERE (arch, name) = (?, ?)), (SELECT id FROM bin WHERE bin = ?),"
+                    " (SELECT id FROM functional WHERE (arch, kernel, functional) = (?, ?, ?)))",
+                    [one.arch, one.product, one.bin, one.arch, one.kernel, one.functional],
+                )
+                self._decided.add((one.arch, one.kernel))
+
+    def put_models(self, models: Iterable[Model], replacing: tuple[str, str, str]) -> None:
+        """Writes models in place of all those of an (arch, product, operator), all or none."""
+        with self._file.transaction():
+            self._file.execute("DELETE FROM main.model WHERE (arch, product, operator) = (?, ?, ?)", list(replacing))
+            put_models(self._file, models)
+
+    def rename_images(self, names: Mapping[str, str]) -> None:
+        """Gives images new names everywhere, all or none: another source makes the bits that were measured now.
+
+        ``names`` maps old names to new ones, of which nothing was measured.
+        """
+        with self._file.transaction():
+            archive.rename(self._file, "evidence", names)
+            for old, new in names.items():
+                self._file.execute("DELETE FROM main.image_row WHERE name = ?", [new])
+                self._file.execute("UPDATE main.image_row SET name = ? WHERE name = ?", [new, old])
+                self._file.execute("UPDATE main.model SET image = ? WHERE image = ?", [new, old])
+            if names:
+                archive.pack_renamed(self._file, "evidence", archive.folder_of(self.path), names)
+        self._decided |= {(one.arch, one.kernel) for one in self.winners()}
+
+    def merge(self, path: str | os.PathLike[str], called: Path | None = None) -> int:
+        """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. Returns the number of
+        measurements and of timings of launch sequences.
+
+        A session is known by its uuid, so that merging twice changes nothing. A cell that has a winner here keeps it,
+        and an operator on a product keeps its models; deciding and fitting anew takes the new rows into account.
+        TuningDatabaseError if that file is not a tuning database, or if both know one image by different checksums; the
+        message names the file as ``called``.
+        """
+        with _readable(Path(path)) as other:
+            if self.path.samefile(path):
+                return 0
+            winners, models, known = other.winners(), other.models(), self.models()
+            modelled = {(one.arch, one.product, one.operator) for one in known}
+            with self._file.errors(), self._attached(other.evidence.path), self._file.transaction():
+                count = "SELECT (SELECT count(*) FROM evidence.measurement) + (SELECT count(*) FROM evidence.timing)"
+                before = self._file.value(count)
+                self._take_evidence(called or Path(path))
+                put_winners(self._file, winners, over=False)
+                put_models(self._file, (m for m in models if (m.arch, m.product, m.operator) not in modelled))
+                self._decided |= {(one.arch, one.kernel) for one in winners}
+                return int(str(self._file.value(count))) - int(str(before))
+
+
+@contextmanager
+def decisions(path: Path) -> Iterator[Decisions]:
+    """The decisions of the database at ``path``, which may be older; its evidence need not be there."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        version = file.version()
+    finally:
+        file.close()
+    with Decisions(path) if version == VERSION else _readable(path) as opened:
+        yield opened
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[TuningDatabase]:
+    """The database at ``path``, open for reading; if it is older, a copy that is migrated."""
+    file = File(path, True, APPLICATION_ID)
+    try:
+        check_version(file)
+        version = file.version()
+    finally:
+        file.close()
+    if version == VERSION:
+        with TuningDatabase(path, readonly=True) as database:
+            yield database
+        return
+    if left := left_behind(path, "-wal"):
+        raise TuningDatabaseError(f"{path}: {left}")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        older.copy(path, copy)
+        with TuningDatabase(copy) as database:
+            yield database

@@ -1,0 +1,112 @@
+"""The candidates of the portable kernels that are not worth compiling. The values stand with the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotriton.rules.flash.common import tiled_side
+from aotriton.rules.kernel import Config, Functional, Restriction
+
+ELEMENT = 2  # bytes of fp16 and bf16
+BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
+
+
+def _head_dim(functional: Functional) -> int:
+    return int(functional["BLOCK_DMODEL"])
+
+
+def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_M"])
+    return config["BLOCK_M"] > max(keys["max_seqlen_q"], smallest)
+
+
+def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config or "max_seqlen_k" not in keys:
+        return False
+    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_N"])
+    return config["BLOCK_N"] > max(keys["max_seqlen_k"], smallest)
+
+
+def _more_stages_than_iterations(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config:
+        return False  # no loop
+    streamed, block = (
+        ("max_seqlen_k", "BLOCK_N") if tiled_side(functional.kernel) == "q" else ("max_seqlen_q", "BLOCK_M")
+    )
+    iterations = -(-keys[streamed] // config[block])
+    return config["num_stages"] > max(
+        iterations, min(functional.kernel.copt_values(functional.arch_spec.vendor)["num_stages"])
+    )
+
+
+def _idle_warps(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if functional.arch_spec.vendor != "cuda" or "BLOCK_N" not in config or _head_dim(functional) >= 128:
+        return False
+    rows = config["BLOCK_M"] if tiled_side(functional.kernel) == "q" else max(config["BLOCK_M"], config["BLOCK_N"])
+    return config["num_warps"] * 16 > rows
+
+
+def _accumulators(function: str, head_dim: int, config: Config) -> int:
+    """fp32 values that one program keeps in registers across its loop and at its widest point within."""
+    if "BLOCK_N" not in config:
+        return 0
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    score = rows * columns
+    return {
+        "attn_fwd": rows * head_dim + score,
+        "attn_bwd_dq": rows * head_dim + 2 * score,
+        "attn_bwd_dk_dv": 2 * columns * head_dim + 2 * score,
+    }.get(function, 0)
+
+
+def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    threads = config["num_warps"] * functional.arch_spec.warp_size
+    needed = _accumulators(functional.kernel.function, _head_dim(functional), config) / threads
+    of_band = BAND_REGISTERS if functional.level else 0
+    return needed + of_band > functional.arch_spec.thread_registers
+
+
+def _shared_bytes(functional: Functional, config: Config) -> int:
+    """The least shared memory that the kernel can do with."""
+    if "BLOCK_N" not in config:
+        return 0
+    kept, streamed = config["BLOCK_M"], config["BLOCK_N"]
+    if tiled_side(functional.kernel) == "k":
+        kept, streamed = streamed, kept
+    row = _head_dim(functional) * ELEMENT
+    stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
+    if functional.addressing == "descriptor":  # TMA moves everything through shared memory, the program's own tiles too
+        own = (1 if functional.kernel.function == "attn_fwd" else 2) * kept * row
+        return own + config["num_stages"] * stage
+    return max(1, config["num_stages"] - 1) * stage  # tiles of its own, and the newest stage, may be in registers
+
+
+def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return _shared_bytes(functional, config) > functional.arch_spec.shared_limit
+
+
+def _too_many_scalars(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    tall = functional.arch_spec.vendor == "hip" and _head_dim(functional) == 128 and config["BLOCK_M"] > 32
+    return bool(functional.level) and functional.addressing == "general" and tall and _streams_keys(functional)
+
+
+def _streams_keys(functional: Functional) -> bool:
+    return functional.kernel.function == "attn_bwd_dq"
+
+
+RESTRICTIONS = (
+    # Rows beyond the sequence are masked: work that is thrown away.
+    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    # The pipeline is never full, so the image is one of fewer stages with more shared memory.
+    Restriction("more stages than the loop has iterations", _more_stages_than_iterations),
+    # A warp holds 16 rows of a matrix product (a warp group 64). Beyond head dim 128 more warps are still worth having:
+    # they share the accumulators.
+    Restriction("more warps than the tile has rows of 16", _idle_warps, certain=False),
+    # The accumulators alone need more registers than a thread has.
+    Restriction("the accumulators do not fit in the registers", _certain_spill),
+    # 64-bit strides of five tensors, masks of columns and of a band are in scalar registers, and some are spilled.
+    Restriction("a band's masks and strides do not fit in the scalar registers", _too_many_scalars),
+    # The tiles under way do not fit, whatever else does.
+    Restriction("the tiles do not fit in shared memory", _too_much_shared),
+)

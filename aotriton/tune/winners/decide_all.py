@@ -1,0 +1,70 @@
+"""Decides the winners of whole functionals, and compiles what they borrow: nothing compiled it before, and it may
+spill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
+from aotriton.rules.borrow import filled, siblings
+from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.tune.problem.compiled import FACTS, Compile
+from aotriton.tune.winners.siblings import decide_siblings
+
+
+def decide_all(
+    database: TuningDatabase,
+    functionals: Iterable[Functional],
+    store: ImageStore,
+    jobs: int | None,
+    compiler: Compile | None = None,
+) -> int:
+    """Decides the winners of the functionals and their siblings, on every product. Then compiles what is borrowed, here
+    or by another ``compiler``, until none of it is known to spill. Returns the number of images that had to be
+    compiled.
+
+    A winner whose parameters its kernel no longer has wins nothing: its bin borrows until it is measured again. An
+    image that does not compile is left to the build to report.
+    """
+    groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
+    asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
+    for group in groups.values():
+        asked.setdefault((group[0].arch, group[0].kernel), {}).update({str(one): one for one in group})
+        for product in database.products(group[0].arch):
+            decide_siblings(database, group[0], product.name)
+    for (arch, kernel), named in asked.items():
+        mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
+        database.forget_winners(one for one in mine if not is_valid(named[one.functional], one.config))
+    compiled, failed = 0, set[str]()
+    while True:
+        known = database.evidence.spills()
+        unfit = {name for name, spills in known.items() if spills}
+        specs: dict[str, ImageSpec] = {}
+        for (arch, kernel), named in asked.items():
+            winners, products = database.winners(arch, kernel.name), database.products(arch)
+            for winner in (
+                one for product in products for one in filled(kernel, arch, product.name, winners, products, unfit)
+            ):
+                waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
+                if waits and winner.functional in named:
+                    specs[winner.image] = ImageSpec.parse(named[winner.functional], winner.config)
+        if not specs:
+            return compiled
+        for spec, image in (compiler or compile_images)(specs.values(), store, jobs):
+            if isinstance(image, CompiledImage):
+                database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+                compiled += 1
+            else:
+                failed.add(spec.name)
+
+
+def is_valid(functional: Functional, config: str) -> bool:
+    """Whether the functional's kernel still has the parameters of a config."""
+    try:
+        ImageSpec.parse(functional, config)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,240 @@
+"""One GPU behind a child process: from requests to results, where a crash and a hang are errors of a known kind.
+
+The child builds a launcher from its import path, so that tests can put a stand-in where the GPU is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from aotriton.tune.measure import clock as measure
+from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
+from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.problems import Problem
+from aotriton.tune.workers.cores import pin
+
+if TYPE_CHECKING:
+    from aotriton.tune.measure.requests import Draw
+
+START_LIMIT = 180.0  # seconds to import torch and make a context on a busy machine
+PREPARE_LIMIT = 180.0  # seconds for inputs and reference
+CANDIDATE_LIMIT = 20.0  # seconds for one candidate, which takes some 50 ms
+
+
+class WorkerError(Exception):
+    """A request that gave no result; the message says what happened."""
+
+
+class Unstartable(WorkerError):
+    """The child did not come up: no candidate had a part in it."""
+
+
+class Crashed(WorkerError):
+    """The child died, or its launcher raised."""
+
+
+class TimedOut(WorkerError):
+    """The child did not answer in time and was killed."""
+
+
+class GpuChild:
+    """The parent's side. A child that died, hung or lost its context is replaced at the next request.
+
+    ``launcher`` is ``module:Class``; the class is called without arguments in the child, which sees one GPU: ``gpu``,
+    an entry of the ``*_VISIBLE_DEVICES`` variables. The child launches from ``core``, where one is given.
+    """
+
+    def __init__(
+        self, launcher: str, gpu: str, candidate_limit: float = CANDIDATE_LIMIT, core: int | None = None
+    ) -> None:
+        self.gpu, self.core = gpu, core
+        self._launcher, self._candidate_limit = launcher, candidate_limit
+        self._child: multiprocessing.process.BaseProcess | None = None
+        self._pipe: Connection
+        self._problem: Problem | None = None
+        self._prepared = False
+
+    def device(self) -> Device:
+        """The GPU's facts. WorkerError where there is no usable GPU, or no binding to launch through."""
+        found: Device = self._call("device", limit=START_LIMIT)
+        return found
+
+    def prepare(self, problem: Problem) -> None:
+        """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
+        self.turn_to(problem)
+        self._prepare()
+
+    def turn_to(self, problem: Problem) -> None:
+        """As ``prepare``, but at the next request."""
+        self._problem, self._prepared = problem, False
+
+    def sweep(self, request: Request, best_us: float | None) -> Result:
+        """Checks and times one candidate. Crashed or TimedOut are about this candidate."""
+        self._prepare()
+        result: Result = self._call("sweep", request, best_us, limit=self._candidate_limit)
+        return result
+
+    def race(self, requests: Sequence[Request]) -> Race:
+        """Candidates that were right before, timed side by side by the child."""
+        self._prepare()
+        race: Race = self._call("race", requests, limit=self._candidate_limit * len(requests))
+        return race
+
+    def sequences(self, draw: Draw) -> Timed:
+        """Launch sequences timed side by side on one shape, and the GPU's clock and temperature then."""
+        self._prepared = False  # the tensors of a problem make way
+        timed: Timed = self._call("sequences", draw, limit=PREPARE_LIMIT)
+        return timed
+
+    def healthy(self) -> None:
+        """WorkerError where the GPU does not work as it should."""
+        if not self._call("healthy", limit=self._candidate_limit):
+            self.close()
+            raise Crashed("the GPU does not answer as it should")
+
+    def kill(self) -> None:
+        """Kills the child; may be called from any thread at any time."""
+        if child := self._child:
+            child.kill()
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._child is None:
+            return
+        self._child.kill()
+        self._child.join(30)  # the driver may take seconds to stop a kernel that hangs
+        self._pipe.close()
+        self._child, self._prepared = None, False
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._call("prepare", self._problem, limit=PREPARE_LIMIT)
+            self._prepared = True
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
+        given = self._launcher, self.gpu, self.core, os.getpid()
+        try:
+            self._pipe, other = context.Pipe()
+            with other:  # so that the child's death closes the pipe
+                child = context.Process(target=_serve, args=(other, *given), name=f"gpu-{self.gpu}", daemon=True)
+                child.start()
+        except OSError as error:
+            raise Unstartable(f"the process for GPU {self.gpu} cannot be started: {error}") from error
+        self._child = child
+        try:
+            self._answer(START_LIMIT)
+        except WorkerError as error:
+            raise Unstartable(f"the process for GPU {self.gpu} did not come up: {error}") from error
+
+    def _call(self, what: str, *arguments: object, limit: float) -> Any:
+        if self._child is None:
+            self._start()
+        with suppress(OSError):  # the child has just died: reading says how
+            self._pipe.send((what, arguments))
+        return self._answer(limit)
+
+    def _answer(self, limit: float) -> Any:
+        assert self._child is not None
+        if not self._pipe.poll(limit):
+            self.close()
+            raise TimedOut(f"no answer within {limit:g} s")
+        try:
+            value, error, usable = self._pipe.recv()
+        except (EOFError, OSError):
+            self._child.join(30)
+            code = self._child.exitcode
+            self.close()
+            how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with status {code}"
+            raise Crashed(f"the process {how}") from None
+        if not usable:
+            self.close()
+        if error is not None:
+            raise Crashed(error)
+        return value
+
+
+def _serve(pipe: Connection, launcher_path: str, gpu: str, core: int | None, parent: int) -> None:
+    """Runs the child: one answer (value, error, whether it can go on) to each request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with(parent)
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        os.environ[variable] = gpu
+    try:
+        module, _, name = launcher_path.partition(":")
+        launcher: Launcher = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        pipe.send((None, f"{type(error).__name__}: {error}", False))
+        return
+    pin(core)  # not before: the threads of torch and of the driver go where there is room
+    pipe.send((None, None, True))
+    child = _Child(launcher)
+    while True:
+        try:
+            what, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((getattr(child, what)(*arguments), None, True))
+        except Exception as error:
+            pipe.send((None, f"{type(error).__name__}: {error}", what != "prepare" and launcher.healthy()))
+
+
+class _Child:
+    """The requests, as methods."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._problem: Problem | None = None
+
+    def device(self) -> Device:
+        return self._launcher.device()
+
+    def prepare(self, problem: Problem) -> None:
+        self._problem = problem
+        self._launcher.prepare(problem)
+
+    def sweep(self, request: Request, best_us: float | None) -> Result:
+        launcher, opened = self._launcher, self._launcher.open(request)
+        check = launcher.check(opened)
+        samples = [] if check.wrong else measure.sweep(lambda count: launcher.round([opened] * count), best_us)
+        conditions = launcher.conditions() if samples else UNKNOWN_CONDITIONS
+        if not launcher.intact():
+            assert self._problem is not None
+            launcher.prepare(self._problem)
+            check = Check(check.error, check.tolerance, "it wrote over its inputs")
+        launcher.close(opened)
+        return Result("wrong", (), check) if check.wrong else Result("ok", samples, check, conditions)
+
+    def race(self, requests: Sequence[Request]) -> Race:
+        launcher = self._launcher
+        opened = {request.name: launcher.open(request) for request in requests}
+        samples = measure.race(lambda order: launcher.round([opened[name] for name in order]), list(opened))
+        conditions = launcher.conditions()
+        for one in opened.values():
+            launcher.close(one)
+        return Race(samples, conditions)
+
+    def sequences(self, draw: Draw) -> Timed:
+        return self._launcher.sequences(draw)
+
+    def healthy(self) -> bool:
+        return self._launcher.healthy()
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when the thread that started it ends, also by a kill -9."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it was gone before

@@ -1,0 +1,190 @@
+"""The figures of README.md and docs/pytorch.md: written from results, which say of what state they are. No GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+import readme  # noqa: E402 - they are no package
+import state  # noqa: E402
+
+H200 = "NVIDIA H200"
+
+
+@pytest.fixture(scope="module")
+def every() -> ModuleType:
+    """bench/all.py, whose name is a function's."""
+    spec = importlib.util.spec_from_file_location("bench_all", BENCH / "all.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_all"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_documents_say_what_the_results_do(every: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every number between the comments is of a result; what is of an older state than this tree is called so, and
+    nothing else. `python bench/all.py --readme` makes it so.
+    """
+    fits = every.check()
+    assert fits, capsys.readouterr().out
+    for document in readme.DOCUMENTS:
+        assert readme.PLACE.search((every.ROOT / document).read_text()), document
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_figure_that_is_not_called_what_it_is_does_not_pass(
+    every: ModuleType, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    """Of all results one by one: the documents are wrong when its state is the other one."""
+    true = every.is_older
+    latencies = {"h200-latency", "h100-latency"}  # of which the documents quote the newest
+    unquoted = {"build-size", "h200-hints"} | (latencies - {every.results().newest(*latencies)})
+    quoted = [name for name in every.QUOTED if name not in unquoted]
+    changed = [name for name in quoted if true(name, every.results()(name)) is not older]
+    for result in changed:
+        monkeypatch.setattr(
+            every, "is_older", lambda name, record, r=result: older if name == r else true(name, record)
+        )
+        texts = {name: (every.ROOT / name).read_text() for name in readme.DOCUMENTS}
+        assert any(readme.written(text, every.results()) != text for text in texts.values()), result
+
+
+def test_an_older_state_is_told() -> None:
+    """Beside the commit and what the result says of itself."""
+    results = readme.Results(BENCH / "results", lambda name, record: name == "h200-launch")
+    assert "2026-11-2" in readme.launches(results)
+    assert "**of an older state**, commit " in readme.launches(results)
+    assert "older" not in readme.new_shape(results)
+
+
+def test_figures_have_a_name_and_two_ends() -> None:
+    """Else the document would keep numbers of another time, and nobody would see it."""
+    results = readme.Results(BENCH / "results", lambda name, record: False)
+    for text in (
+        "a <!-- figures: nothing -->1<!-- end of nothing --> b",
+        "a <!-- figures: launch -->1<!-- end of lunch --> b",
+    ):
+        with pytest.raises(ValueError, match=r"figures (nothing|launch): of no such name, or without their end"):
+            readme.written(text, results)
+    inline = readme.written("costs <!-- figures: warm-call -->1 %<!-- end of warm-call --> more", results)
+    assert inline.count("\n") == 0
+    assert " %<!-- end of warm-call --> more" in inline
+
+
+def test_images_are_of_what_chooses(tmp_path: Path) -> None:
+    """Another coefficient of a model that ships is another state of its operator, and of no other one."""
+    database = tmp_path / "tuning_database.sqlite3"
+    shutil.copy(state.DATABASE, database)
+    with sqlite3.connect(database) as opened:
+        (changed,) = opened.execute(
+            "SELECT count(*) FROM model WHERE kernel = 'attn_fwd_hopper' AND product = ?", (H200,)
+        ).fetchone()
+        assert changed
+        opened.execute(
+            "UPDATE model SET coefficients = replace(coefficients, '[', '[1') "
+            "WHERE kernel = 'attn_fwd_hopper' AND product = ?",
+            (H200,),
+        )
+    opened.close()
+    assert state.images(H200, ("attn_fwd",), database) != state.images(H200, ("attn_fwd",))
+    assert state.images(H200, ("gemm",), database) == state.images(H200, ("gemm",))
+    with pytest.raises(ValueError, match="NVIDIA H20 is no product of the database: it has "):
+        state.images("NVIDIA H20", ("gemm",))
+
+
+def test_a_runtime_is_its_code(tmp_path: Path) -> None:
+    """A comment or white space changes nothing; a number does. PyTorch's operators count where they are asked for."""
+    for folder in ("v2src/launch", "v2src/torch", "v2src/python", "aotriton/torch"):
+        (tmp_path / folder).mkdir(parents=True)
+    source, operators = tmp_path / "v2src" / "launch" / "run.cc", tmp_path / "v2src" / "torch" / "library.cc"
+    source.write_text("int one() { return 1; }\n")
+    before = state.runtime(root=tmp_path)
+    source.write_text("// What is one?\nint one() {\n  return 1; /* it is */\n}\n")
+    assert state.runtime(root=tmp_path) == before
+    operators.write_text("int two() { return 2; }\n")
+    assert state.runtime(root=tmp_path) == before
+    with_operators = state.runtime(torch=True, root=tmp_path)
+    operators.write_text("int two() { return 3; }\n")
+    assert state.runtime(torch=True, root=tmp_path) != with_operators
+    source.write_text("int one() { return 2; }\n")
+    assert state.runtime(root=tmp_path) != before
+
+
+def test_results_are_taken_within_a_time(
+    every: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A result says of which state it is; one of this commit is not taken again; of a program that fails, or does not
+    finish, the result that was there stays, and it is told.
+    """
+
+    def writing(text: str, then: str = "") -> Any:
+        script = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); " + then
+        return lambda run: [sys.executable, "-c", script, run.out, text]
+
+    figures = {
+        "grid": every.Figure("bf16", 1, writing('{"cells": []}')),
+        "gemm": every.Figure("gemm", 1, writing('{"grid": []}', "sys.exit(3)"), every.GEMM),
+        "launch": every.Figure("launch", 1, writing("{}", "time.sleep(60)"), runtime="library"),
+        "hints": every.Figure("hints", 1, writing("{}")),
+    }
+    monkeypatch.setattr(every, "FIGURES", figures)
+    monkeypatch.setattr(every, "gpu_word", lambda: "h200")
+    every.state_now.cache_clear()
+    options = Namespace(build=tmp_path, out=tmp_path, minutes=4 / 60, seed=1, commit="abc1234", again=False)
+    (tmp_path / "h200-gemm.json").write_text("what was there")
+    missing = every.take([*figures], options)
+    assert missing[0] == "gemm: exit status 3"
+    assert missing[1].startswith("launch: not finished in the ")
+    assert missing[2:] == ["hints: it needs 1 s, and 0 were left"]
+    assert (tmp_path / "h200-gemm.json").read_text() == "what was there"
+    assert not (tmp_path / "h200-launch.json").exists()
+    grid = json.loads((tmp_path / "h200-bf16.json").read_text())
+    assert grid["cells"] == []
+    assert grid["state"].pop("seconds") >= 0
+    assert grid["state"] == {"commit": "abc1234", "images": state.images(H200, ("attn_fwd", "attn_bwd"))}
+    capsys.readouterr()
+    assert every.take(["grid"], options) == []
+    assert "is of this commit already" in capsys.readouterr().out
+    options.commit = "def5678"
+    assert every.take(["grid"], options) == []
+    assert json.loads((tmp_path / "h200-bf16.json").read_text())["state"]["commit"] == "def5678"
+    every.state_now.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["grid", "unseen", "latency", "regret", "hints", "gemm", "pytorch", "train"])
+def test_programs_take_what_they_are_given(every: ModuleType, tmp_path: Path, name: str) -> None:
+    """Without a GPU each of them ends for want of one, or of torch, but not because it does not know an option."""
+    command = every.FIGURES[name].command(every.Run(tmp_path, tmp_path / "result.json", 1, 60.0))
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "usage:" not in done.stderr
+
+
+def test_the_size_is_of_a_default_build(every: ModuleType, tmp_path: Path) -> None:
+    """Images of all packs and bytes of the archive; a build for one arch alone is refused."""
+    (tmp_path / "generated").mkdir()
+    (tmp_path / "libaotriton_v2.a").write_bytes(b"12345")
+    packs = [{"arch": "sm_90", "images": [1, 2]}, {"arch": "gfx942", "images": [3]}]
+    listed, out = tmp_path / "generated" / "images.json", tmp_path / "size.json"
+    listed.write_text(json.dumps({"packs": packs}))
+    assert every.build_size(tmp_path, out) == ""
+    assert json.loads(out.read_text()) == {"images": 3, "archive_bytes": 5}
+    listed.write_text(json.dumps({"packs": packs[:1]}))
+    assert "has images for sm_90 alone: build the preset default" in every.build_size(tmp_path, out)

@@ -1,0 +1,103 @@
+"""The example for transformers: a small model with random weights, on a CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the preset torch has it")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: the preset torch has it")
+pytest.importorskip(
+    "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
+)
+
+from torch._dynamo.testing import EagerAndRecordGraphs  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "transformers" / "attention.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("attention_example", EXAMPLE)
+    assert spec
+    assert spec.loader
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)  # where a compiler looks it up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def calls(example: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+    """Rows of q, rows of k and the mask of each call that runs here."""
+    seen: list[tuple[int, int, bool]] = []
+    here = example.aotriton.torch.attention
+
+    def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        seen.append((q.shape[2], k.shape[2], how["causal"]))
+        return here(q, k, v, **how)
+
+    monkeypatch.setattr(example.aotriton.torch, "attention", noted)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    return transformers.LlamaForCausalLM(config).bfloat16().eval()
+
+
+def logits(model: Any, name: str, **how: Any) -> Any:
+    model.set_attn_implementation(name)
+    with torch.no_grad():
+        return model(torch.arange(22).view(2, 11), **how).logits
+
+
+def test_a_llama_runs_on_it(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+    """Each layer's attention runs here, causal and with grouped heads; logits are those of torch's attention, within
+    roundings.
+    """
+    torch.testing.assert_close(logits(model, "aotriton"), logits(model, "sdpa"), rtol=0.05, atol=0.05)
+    assert calls == [(11, 11, True)] * 2
+
+
+def test_generation_runs_on_it(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+    """Prefill is causal; a single new token sees all keys that are cached."""
+    model.set_attn_implementation("aotriton")
+    prompt = torch.arange(1, 6)[None]
+    model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert calls == [(5, 5, True)] * 2 + [(1, 6, False)] * 2 + [(1, 7, False)] * 2
+
+
+@pytest.mark.usefixtures("example")
+def test_a_compiled_llama_runs_on_it(model: Any) -> None:
+    """A compiler that traces the model finds the operator in each layer, and no mask."""
+    torch._dynamo.reset()
+    model.set_attn_implementation("aotriton")
+    backend = EagerAndRecordGraphs()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(torch.arange(22).view(2, 11))
+    nodes = [node for graph in backend.graphs for node in graph.graph.nodes]
+    assert sum(node.target is torch.ops.aotriton.attn_fwd.default for node in nodes) == 2
+    assert not [node for node in nodes if "scaled_dot_product" in str(node.target)]
+
+
+def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+    """What a padded batch's mask leaves out is left out: such a call is torch's."""
+    mask = torch.ones(2, 11, dtype=torch.long)
+    mask[0, :4] = 0
+    got, expected = (logits(model, name, attention_mask=mask) for name in ("aotriton", "sdpa"))
+    assert torch.equal(got, expected)
+    assert not calls
+    assert not torch.allclose(got[0, -1], logits(model, "sdpa")[0, -1], atol=0.05)

@@ -1,0 +1,203 @@
+"""The archive of the evidence: it has everything that was measured, and the rest can be made again from it."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_database import BIN, begin, problem, winner, write_rows
+
+from aotriton.rules.database import (
+    Decisions,
+    Measurement,
+    SequenceTiming,
+    TuningDatabase,
+    TuningDatabaseError,
+    archive,
+    local,
+)
+
+Tables = dict[str, list[tuple[object, ...]]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database of two sessions: of the second are a search, a sample, and a measurement that went wrong."""
+    made = tmp_path / "tuning.sqlite3"
+    write_rows(made, 0, 3)
+    with TuningDatabase(made) as database:
+        database.put_winners([winner(image="image_0_0", config="BLOCK_M=0")])
+        session, row = begin(database, "another"), problem(database)
+        image = database.evidence.image_id("bad", "BLOCK_M=9", "f" * 64, 255, 8, 1024)
+        database.evidence.record(Measurement(row, image, session, "sweep", "wrong", None, (), float("inf"), 0.1, "ä"))
+        database.evidence.end_search(row, session, 7)
+        timings = [SequenceTiming("portable", ("image_0_0", "image_0_1"), 10.0, 0.5, 20)]
+        database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": 2}, timings, 1980, 41)
+    return made
+
+
+def rows(path: Path) -> Tables:
+    """Every flat row of a database: all that it says, except its ids."""
+    with TuningDatabase(path, readonly=True) as database:
+        found = {table: list(rows) for table, rows in database.exchange.flat_rows(*database.exchange.tables())}
+    return {table: sorted(rows, key=repr) for table, rows in found.items()}  # sessions of one second have no order
+
+
+def sessions(path: Path) -> list[Path]:
+    folder = archive.folder_of(path)
+    return [folder / name for name in archive.files(folder)]
+
+
+def test_a_lost_local_file_is_made_again(path: Path) -> None:
+    """From the files of the sessions, one each: every row is what it was."""
+    before = rows(path)
+    assert len(sessions(path)) == 2
+    assert len(before["measurement"]) == 4
+    (archive.folder_of(path) / local.NAME).unlink()
+    assert rows(path) == before
+
+
+def test_files_never_change(path: Path) -> None:
+    """Opening, deciding and measuring more leaves them as they are; a new session is a new file."""
+    before = {one.name: one.read_bytes() for one in sessions(path)}
+    write_rows(path, 1, 1)
+    after = {one.name: one.read_bytes() for one in sessions(path)}
+    assert len(after) == 3
+    assert {name: after[name] for name in before} == before
+
+
+def test_what_a_killed_process_measured_is_packed_by_the_next(path: Path) -> None:
+    """It is in the local file from the moment on when it was recorded."""
+    killed = TuningDatabase(path)
+    session, row = begin(killed), problem(killed)
+    image = killed.evidence.image_id("late", "BLOCK_M=7")
+    killed.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0]))
+    killed._file.close()  # without what closing does
+    assert len(sessions(path)) == 2
+    with TuningDatabase(path):
+        pass
+    assert len(sessions(path)) == 3
+    (archive.folder_of(path) / local.NAME).unlink()
+    assert "late" in {row[5] for row in rows(path)["measurement"]}
+
+
+def test_another_checkout_has_its_own_evidence(path: Path, tmp_path: Path) -> None:
+    """Files that come are added, with files that go their rows go too; what was not packed yet is packed first."""
+    older, before = path.read_bytes(), rows(path)
+    write_rows(path, 1, 2)
+    newer, after = path.read_bytes(), rows(path)
+    assert len(after["session"]) == len(before["session"]) + 1
+    newest = max(sessions(path), key=lambda one: one.stat().st_mtime_ns)
+    shutil.move(newest, tmp_path)
+    path.write_bytes(older)
+    assert rows(path) == before
+    shutil.move(tmp_path / newest.name, newest)
+    path.write_bytes(newer)
+    assert rows(path) == after
+
+
+def test_decisions_need_no_evidence(path: Path, tmp_path: Path) -> None:
+    """Code generation reads the one file, and leaves nothing beside it; who measures is told what is missing."""
+    alone = tmp_path / "alone" / path.name
+    alone.parent.mkdir()
+    shutil.copy(path, alone)
+    with Decisions(alone) as decisions, TuningDatabase(path, readonly=True) as whole:
+        assert decisions.winners() == whole.winners()
+        assert decisions.certificates() == whole.certificates()
+        assert decisions.products() == whole.products()
+    assert list(alone.parent.iterdir()) == [alone]
+    with pytest.raises(TuningDatabaseError, match=r"2 sessions of measurements that it rests on are not in .*evidence"):
+        TuningDatabase(alone, readonly=True)
+
+
+def test_the_evidence_can_be_read_where_nothing_can_be_written(path: Path) -> None:
+    """It is unpacked elsewhere, and nothing beside the database changes."""
+    folder, before = archive.folder_of(path), rows(path)
+    (folder / local.NAME).unlink()
+    folder.chmod(0o555)
+    try:
+        assert rows(path) == before
+        assert not (folder / local.NAME).exists()
+        with pytest.raises(TuningDatabaseError, match="read-only, and what is measured is written there"):
+            TuningDatabase(path)
+    finally:
+        folder.chmod(0o755)
+
+
+def test_renamed_images_are_renamed_everywhere(path: Path) -> None:
+    """Among decisions and evidence, in a local file that is made again, and where a session comes from another machine
+    that measured under the old name.
+    """
+    elsewhere = path.with_name("elsewhere.sqlite3")
+    write_rows(elsewhere, 0, 2)  # images of the same names
+    with TuningDatabase(path) as database:
+        database.rename_images({"image_0_0": "image_new"})
+        assert [one.image for one in database.winners()] == ["image_new"]
+    (come,) = sessions(elsewhere)
+    shutil.copy(come, archive.folder_of(path))
+    for _ in range(2):
+        found = rows(path)
+        assert sorted(str(row[5]) for row in found["measurement"] if row[6] == "BLOCK_M=0") == ["image_new"] * 2
+        assert "image_0_0" not in {row[0] for row in found["image"]}
+        assert [json.loads(str(row[2])) for row in found["sequence"]] == [["image_new", "image_0_1"]]
+        (archive.folder_of(path) / local.NAME).unlink()
+
+
+BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
+    "no xz": (lambda text: b"text", "line 1: "),
+    "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),
+    "another format": (
+        lambda text: packed(text.replace('evidence":1', 'evidence":9', 1)),
+        "a newer version",
+    ),
+    "no JSON": (lambda text: packed(text.replace('{"device.product":', "{device.product:", 1)), "line 2: "),
+    "a column less": (lambda text: packed("\n".join(text.splitlines()[:-1])), "it has [0-9]+ lines, not "),
+    "another column": (
+        lambda text: packed(text.replace("device.uuid", "device.name", 1)),
+        "device.name stands",
+    ),
+    "a value less": (lambda text: packed(text.replace('"device.arch":["sm_90"]', '"device.arch":[]', 1)), "line 4: "),
+    "another type": (
+        lambda text: packed(text.replace('"device.arch":["sm_90"]', '"device.arch":[9]', 1)),
+        "not str",
+    ),
+    "a row that is not there": (
+        lambda text: packed(text.replace('"measurement.image":[0]', '"measurement.image":[5]', 1)),
+        "refers to a row of image that is not there",
+    ),
+}
+
+
+def packed(text: str) -> bytes:
+    return lzma.compress(text.encode())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_is_not_valid_is_named(path: Path, name: str) -> None:
+    """With its line; nothing of it, nor of any other new file, is taken over."""
+    damage, message = BAD[name]
+    (archive.folder_of(path) / local.NAME).unlink()
+    (file,) = (one for one in sessions(path) if '"another"' in lzma.decompress(one.read_bytes()).decode())
+    good = file.read_bytes()
+    file.write_bytes(damage(lzma.decompress(good).decode()))
+    with pytest.raises(TuningDatabaseError, match=f"{file.name}: .*{message}"):
+        rows(path)
+    file.write_bytes(good)
+    assert len(rows(path)["measurement"]) == 4
+
+
+def test_another_binary_of_a_name_is_named(path: Path, tmp_path: Path) -> None:
+    """Timings of two binaries never mix, also where one comes as a file of the archive."""
+    other = tmp_path / "other.sqlite3"
+    with TuningDatabase(other) as database:
+        session, row = begin(database), problem(database, BIN)
+        image = database.evidence.image_id("bad", "BLOCK_M=9", "e" * 64, 255, 8, 1024)
+        database.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0]))
+    (file,) = sessions(other)
+    shutil.copy(file, archive.folder_of(path))
+    with pytest.raises(TuningDatabaseError, match=f"{file.name}: bad has checksum e+, but f+ in "):
+        rows(path)

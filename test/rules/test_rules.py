@@ -1,0 +1,501 @@
+"""Claims about the rules: descriptions agree with the kernels, and each addressing lowers to its own types."""
+
+from __future__ import annotations
+
+import ast
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotriton.rules.arch import ARCHS, ArchSpec, arch_spec
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import IN_TREE, family, operator_of, source_module
+from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.backward import (
+    ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_HEADS,
+    ATTN_BWD_HOPPER_PAIR,
+    ATTN_BWD_HOPPER_PAIR_SLIM,
+    ATTN_BWD_HOPPER_PARTS,
+    ATTN_BWD_HOPPER_SHARES,
+    ATTN_BWD_HOPPER_SHARES_FINISH,
+    DEALT_OUT,
+    OPERATOR,
+    PARTS,
+    SHARES,
+    SPLIT_PARTS,
+    SPLIT_TOGETHER,
+    TOGETHER,
+)
+from aotriton.rules.flash.common import FIRST, REST
+from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
+from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import (
+    MOST_COUNTED,
+    Argument,
+    Constexpr,
+    Functional,
+    KernelDescription,
+    Number,
+    Stride,
+    Tensor,
+    block_of,
+    parse_functional,
+)
+from aotriton.rules.operators import Operator, derived_sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FLASH = family("flash")
+KERNELS = pytest.mark.parametrize("kernel", FLASH.kernels, ids=lambda kernel: kernel.name)
+EVERY_FAMILY = [family(name) for name in IN_TREE]
+EVERY_KERNEL = pytest.mark.parametrize(
+    "kernel", [kernel for one in EVERY_FAMILY for kernel in one.kernels], ids=lambda kernel: kernel.name
+)
+EVERY_OPERATOR = pytest.mark.parametrize(
+    "operator", [operator for one in EVERY_FAMILY for operator in one.operators], ids=lambda operator: operator.name
+)
+
+
+def serving(arch: str, addressing: str) -> pytest.MarkDecorator:
+    """Parametrizes with the kernels that have this addressing on ``arch``."""
+    found = [k for k in FLASH.kernels if any(f.addressing == addressing for f in k.functionals(arch))]
+    return pytest.mark.parametrize("kernel", found, ids=lambda kernel: kernel.name)
+
+
+def taken(functional: Functional) -> list[Argument]:
+    """The kernel's arguments that its images have."""
+    return [argument for argument in functional.kernel.arguments if functional.takes(argument)]
+
+
+def smallest(functional: Functional) -> ImageSpec:
+    """Some candidate of the functional."""
+    kernel, vendor = functional.kernel, functional.arch_spec.vendor
+    psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
+    return ImageSpec.of(functional, psels, {name: values[0] for name, values in kernel.copt_values(vendor).items()})
+
+
+def requests(kernel: KernelDescription, arch: str, addressing: str) -> list[tuple[dict[str, Any], list[Argument]]]:
+    """Of each level, the compiler request of some candidate for this addressing, and the arguments that it takes."""
+    of_levels: dict[int, Functional] = {}
+    for one in kernel.functionals(arch):
+        if one.addressing == addressing:
+            of_levels.setdefault(one.level, one)
+    return [(smallest(one).compiler_request(), taken(one)) for one in of_levels.values()]
+
+
+@EVERY_KERNEL
+def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
+    """tritonsrc/<family>/kernels/<function>.py has a function of this name with these arguments, constexprs marked; of
+    each level.
+    """
+    of_levels = {one.level: one for one in kernel.functionals(kernel.archs[0])}
+    assert {one.function for one in of_levels.values()} == {kernel.function, *kernel.sources.values()}
+    for one in of_levels.values():
+        path = ROOT.joinpath(*source_module(kernel, one.function).split(".")[1:]).with_suffix(".py")
+        assert path == ROOT / "tritonsrc" / kernel.family / "kernels" / f"{one.function}.py"
+        tree = ast.parse(path.read_text())
+        (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == one.function)
+        assert [argument.arg for argument in function.args.args] == [argument.name for argument in taken(one)]
+        marked = {a.arg for a in function.args.args if a.annotation and "constexpr" in ast.unparse(a.annotation)}
+        assert marked == {argument.name for argument in taken(one) if isinstance(argument, Constexpr)}
+
+
+@KERNELS
+def test_descriptions_hold_together(kernel: KernelDescription) -> None:
+    """Strides are of the outer dimensions, outermost first, of tensors that have their own; no value is negative."""
+    tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
+    dims: dict[str, list[int]] = {}
+    for argument in kernel.arguments:
+        if isinstance(argument, Stride):
+            dims.setdefault(argument.tensor, []).append(argument.dim)
+    assert set(map(tuple, dims.values())) <= {(0, 1, 2)}
+    assert all(tensors[name].rank == 4 for name in dims)
+    for parameter in (*kernel.psels, *kernel.copts):
+        assert set(parameter.values) <= {arch_spec(arch).vendor for arch in kernel.archs}
+        assert all(values and min(values) >= 0 for values in parameter.values.values())
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize("row", ARCHS, ids=lambda row: row.arch)
+def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> None:
+    """An arch has all combinations of choices with the addressings it can do, but those that no call has; each reads
+    back from its text.
+
+    Archs that the kernel is not for have none.
+    """
+    functionals = list(kernel.functionals(row.arch))
+    names = [choice.name for choice in kernel.choices]
+    every = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in kernel.choices))]
+    here = [one for one in every if one["ADDRESSING"] in row.addressing and row.arch in kernel.archs]
+    possible = [one for one in here if not any(rows.items() <= one.items() for rows in kernel.impossible)]
+    assert [functional.as_dict() for functional in functionals] == possible
+    for functional in functionals:
+        assert functional["ADDRESSING"] == functional.addressing
+        assert functional.addressing in row.addressing
+        assert parse_functional(kernel, row.arch, str(functional)) == functional
+
+
+@serving("sm_90", "general")
+def test_general_addressing(kernel: KernelDescription) -> None:
+    """general: pointers and 64-bit strides of which nothing is promised, but that L and Delta are aligned."""
+    for made, arguments in requests(kernel, "sm_90", "general"):
+        for argument in arguments:
+            given = made["signature"][argument.name], made["attrs"].get(argument.name)
+            if isinstance(argument, Tensor):
+                assert given == (("*fp16", None) if argument.dtype == "T" else ("*fp32", [["tt.divisibility", 16]]))
+            elif isinstance(argument, Stride):
+                assert given == ("i64", None)
+
+
+@serving("gfx942", "offset32")
+def test_offset32_addressing(kernel: KernelDescription) -> None:
+    """offset32: aligned pointers within 2 GiB and 32-bit strides that are multiples of 8 elements, 16 bytes."""
+    for made, arguments in requests(kernel, "gfx942", "offset32"):
+        for argument in arguments:
+            given = made["signature"][argument.name], made["attrs"].get(argument.name)
+            if isinstance(argument, Tensor):
+                kind = "*fp16" if argument.dtype == "T" else "*fp32"
+                assert given == (kind, [["tt.divisibility", 16], ["tt.pointer_range", 32]])
+            elif isinstance(argument, Stride):
+                assert given == ("i32", [["tt.divisibility", 8]])
+
+
+@serving("sm_90", "descriptor")
+def test_descriptor_addressing(kernel: KernelDescription) -> None:
+    """descriptor: arguments with a block are TMA descriptors of it, whose strides are 0, known to the compiler.
+
+    The others are aligned pointers, whose strides are i64 and multiples of 16 bytes. A Gluon kernel's descriptors name
+    their layout, too.
+    """
+    tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
+    found = requests(kernel, "sm_90", "descriptor")
+    for made, argument in ((made, argument) for made, arguments in found for argument in arguments):
+        kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
+        if isinstance(argument, Tensor) and argument.block:
+            sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
+            kind, comma, _ = kind.removesuffix(">").partition(",NVMMA")
+            dtype = "fp16" if argument.dtype == "T" else argument.dtype
+            assert (kind, attributes) == (f"tensordesc<{dtype}[{sides}]", None)
+            assert bool(comma) == kernel.gluon
+        elif isinstance(argument, Tensor):
+            assert kind.startswith("*")
+            assert attributes == [["tt.divisibility", 16]]
+        elif isinstance(argument, Stride) and tensors[argument.tensor].block:
+            assert (kind, attributes, made["constexprs"][argument.name]) == ("constexpr", None, 0)
+        elif isinstance(argument, Stride):
+            divisor = 8 if tensors[argument.tensor].dtype == "T" else 4
+            assert (kind, attributes) == ("i64", [["tt.divisibility", divisor]])
+
+
+@EVERY_KERNEL
+def test_numbers_and_options(kernel: KernelDescription) -> None:
+    """Numbers keep type and divisor, every constexpr has its value, and fused multiply-add is asked for by name."""
+    where = ("gfx942", "general") if "gfx942" in kernel.archs else ("sm_90", "descriptor")
+    for made, arguments in requests(kernel, *where):
+        assert list(made["signature"]) == [argument.name for argument in arguments]
+        for argument in arguments:
+            if isinstance(argument, Number):
+                assert made["signature"][argument.name] == argument.dtype
+                divisor = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else None
+                assert made["attrs"].get(argument.name) == divisor
+        assert set(made["constexprs"]) == {name for name, kind in made["signature"].items() if kind == "constexpr"}
+        assert made["options"]["enable_fp_fusion"] is True
+        assert "num_warps" in made["options"]
+
+
+def test_unknown_names_are_errors() -> None:
+    """An unknown arch, kernel, family, functional text or choice value is an error that says what there is."""
+    with pytest.raises(ValueError, match="unknown arch 'sm_1': choose from sm_90, gfx942"):
+        arch_spec("sm_1")
+    with pytest.raises(ValueError, match="unknown kernel 'x': choose from attn_fwd, "):
+        kernel_named("x")
+    with pytest.raises(ValueError, match="unknown family 'x': choose from flash"):
+        family("x")
+    for text in ("T=fp8", "T=bf16", "CAUSAL=False T=bf16 BLOCK_DMODEL=64 ADDRESSING=general", "nonsense"):
+        with pytest.raises(ValueError, match=f"{text!r} is not a functional of this kernel"):
+            parse_functional(ATTN_FWD, "sm_90", text)
+    with pytest.raises(ValueError, match=r"attn_fwd: BLOCK_DMODEL must be among \(32, 64, 128, 256\), not 48"):
+        ATTN_FWD.functional("sm_90", T="bf16", BLOCK_DMODEL=48, CAUSAL=False, ADDRESSING="general")
+    with pytest.raises(ValueError, match=r"attn_fwd: choices are \['LEVEL', 'T', .*\], got \['T', 'X'\]"):
+        ATTN_FWD.functional("sm_90", T="bf16", X=1)
+
+
+def test_the_layout_is_gluons_own() -> None:
+    """The layout that rules spell is what Gluon itself takes for such a tile, for every head dim."""
+    from triton.experimental.gluon import language as gl
+
+    for functional in ATTN_FWD_HOPPER.functionals("sm_90"):
+        signature = smallest(functional).compiler_request()["signature"]
+        dtype = {"fp16": gl.float16, "bf16": gl.bfloat16}[str(functional["T"])]
+        layout = gl.NVMMASharedLayout.get_default_for([1, 1, 64, 1, functional["BLOCK_DMODEL"]], dtype)
+        assert signature["Q"].partition("],")[2] == f"{layout!r}>"
+
+
+@EVERY_OPERATOR
+def test_the_portable_backend_serves_everything(operator: Operator) -> None:
+    """Whatever another backend of an operator serves, the first one serves on every arch, and more."""
+    assert operator.backends[0].name == "portable"
+    for row in ARCHS:
+        for kernel in operator.backends[0].kernels:
+            assert {functional.addressing for functional in kernel.functionals(row.arch)} == set(row.addressing)
+        for backend in operator.backends[1:]:
+            for kernel in backend.kernels:
+                for functional in kernel.functionals(row.arch):
+                    wanted: dict[str, Any] = functional.as_dict()
+                    for one in operator.backends[0].kernels:
+                        shared = {choice.name for choice in one.choices} & set(wanted)
+                        rounding = {choice.name for choice in one.choices if choice.round_up} & shared
+                        served = [f for f in one.functionals(row.arch) if all(f[n] >= wanted[n] for n in rounding)]
+                        exact = shared - rounding
+                        assert {n: wanted[n] for n in exact} in [{n: f[n] for n in exact} for f in served]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "padded", "slim"),
+    [(8, 32, None), (64, 64, None), (72, 128, 96), (96, 128, 96), (104, 128, None), (136, 256, 192), (200, 256, None)],
+)
+def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded: int, slim: int | None) -> None:
+    """Of a call that others pad, where its columns are fewer than theirs; a call that has an image of fewer columns
+    still is not computed with more. Columns of both parts are powers of two, and no more than the choice says.
+    """
+    values: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": padded, "CAUSAL": True, "ADDRESSING": "descriptor"}
+    lead = ATTN_FWD.functional("sm_90", **values)
+    sizes = {"head_dim": head_dim}
+    assert ATTN_FWD_HOPPER.like(lead, sizes) == ATTN_FWD_HOPPER.like(lead)
+    own = ATTN_FWD_HOPPER_SLIM.like(lead, sizes)
+    assert (own and own["BLOCK_DMODEL"]) == slim
+    assert ATTN_FWD_HOPPER_SLIM.like(lead) is None
+    of_backward = (one.like(lead, sizes) for one in (ATTN_BWD_HOPPER_PAIR_SLIM, ATTN_BWD_HOPPER_DQ_SLIM))
+    assert [one["BLOCK_DMODEL"] for one in of_backward if one] == ([slim] if slim else [])
+    if own:
+        psels = {"BLOCK_N": 64, "BLOCK_DMODEL": int(own["BLOCK_DMODEL"])}
+        first, rest = (block_of((side,), psels)[0] for side in (FIRST, REST))
+        assert first + rest == slim
+        assert [n & (n - 1) for n in (first, rest)] == [0, 0]
+        assert first > rest
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "boxes"),
+    [
+        (ATTN_BWD_HOPPER_PAIR, 32, ["32,64"]),
+        (ATTN_BWD_HOPPER_PAIR, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_SHARES, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_HEADS, 128, ["64,64"]),
+        (ATTN_BWD_HOPPER_PARTS, 64, ["64,64"]),
+        (ATTN_BWD_HOPPER_PAIR_SLIM, 96, ["64,64", "32,64"]),
+    ],
+)
+def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_dim: int, boxes: list[str]) -> None:
+    """A piece of 64 columns is 64 rows of the sum, one of 32 columns 32 rows, and they are not swizzled; the backend's
+    tiles of 64 rows of dq have as many columns as the kernel.
+    """
+    functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=head_dim, CAUSAL=False, ADDRESSING="descriptor")
+    signature = smallest(functional).compiler_request()["signature"]
+    layout = "NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=4,"
+    found = [kind for name, kind in signature.items() if name.startswith("DQSum")]
+    assert [kind.partition(" transposed")[0] for kind in found] == [
+        f"tensordesc<fp32[1,1,{box}],{layout}" for box in boxes
+    ]
+    assert all("swizzle_byte_width=0" not in kind for name, kind in signature.items() if not name.startswith("DQSum"))
+    backend = next(one for one in OPERATOR.backends if kernel in one.kernels)
+    call = {"batch": 1, "heads_q": 2, "heads_k": 2, "seqlen_q": 130, "seqlen_k": 130, "head_dim": head_dim}
+    sizes = derived_sizes(backend, Environment(call, {"causal": 0}, multiprocessors=132))
+    assert (sizes["dq_rows"], sizes["dq_columns"]) == (3 * head_dim, 64)
+
+
+@EVERY_OPERATOR
+def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
+    """In launch order, a backend's kernels read a workspace tensor, or add to it, only after one has written it, and
+    together they write every result. What kernels do with the caller's tensors follows from the operator.
+    """
+    results = {operand.name for operand in operator.operands if operand.written}
+    for backend in operator.backends:
+        filled: set[str] = set()
+        written: set[str] = set()
+        for kernel in backend.kernels:
+            for argument in (one for one in kernel.arguments if isinstance(one, Tensor)):
+                name = argument.operand.name
+                if argument.operand in backend.workspace:
+                    assert (argument.access in ("write", "scratch")) != (name in filled), f"{kernel.name}: {name}"
+                    filled |= {name}
+                else:
+                    assert argument.does == ""
+                    assert (argument.access == "write") == (name in results)
+                    written |= {name} if argument.access == "write" else set()
+        assert written == results, backend.name
+        assert filled == {operand.name for operand in backend.workspace}, backend.name
+
+
+SIZES = {"batch": 3, "heads_q": 6, "heads_k": 2, "seqlen_q": 1000, "seqlen_k": 1300, "head_dim": 40}
+
+# Whose rows a kernel has programs for, and how many each of them takes: a psel or a number.
+TILES: dict[str, tuple[str, str | int]] = {
+    "attn_fwd": ("q", "BLOCK_M"),
+    "attn_bwd_preprocess": ("q", "BLOCK_M"),
+    "attn_bwd_dk_dv": ("k", "BLOCK_N"),
+    "attn_bwd_dq": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_prepare": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_pair": ("k", 128),
+    "attn_bwd_hopper_shares": ("k", 128),
+    "attn_bwd_hopper_shares_finish": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_pair_slim": ("k", 128),
+    "attn_bwd_hopper_heads": ("k", SIZES["seqlen_k"]),
+    "attn_bwd_hopper_parts_prepare": ("qk", "BLOCK_M"),
+    "attn_bwd_hopper_parts": ("k", 128),
+    "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
+    "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_dk_dv": ("k", 64),
+    "attn_bwd_hopper_split_prepare": ("qk", "BLOCK_M"),
+    "attn_bwd_hopper_dk_dv_parts": ("k", 64),
+    "attn_bwd_hopper_split_finish": ("k", "BLOCK_M"),
+    "attn_bwd_hopper_dq": ("q", 128),
+    "attn_bwd_hopper_dq_slim": ("q", 128),
+}
+TILES |= {f"{name}_slim": TILES[name] for name in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq")}
+SPLITS = 7
+IN_PARTS = {
+    "attn_bwd_hopper_parts": PARTS,
+    "attn_bwd_hopper_dk_dv_parts": SPLIT_PARTS,
+}
+
+
+@KERNELS
+def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -> None:
+    """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
+    Persistent kernels have no more than there are multiprocessors.
+    """
+    for row in (row for row in ARCHS if row.arch in kernel.archs):
+        for functional in kernel.functionals(row.arch):
+            psels = dict(smallest(functional).psels)
+            environment = Environment(SIZES | {"splits": SPLITS}, {"causal": 0}, psels, multiprocessors=132)
+            sides, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
+            rows = psels[rows] if isinstance(rows, str) else rows
+            tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
+            programs = SIZES["batch"] * tiles
+            if kernel.name in IN_PARTS:
+                programs *= evaluate(IN_PARTS[kernel.name], environment)
+            if kernel is ATTN_BWD_HOPPER_SHARES:
+                programs = 132
+            if kernel is ATTN_BWD_HOPPER_SHARES_FINISH:
+                programs += SPLITS * 8
+            if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
+                many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
+                assert evaluate(kernel.grid[0], many) == 132
+            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
+                few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
+                assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
+                programs = 132
+            assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
+
+
+def test_parts_fill_the_gpu() -> None:
+    """A walk has as many parts as make whole rounds of programs, at least two, and no more than steps where that is
+    more; so many heads of a causal call begin together as have 32 MB.
+    """
+
+    def of(causal: int, **sizes: int) -> tuple[int, int]:
+        environment = Environment({"batch": 1, **sizes}, {"causal": causal}, multiprocessors=132)
+        return evaluate(PARTS, environment), evaluate(TOGETHER, environment)
+
+    few = {"heads_q": 8, "heads_k": 2, "seqlen_q": 1600, "seqlen_k": 1600, "head_dim": 128}  # 26 tiles, of 100 steps
+    assert of(0, **few) == (5, 1)  # 130 programs
+    assert of(1, **few) == (10, 2)  # two rounds: 260
+    assert of(0, **few | {"head_dim": 64, "seqlen_k": 4000}) == (4, 1)  # 64 tiles, of 52 steps: two rounds, 256
+    assert of(0, **few | {"seqlen_k": 300, "heads_q": 32}) == (22, 1)  # 6 tiles, of 400 steps: 132
+    assert of(0, **few | {"seqlen_q": 70, "heads_q": 2}) == (2, 1)  # two steps
+    many = {"batch": 32, "heads_q": 16, "heads_k": 16, "seqlen_q": 8192, "seqlen_k": 8192, "head_dim": 64}
+    assert of(1, **many) == (2, 8)
+
+
+def test_heads_that_persistent_programs_take_together() -> None:
+    """Causal, they fill two rounds of tiles, or as many up to four as stay in L2; and are no more than there are."""
+
+    def of(**sizes: int) -> int:
+        sizes = {"batch": 8, "heads_q": 64, "heads_k": 64, "head_dim": 64} | sizes
+        return evaluate(DEALT_OUT, Environment(sizes, {"causal": 1}, multiprocessors=132))
+
+    assert of(seqlen_q=2048, seqlen_k=2048) == 32  # of 33 for four rounds of 16 tiles, 2^20 bytes each
+    assert of(seqlen_q=2048, seqlen_k=2048, head_dim=128) == 17  # two rounds, though but 16 stay in L2
+    assert of(seqlen_q=2048, seqlen_k=2048, head_dim=32) == 33  # four rounds
+    assert of(seqlen_q=2048, seqlen_k=2048, batch=1, heads_q=8, heads_k=8) == 8
+    assert of(seqlen_q=40_000, seqlen_k=40_000) == 1  # more than two rounds
+
+
+def test_programs_that_share_tiles() -> None:
+    """One for each multiprocessor, if there are as many tiles, or two steps of 128 rows for each."""
+
+    def of(causal: int, **sizes: int) -> int:
+        sizes = {"batch": 1, "heads_q": 8, "heads_k": 2, "seqlen_q": 1600, "seqlen_k": 1600} | sizes
+        return evaluate(SHARES, Environment(sizes, {"causal": causal}, multiprocessors=132))
+
+    assert of(0) == of(1) == 132  # 26 tiles, of 52 steps
+    assert of(0, seqlen_q=100) == 52  # of 4
+    assert of(1, seqlen_q=300, seqlen_k=300, heads_q=2, heads_k=2) == 6  # tiles
+    assert of(0, seqlen_q=100, heads_q=60, heads_k=60) == 132
+
+
+def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
+    """The same for the backends of two main kernels, where dq is not added up and 32 MB are more heads."""
+
+    def of(causal: int, **sizes: int) -> tuple[int, int]:
+        environment = Environment({"batch": 1, **sizes}, {"causal": causal}, multiprocessors=132)
+        return evaluate(SPLIT_PARTS, environment), evaluate(SPLIT_TOGETHER, environment)
+
+    few = {"heads_q": 4, "heads_k": 1, "seqlen_q": 1393, "seqlen_k": 1393, "head_dim": 256}  # 22 tiles, of 88 steps
+    assert of(0, **few) == of(1, **few) == (6, 1)  # 132 programs
+    assert of(0, **few | {"heads_q": 16}) == (18, 1)  # 352 steps: three rounds
+    assert of(0, **few | {"seqlen_q": 70, "heads_q": 1}) == (2, 1)  # two steps
+    many = {"batch": 32, "heads_q": 8, "heads_k": 8, "seqlen_q": 4096, "seqlen_k": 4096, "head_dim": 192}
+    assert of(1, **many) == (2, 10)
+
+
+def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
+    """Why the kernel does not serve a call."""
+    environment = Environment(sizes, {"deterministic": 0, "causal": 0, "level": 0} | scalars, multiprocessors=132)
+    guards = kernel.all_guards(operator_of(kernel).sizes)
+    return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
+
+
+@KERNELS
+def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
+    """A kernel refuses more rows than it counts, of each sequence that it takes, by name; one row less is fine."""
+    taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
+    packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
+    for side in "qk":
+        one = dict.fromkeys(("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"), 1)
+        large = one | {f"seqlen_{side}": MOST_COUNTED}
+        assert refused(kernel, large) == []
+        why = refused(kernel, large | {f"seqlen_{side}": MOST_COUNTED + 1})
+        names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
+        assert why == [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
+    grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
+    assert refused(kernel, grouped) == []
+    assert len(refused(kernel, grouped | {"seqlen_q": MOST_COUNTED // 4 + 1})) == packed
+    assert MOST_COUNTED + 1024 == 2**31
+
+
+def test_guards_of_single_kernels() -> None:
+    """The persistent forward counts tiles of 64 rows in 31 bits, twice; the adding backward is not deterministic."""
+    most = 2**30 - 1
+    sizes = {"batch": most, "heads_q": 1, "heads_k": 1, "seqlen_q": 64, "seqlen_k": 64, "head_dim": 64}
+    assert refused(ATTN_FWD_HOPPER, sizes) == []
+    assert refused(ATTN_FWD_HOPPER, sizes | {"seqlen_q": 65}) == ["it has more tiles than are counted in 32 bits"]
+    assert refused(ATTN_BWD_HOPPER_HEADS, sizes | {"batch": 2**29 - 1}) == []
+    assert refused(ATTN_BWD_HOPPER_HEADS, sizes) == ["it has more heads than are counted in 32 bits"]
+    many = {"batch": 32, "heads_q": 16, "heads_k": 16, "head_dim": 128}
+
+    def too_long(seqlen: int, **scalars: int) -> bool:
+        return bool(refused(ATTN_BWD_HOPPER_HEADS, many | {"seqlen_q": seqlen, "seqlen_k": seqlen}, **scalars))
+
+    assert [too_long(n) for n in (256, 512, 2048)] == [False, True, True]
+    assert [too_long(n, causal=1) for n in (256, 512, 640, 641)] == [False, False, False, True]
+    assert not too_long(2048, deterministic=1)
+    few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
+    assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
+    for kernel in FLASH.kernels:
+        adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
+        assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

@@ -1,0 +1,133 @@
+"""How persistent programs share tiles out: the kernels' own code, run as plain Python for each program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil, prod
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
+from aotriton.tritonsrc.flash.lib import backward_scheduler, forward_scheduler, mask
+
+MULTIPROCESSORS = 132
+SHAPES = [  # batch, key heads, keys
+    (1, 1, 100),
+    (1, 7, 2000),
+    (2, 3, 5000),
+    (3, 40, 700),
+    (8, 16, 2048),
+    (64, 16, 300),
+    (1, 2, 40_000),
+    (2, 1, 300_000),
+    (132, 1, 1),
+    (1, 133, 128),
+]
+
+
+def dealt_out(batch: int, heads_k: int, keys: int, causal: bool) -> list[list[tuple[int, int]]]:
+    """Head and first key of each tile that each program of a call takes."""
+    sizes = {"batch": batch, "heads_q": heads_k, "heads_k": heads_k, "seqlen_q": keys, "seqlen_k": keys, "head_dim": 64}
+    environment = Environment(sizes, {"causal": int(causal)}, multiprocessors=MULTIPROCESSORS)
+    programs, together = evaluate(ATTN_BWD_HOPPER_PAIR.grid[0], environment), evaluate(DEALT_OUT, environment)
+    return [_taken(one, programs, batch, heads_k, keys, together, causal) for one in range(programs)]
+
+
+def _taken(
+    program: int, programs: int, batch: int, heads_k: int, keys: int, together: int, causal: bool
+) -> list[tuple[int, int]]:
+    special = {"%ctaid.x": program, "%nctaid.x": programs}
+    gl = SimpleNamespace(where=lambda this, a, b: a if this else b, cdiv=lambda a, b: -(-a // b), constexpr=int)
+    space: dict[str, Any] = {"gl": gl, "special_register": special.get, "opaque": lambda x: x}
+    space["KEYS"] = backward_scheduler.KEYS.value
+    for name in ("heads_of_group", "work_index", "work_at"):
+        space[name] = FunctionType(getattr(backward_scheduler, name).fn.__code__, space, name)
+    found: list[Any] = []
+    ticket, key, head = space["work_at"](0, heads_k, keys, batch, together, causal)
+    while key >= 0:
+        assert ticket & 1 == len(found) & 1  # the phase of what happens once a tile
+        found.append((head, key))
+        ticket, key, head = space["work_at"]((ticket + 2) ^ 1, heads_k, keys, batch, together, causal)
+    return found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "heads_k", "keys"), SHAPES)
+def test_each_tile_is_dealt_out_once(batch: int, heads_k: int, keys: int, causal: bool) -> None:
+    dealt = dealt_out(batch, heads_k, keys, causal)
+    assert all(dealt), "a program without a tile"
+    everything = Counter(tile for one in dealt for tile in one)
+    assert everything == Counter((head, key) for head in range(batch * heads_k) for key in range(0, keys, 128))
+
+
+@pytest.mark.parametrize(("batch", "heads_k", "keys"), [shape for shape in SHAPES if prod(shape) > 1e5])
+def test_causal_tiles_are_dealt_out_evenly(batch: int, heads_k: int, keys: int) -> None:
+    """The busiest program has no more steps than a tenth above the mean, or than the longest tile."""
+    steps = [sum(ceil((keys - key) / 128) for _, key in one) for one in dealt_out(batch, heads_k, keys, True)]
+    assert max(steps) <= max(1.1 * sum(steps) / MULTIPROCESSORS, ceil(keys / 128))
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+@pytest.mark.parametrize("group_rounds", [0, 1, 4])
+@pytest.mark.parametrize(("batch", "heads", "queries"), SHAPES)
+def test_each_tile_of_the_forward_is_dealt_out_once(
+    batch: int, heads: int, queries: int, group_rounds: int, consumers: int
+) -> None:
+    """And every program has one, as its consumers expect. GROUP_ROUNDS is 0 where tiles are alike."""
+    of_programs = forward_tiles(batch * heads, queries, 64 * consumers, group_rounds)
+    assert all(of_programs), "a program without a tile"
+    everything = Counter((head, row) for one in of_programs for head, row, _ in one)
+    rows = range(0, queries, 64 * consumers)
+    assert everything == Counter((head, row) for head in range(batch * heads) for row in rows)
+
+
+@pytest.mark.parametrize(("batch", "heads", "queries"), [shape for shape in SHAPES if prod(shape) > 1e5])
+def test_causal_tiles_of_the_forward_are_dealt_out_evenly(batch: int, heads: int, queries: int) -> None:
+    """The busiest program has no more key tiles than an eighth above the mean, or than the longest tile."""
+    work = [sum(steps for _, _, steps in one) for one in forward_tiles(batch * heads, queries, 128, 4)]
+    assert max(work) <= max(1.125 * sum(work) / MULTIPROCESSORS, ceil(queries / KEYS))
+
+
+KEYS = 128  # of a step of the forward
+
+
+def forward_tiles(heads: int, queries: int, rows: int, group_rounds: int) -> list[list[tuple[int, int, int]]]:
+    """Head, first row and key tiles of each tile that each program of a call takes, heads not packed."""
+    programs = min(MULTIPROCESSORS, ceil(queries / rows) * heads)
+    causal = group_rounds > 0
+    gl = SimpleNamespace(
+        where=lambda this, a, b: a if this else b,
+        cdiv=lambda a, b: -(-a // b),
+        minimum=min,
+        static_assert=lambda *_: None,
+        constexpr=int,
+    )
+    space: dict[str, Any] = {
+        "gl": gl,
+        "tl": gl,
+        "special_register": {"%nctaid.x": programs}.get,
+        "quotient": lambda a, b: a // b,
+        "Schedule": lambda *values: SimpleNamespace(
+            **dict(zip(("programs", "blocks", "heads", "size", "groups"), values, strict=True))
+        ),
+        "key_interval": FunctionType(mask.key_interval.fn.__code__, {"tl": gl}),
+    }
+    for name in ("heads_of_group", "work_index", "schedule_of", "work_at"):
+        space[name] = FunctionType(getattr(forward_scheduler, name).fn.__code__, space, name)
+    schedule = space["schedule_of"](heads, queries, rows, causal, group_rounds)
+    found = []
+    for program in range(programs):
+        mine, state = [], (0, 0, program)
+        while True:
+            *state, row, head, tiles = space["work_at"](schedule, *state, queries, 0, rows, KEYS, causal)
+            if not tiles:
+                break
+            mine.append((head, row, tiles))
+            state[1] += 1
+        found.append(mine)
+    return found

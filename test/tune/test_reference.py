@@ -1,0 +1,180 @@
+"""The tuner's reference: true results, and tolerances that an ordinary implementation meets and a wrong one misses."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="the reference needs torch, which only tuning machines have")
+
+import torch
+
+from aotriton.rules.family import family
+from aotriton.rules.flash.forward import OPERATOR as FORWARD
+from aotriton.rules.kernel import KernelDescription, Tensor
+from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
+from aotriton.tune.flash.reference import SHARED, Attention, name_of
+from aotriton.tune.flash.split import in_halves
+from aotriton.tune.problem.family import results_of
+from aotriton.tune.problem.problems import scalars_of
+
+# Scalars of which checks alone make something.
+CHECKED = {"deterministic", "causal_variant", "window_left", "window_right"}
+
+
+def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
+    return Attention(2, 6, 192, 192, 64, causal, getattr(torch, dtype), "cpu", getattr(torch, truth), 132)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_agrees_with_autograd(causal: bool) -> None:
+    """In float64, with the rounding of out undone, results are those of torch's own forward and backward."""
+    data = attention("float64", causal, "float64")
+    q, k, v = (tensor.clone().requires_grad_() for tensor in (data.q, data.k, data.v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    out.backward(data.dout)
+    for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        for head, expected in data.expected(name).items():
+            torch.testing.assert_close(actual[head], expected.value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(96, 160), (160, 96)])
+def test_a_band_is_measured_as_a_causal_one(rows: int, keys: int) -> None:
+    """What problems of a level with bands are: every row sees a key, the last one the last key."""
+    lead = FORWARD.lead.functional("sm_90", LEVEL=4, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="general")
+    sizes = {"batch": 1, "heads": 2, "seqlen_q": rows, "seqlen_k": keys, "head_dim": 64}
+    asked = scalars_of(lead, sizes)
+    assert (asked["level"], asked["causal"]) == (4, 0)
+    double, band = torch.float64, (asked["lo"], asked["hi"])
+    data = Attention(**sizes, causal=False, dtype=double, device="cpu", truth=double, multiprocessors=132, band=band)
+    mask = torch.ones(rows, keys, dtype=torch.bool).tril(max(keys - rows, 0))
+    assert mask.any(-1).all()
+    q, k, v = (tensor.clone().requires_grad_() for tensor in (data.q, data.k, data.v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    out.backward(data.dout)
+    for name, actual in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        for head, expected in data.expected(name).items():
+            torch.testing.assert_close(actual[head], expected.value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_ordinary_implementation_passes(dtype: str, causal: bool) -> None:
+    """torch's low-precision forward is within the tolerance, in flat and in peaked heads, and so is an exact lse."""
+    data = attention(dtype, causal)
+    out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, is_causal=causal)
+    check = data.compare("out", out)
+    assert check.wrong is None
+    assert check.error is not None
+    assert check.tolerance is not None
+    assert 0 < check.error < check.tolerance < 0.01
+    assert data.compare("lse", data.lse).wrong is None
+    assert {(b * 6 + h) % 2 for b, h in data.sample} == {0, 1}
+    assert {(0, 0), (1, 5)} <= set(data.sample)
+
+
+def test_wrong_results_are_found() -> None:
+    """A mask that is off in one row or in all, an unwritten element, an lse in base 2: none passes."""
+    data = attention(causal=True)
+
+    def masked(mask: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v, attn_mask=mask)
+
+    mask = torch.ones(192, 192, dtype=torch.bool).tril()
+    assert data.compare("out", masked(mask)).wrong is None
+    mask[100, 101] = True  # one element too many in one row
+    assert "out of head" in str(data.compare("out", masked(mask)).wrong)
+    assert "out" in str(data.compare("out", masked(torch.ones(192, 192, dtype=torch.bool).tril(1))).wrong)
+    missing = masked(torch.ones(192, 192, dtype=torch.bool).tril())
+    missing[1, 3, 100, 63] = torch.nan
+    assert "not written" in str(data.compare("out", missing).wrong)
+    assert "lse" in str(data.compare("lse", data.lse * 1.4427).wrong)
+
+
+def test_one_bad_row_of_many_is_found() -> None:
+    """An error that is small against the whole head, but all in one row, does not pass."""
+    data = Attention(1, 2, 1024, 1024, 64, False, torch.bfloat16, "cpu", torch.float32, 132)
+    out = torch.nn.functional.scaled_dot_product_attention(data.q, data.k, data.v)
+    assert data.compare("out", out).wrong is None
+    out[0, 0, 700] *= 1.06
+    assert "a row of out of head (0, 0)" in str(data.compare("out", out).wrong)
+
+
+@pytest.mark.parametrize("kernel", family("flash").kernels, ids=lambda kernel: kernel.name)
+def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> None:
+    """The truth passes as a kernel's result, in the tensor that the launcher gives it; the same upside down does not,
+    and neither does a tensor that the kernel has not written.
+    """
+    data = Attention(1, 2, 96, 96, 32, True, torch.bfloat16, "cpu", torch.float32, 132)
+    results = {}
+    for argument in results_of(kernel):
+        tensor, fill = data.result(kernel, argument, {})
+        results[argument.operand.name] = tensor.fill_(fill)
+    for argument in results_of(kernel):
+        name, tensor = argument.operand.name, results[argument.operand.name].clone()
+        data.expect(kernel, argument)
+        if name in SHARED:
+            continue  # as a part of dk and dv
+        if argument.access == "write":
+            assert "not written" in str(data.check(kernel, argument, {}, results).wrong)
+        ordered = name == "dq_sum"
+        rows = data.q.float() if ordered else tensor
+        for head, expected in data.expected(name_of(kernel, argument)).items():
+            rows[head] = expected.value
+        if ordered:
+            tensor = to_dq_layout(rows, tensor.shape[2] // 2)  # of two tiles of 64 queries
+        tensor.nan_to_num_()  # heads that are not looked at
+        assert data.check(kernel, argument, {}, {**results, name: tensor}).wrong is None
+        wrong = tensor.flip(2) if tensor.any() else tensor + 1
+        assert data.check(kernel, argument, {}, {**results, name: wrong}).wrong is not None
+
+
+def test_split_tiles_are_put_together() -> None:
+    """A kernel's dk and dv count with the portions that it leaves, and the kernel behind it writes split tiles only."""
+    data = Attention(1, 2, 300, 300, 64, False, torch.bfloat16, "cpu", torch.float32, 132)
+    of_name = {kernel.name: kernel for kernel in family("flash").kernels}
+    shares, finish = of_name["attn_bwd_hopper_shares"], of_name["attn_bwd_hopper_shares_finish"]
+    results = {one.operand.name: data.result(shares, one, {})[0].fill_(torch.nan) for one in results_of(shares)}
+    true = {name: torch.stack([one.value for one in data.expected(name).values()])[None] for name in ("dv", "dk")}
+    results |= {name: one.to(torch.bfloat16) for name, one in true.items()}
+    for name in true:
+        results[name][0, 1, 128:256] = torch.nan  # tile 4 of 6, which programs 3 and 4 share
+    last = torch.stack([one[0, 1, 128:256] for one in true.values()])
+    first = torch.randn_like(last)
+    results["split_of"].view(torch.int32).fill_(-1)
+    results["split_of"].view(torch.int32)[[7, 8]] = torch.tensor([9, 8], dtype=torch.int32)
+    results["split"][[7, 8]] = in_halves(torch.stack([first, last - first]), torch.bfloat16)
+    arguments = {one.operand.name: one for one in results_of(shares)}
+    for name in true:
+        assert data.check(shares, arguments[name], {}, results).wrong is None
+    results["split"][8, 0] += 1
+    assert "dv" in str(data.check(shares, arguments["dv"], {}, results).wrong)
+    results["split_of"].view(torch.int32)[7] = -1
+    assert "not written" in str(data.check(shares, arguments["dk"], {}, results).wrong)
+    (dk,) = (one for one in results_of(finish) if one.operand.name == "dk")
+    everything = {"dk": data.dk_sum.to(torch.bfloat16)}
+    assert data.check(finish, dk, {}, everything).wrong is None  # all tiles are split
+    few = Attention(1, 2, 300, 300, 64, False, torch.bfloat16, "cpu", torch.float32, 4)
+    assert "outside" in str(few.check(finish, dk, {}, everything).wrong)
+
+
+def test_the_order_of_the_sum_of_dq() -> None:
+    """A number lies where the order says, in tiles of any width; rows and columns beyond the end do not come back."""
+    rows = torch.randn(2, 3, 70, 40)
+    ordered = to_dq_layout(rows, 96)
+    assert ordered.shape == (2, 3, 2 * 96, 64)
+    for row, c in ((0, 0), (9, 3), (63, 39), (64, 38), (69, 17)):
+        r = row % 64
+        place = c // 8 * 512 + r // 16 * 128 + r % 8 * 16 + c % 8 // 2 * 4 + r // 8 % 2 * 2 + c % 2
+        assert torch.equal(ordered.view(2, 3, 2, -1)[:, :, row // 64, place], rows[:, :, row, c])
+    assert torch.equal(from_dq_layout(ordered, 70, 40), rows)
+
+
+def test_what_kernels_read_is_there() -> None:
+    """Every tensor that some kernel reads, and every scalar that it takes, is among the inputs."""
+    data = attention()
+    for operator in family("flash").operators:
+        assert {scalar.name for scalar in operator.scalars} - CHECKED <= set(data.scalars)
+    for kernel in family("flash").kernels:
+        for argument in kernel.arguments:
+            if isinstance(argument, Tensor) and argument.access == "read":
+                assert data.tensors[argument.operand.name].ndim == argument.rank

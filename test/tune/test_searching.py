@@ -1,0 +1,152 @@
+"""Searches through the tuner, on a stand-in GPU: strategies, budgets, and finalists that another machine races."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_session import LAUNCHER, orders, own_store, run, small
+
+from aotriton.codegen.compile import ImageStore
+from aotriton.rules.database import TuningDatabase
+from aotriton.tune.cli import run as running
+from aotriton.tune.cli.budget import Budget, budget
+from aotriton.tune.cli.main import main
+from aotriton.tune.coordinator.knowledge import search_space
+from aotriton.tune.dataset.finalists import LIST, read_finalists
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.error import TuningError
+
+__all__ = ["orders", "own_store"]
+
+
+def winners(tmp_path: Path) -> dict[str, str]:
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        return {one.bin: one.image for one in database.winners()}
+
+
+@pytest.mark.parametrize("name", ["random", "pattern", "lfbo", "transfer"])
+def test_a_strategy_chooses_what_is_tried(tmp_path: Path, orders: dict[str, object], name: str) -> None:
+    """It has its budget and no more, of the rich space; its end is a row; the best of what it tried wins; and the same
+    command finds nothing left to do.
+    """
+    outcomes = run(tmp_path, small(), strategy=name, budget=24)
+    swept = [one for one in outcomes if one.phase == "sweep"]
+    rich = {spec.name for spec in space(small()[0], rich=True).candidates}
+    assert len({one.image for one in swept}) == len(swept) <= 24
+    assert {one.image for one in swept} < rich
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        (end,) = database.evidence.searched("sm_90", "attn_fwd", "stand-in")
+        (session,) = database.evidence.sessions()
+        (winner,) = database.winners()
+    assert (end.strategy, session.strategy, end.trials) == (name, name, len(swept))
+    best = min(one.median_us or 0 for one in swept if one.status == "ok")
+    assert winner.median_us <= 1.005 * best
+    assert run(tmp_path, small(), strategy=name, budget=24) == outcomes
+
+
+def test_a_search_is_not_an_enumeration(tmp_path: Path, orders: dict[str, object]) -> None:
+    """What a search found stands until all is measured; then the enumeration decides among all of it."""
+    first = run(tmp_path, small(), strategy="random", budget=8)
+    before = winners(tmp_path)
+    every = run(tmp_path, small())
+    assert {spec.name for spec in space(small()[0]).candidates} <= {one.image for one in every}
+    assert every[: len(first)] == first
+    assert winners(tmp_path).keys() == before.keys()
+
+
+def test_what_was_measured_elsewhere_is_known(tmp_path: Path, orders: dict[str, object]) -> None:
+    """The history of a problem is the kernel's other problems with all their configs, and not itself."""
+    run(tmp_path, small((512, 2048)))
+    problem = small((512,))[0]
+    with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
+        found = search_space(problem, space(problem).candidates, database, "stand-in")
+        assert not search_space(problem, space(problem).candidates, database, "another").history
+    (past,) = found.history
+    assert past.features["max_seqlen_q"] == 2048
+    assert found.features["max_seqlen_q"] == 512
+    ok = [spec for spec in space(problem).candidates if "BLOCK_N=128" not in spec.config]
+    assert {config for config in past.medians} == {
+        spec.psels + spec.copts for spec in ok if "num_stages=4" not in spec.config
+    }
+    assert len(past.failed) == len(found.configs) - len(past.medians)
+
+
+def test_finalists_are_raced_elsewhere(
+    tmp_path: Path, orders: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--top`` writes the best with their images; another machine, without a compiler, measures those alone, and
+    decides.
+    """
+    monkeypatch.setattr(running, "COMPILER", "standin_compiler:StandinCompiler")
+    monkeypatch.setattr(running, "PAUSES", (0, 0))
+    what = [
+        "--kernel",
+        "attn_fwd",
+        "--head-dim",
+        "64",
+        "--level",
+        "0",
+        "--no-causal",
+        "--seqlen-q",
+        "512",
+        "--waves",
+        "8",
+        "--addressing",
+        "descriptor",
+    ]
+    what += ["--launcher", LAUNCHER]
+    here = tmp_path / "here.sqlite3"
+    assert main([*what, "--database", str(here), "--top", "3"]) == 0
+    written = tmp_path / "here.finalists.zip"
+    monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(running, "COMPILER", "no_such_module:Compiler")
+    there = tmp_path / "there.sqlite3"
+    assert main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER]) == 0
+    with TuningDatabase(here, readonly=True) as first, TuningDatabase(there, readonly=True) as second:
+        best = sorted(
+            (o.median_us or 0.0, o.image) for o in first.evidence.outcomes() if o.status == "ok" and o.phase == "sweep"
+        )
+        assert {o.image for o in second.evidence.outcomes()} <= {image for _, image in best}
+        assert len({o.image for o in second.evidence.outcomes()}) == 3
+        assert [w.image for w in second.winners()] == [w.image for w in first.winners()]
+
+
+def test_a_file_that_has_no_finalists_is_refused(tmp_path: Path) -> None:
+    """It is named, whatever it is; so is one of other kernels' images."""
+    import zipfile
+
+    path = tmp_path / "some.zip"
+    path.write_bytes(b"PK no zip")
+    with pytest.raises(TuningError, match=r"some\.zip: no finalists"):
+        read_finalists(path, ImageStore())
+    problem = small()[0]
+    listed = {
+        "kernel": "attn_fwd", "arch": "sm_90", "functional": str(problem.functional), "cell": problem.cell,
+        "shape": problem.sizes,
+        "candidates": [{"image": "other", "config": space(problem).candidates[0].config, "median_us": 1.0}],
+    }  # fmt: skip
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(LIST, json.dumps([listed]))
+    with pytest.raises(TuningError, match="another image here, of another source"):
+        read_finalists(path, ImageStore())
+
+
+def test_budgets_are_trials_seconds_or_dollars() -> None:
+    """A dollar buys GPU hours by their price; what is none of these is refused."""
+    assert budget("64", None) == Budget(trials=64)
+    assert budget("60s", None) == Budget(seconds=60.0)
+    assert budget("0.80usd", 4.0) == Budget(gpu_seconds=720.0)
+    for text in ("0", "-3", "64x", "1.5", "", "0usd"):
+        with pytest.raises(ValueError, match="--budget"):
+            budget(text, 1.0)
+    with pytest.raises(ValueError, match="needs --price"):
+        budget("1usd", None)
+
+
+def test_no_problem_is_begun_when_the_gpus_have_cost_enough(tmp_path: Path, orders: dict[str, object]) -> None:
+    """A run without a GPU second left measures nothing, and the same command with more of them goes on."""
+    assert run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e-6) == []
+    run(tmp_path, small(), strategy="random", budget=8, gpu_seconds=1e6)
+    assert len(winners(tmp_path)) == 1

@@ -1,0 +1,56 @@
+"""The workspace that sampling gives a backend, with a stand-in for torch's tensors."""
+
+from __future__ import annotations
+
+from math import prod
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aotriton.rules.arch import arch_spec
+from aotriton.rules.expression import Environment
+from aotriton.rules.family import family
+from aotriton.rules.operators import Backend, Operator, derived_sizes
+from aotriton.tune.measure.requests import Draw, LaunchSequence
+from aotriton.tune.measure.sequences import Sequences
+from aotriton.tune.problem.family import tuning
+
+BACKENDS = [(one, backend) for name in ("flash", "gemm") for one in family(name).operators for backend in one.backends]
+
+
+def empty(sizes: list[int], dtype: str, device: str) -> Any:
+    return SimpleNamespace(sizes=sizes, dtype=dtype, numel=lambda: prod(sizes))
+
+
+TORCH = SimpleNamespace(empty=empty, float32="fp32", float16="fp16", bfloat16="bf16")
+
+
+@pytest.mark.parametrize(("operator", "backend"), BACKENDS, ids=lambda one: one.name)
+def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: Backend) -> None:
+    """Its sizes, from those of the call, the scalars that its inputs come with, the images' psels and the GPU; its
+    type, from the functional.
+    """
+    arch = backend.kernels[0].archs[0]
+    functional = next(iter(operator.lead.functionals(arch)))
+    own = tuning(operator.family)
+    shape = own.draw(functional, Random(0))
+    psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.kernels]
+    images: Any = tuple(SimpleNamespace(psels=one) for one in psels)
+    sequence: Any = LaunchSequence(backend.name, images)
+    scalars = {one.name: 0.5 if one.dtype == "fp32" else 0.0 for one in operator.scalars if one.name != "deterministic"}
+    draw = Draw(functional, shape, (sequence,))
+    no_clock: Any = None
+    made = Sequences(TORCH, None, no_clock, 132)._workspace(backend, draw, scalars, sequence)
+    numbers = {name: int(value) for name, value in scalars.items()}
+    asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
+    has = next(one for one in psels if asked <= set(one))
+    sizes = dict(shape)
+    sizes |= derived_sizes(backend, Environment(sizes, numbers, has, multiprocessors=132))
+    wanted = {one.name: [sizes[dim] for dim in one.dims] for one in backend.workspace}
+    assert made is None or {name: one.sizes for name, one in made.items()} == wanted
+    assert made is not None or not all(map(prod, wanted.values()))
+    for one in backend.workspace if made else ():
+        assert made
+        assert made[one.name].dtype == (functional["T"] if one.dtype == "T" else one.dtype)

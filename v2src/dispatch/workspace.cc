@@ -1,0 +1,61 @@
+#include "dispatch/workspace.h"
+
+namespace aotriton::v2::inline abi1 {
+
+namespace {
+
+constexpr auto kAlignment = static_cast<int64_t>(kWorkspaceAlignment);
+
+Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) {
+  const Environment environment = {&call, psels, multiprocessors, 0};
+  for (const DerivedSize& derived : backend.sizes)
+    if (!evaluate(derived.value, environment, &call.sizes[derived.size])) return {Misfit::derived_size, derived.size};
+  return {};
+}
+
+// Puts a tensor behind the used bytes. False where its end does not fit in 63 bits, or `elements` is -1.
+bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
+  *begin = (*used + kAlignment - 1) & -kAlignment;
+  int64_t bytes;
+  return elements >= 0 && !__builtin_mul_overflow(elements, bytes_of(dtype), &bytes) &&
+         !__builtin_add_overflow(*begin, bytes, used) && *used <= INT64_MAX - kAlignment;
+}
+
+}  // namespace
+
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+                       size_t limit) noexcept {
+  if (derive_sizes(call, backend, psels, multiprocessors)) return SIZE_MAX;
+  int64_t begin, used = 0;
+  for (const uint8_t slot : backend.workspace) {
+    const OperandInfo& operand = call.info->slot(slot);
+    int64_t elements = 1;
+    for (const uint8_t dim : operand.dims)
+      if (__builtin_mul_overflow(elements, call.sizes[dim], &elements)) return SIZE_MAX;
+    if (!put_behind(elements, operand.dtype == DType::none ? call.dtype : operand.dtype, &begin, &used))
+      return SIZE_MAX;
+    if (static_cast<size_t>(used) > limit) break;
+  }
+  return static_cast<size_t>(used);
+}
+
+Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+               Workspace* workspace) noexcept {
+  if (const Misfit misfit = derive_sizes(call, backend, psels, multiprocessors)) return misfit;
+  int64_t used = 0;
+  for (const uint8_t slot : backend.workspace) {
+    int64_t begin;
+    const int64_t elements = shape_tensor(call, slot);
+    if (!put_behind(elements, call[slot].dtype, &begin, &used)) return {Misfit::workspace};
+    workspace->offsets[slot] = static_cast<size_t>(begin);
+    // The workspace is yet to be checked: as a pointer the sum may be none.
+    call.views[slot].data =
+        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(call.workspace) + static_cast<uintptr_t>(begin));
+  }
+  workspace->bytes = static_cast<size_t>(used);
+  if (!used)  // what has no bytes is nowhere, whichever workspace a call brings
+    for (const uint8_t slot : backend.workspace) call.views[slot].data = nullptr;
+  return {};
+}
+
+}  // namespace aotriton::v2::inline abi1

@@ -1,0 +1,23 @@
+// The workspace of a backend: what its tensors need, and where they lie. Their sizes are described in rules/.
+#pragma once
+
+#include "dispatch/misfit.h"
+
+namespace aotriton::v2::inline abi1 {
+
+struct Workspace {
+  size_t bytes;
+  size_t offsets[kMaxOperands];  // by slot
+};
+
+// Bytes of workspace that the backend needs with these psels, of its kernel `psels_of`; the most there can be where
+// they do not fit in 63 bits. Sets the sizes that the backend derives. Counting ends beyond `limit`.
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+                       size_t limit = SIZE_MAX) noexcept;
+
+// Sets the sizes that the backend derives from these psels, of its kernel `psels_of`, and the views of its workspace
+// tensors, one behind the other.
+Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+               Workspace* workspace) noexcept;
+
+}  // namespace aotriton::v2::inline abi1
