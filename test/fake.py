@@ -34,7 +34,7 @@ from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expressio
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
-from aotriton.rules.work import FORM, FORMS, TERMS, Work, terms  # noqa: E402
+from aotriton.rules.work import BAND, FORM, FORMS, TERMS, Work, terms  # noqa: E402
 
 TOY = ROOT / "test" / "toy"
 
@@ -404,9 +404,6 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
     def number(most: int) -> Expression:
         return constant(max(1, int(most ** chance.random())))
 
-    def place(most: int) -> Expression:
-        return constant(chance.choice([-1, 0, 1]) * number(most).value)
-
     traffic = number(1 << 40), number(1 << 40)
     one = Work(
         rows=number(1 << 20),
@@ -420,12 +417,15 @@ def random_work(chance: random.Random, form: int) -> tuple[Work, int, int]:
         repeat=constant(chance.choice([1, 1, 2, 8])),
         parts=constant(chance.choice([1, 1, 1, 2, 5, 132])),
         form=constant(form),
-        band=tuple(sorted((place(1 << 20), place(1 << 20)), key=lambda one: one.value)),  # type: ignore[arg-type]
         traffic=traffic,
         slow=constant(chance.randrange(2)),
         programs=constant(chance.choice([1, 1, 2, 3])),
     )
-    return one, chance.choice([1, 7, 66, 132, 304]), chance.randrange(1, 9)
+    multiprocessors, occupancy = chance.choice([1, 7, 66, 132, 304]), chance.randrange(1, 9)
+    if form == BAND:
+        begin, end = sorted(chance.choice([-1, 0, 1]) * number(1 << 20).value for _ in range(2))
+        one = replace(one, band=(constant(begin), constant(end)))
+    return one, multiprocessors, occupancy
 
 
 def write_works(out: Path) -> None:

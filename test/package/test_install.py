@@ -248,7 +248,8 @@ def test_explain_tells_its_options(prefix: Path) -> None:
         assert all(f"--{size.replace('_', '-')} N" in line for size in of.sizes)
         for scalar in (scalar for scalar in of.scalars if not scalar.internal):
             option = f"--{scalar.name.replace('_', '-')}"
-            assert f"[{option}]" in line if scalar.dtype == "bool" else f"[{option} X]" in line
+            operand = "" if scalar.dtype == "bool" else f" {'|'.join(scalar.values) or 'X'}"
+            assert f"[{option}{operand}]" in line
 
 
 def test_sizes_have_short_options(prefix: Path) -> None:

@@ -17,8 +17,9 @@ def computed(source: FormSource, work: Work, environment: Environment, occupancy
     """The terms that the C++ statements give, read as Python."""
     call_names = ("outer", "rows", "packed", "columns", "depth", "repeat", "parts", "slow")
     values = {f"work.{name}": float(evaluate(getattr(work, name), environment)) for name in call_names}
-    near, far = (float(evaluate(one, environment)) for one in work.traffic)
-    values |= {"work.near": near, "work.far": far, "work.multiprocessors": float(environment.multiprocessors)}
+    pairs = zip(("begin", "end", "near", "far"), (*work.band, *work.traffic), strict=True)
+    values |= {f"work.{name}": float(evaluate(one, environment)) for name, one in pairs}
+    values |= {"work.multiprocessors": float(environment.multiprocessors)}
     sides = zip(("row_tile", "column_tile", "depth_tile", "programs"), work.of_tile, strict=True)
     for name, number in (*((name, evaluate(one, environment)) for name, one in sides), ("occupancy", occupancy)):
         values |= {f"cost.{name}.value": float(number), f"cost.{name}.inverse": 1.0 / number}

@@ -26,8 +26,13 @@ COPTS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
 
 
-def functional(T: str = "bf16", addressing: str = "descriptor") -> Functional:
-    return KERNEL.functional("sm_90", T=T, BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING=addressing)
+def functional(T: str = "bf16", addressing: str = "descriptor", level: int = 0) -> Functional:
+    return KERNEL.functional("sm_90", LEVEL=level, T=T, BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING=addressing)
+
+
+# Those that borrow from the one that is measured.
+OTHERS = [functional(T, addressing, level) for T in ("bf16", "fp16") for addressing in ("descriptor", "general")
+          for level in (0, 4)][1:]  # fmt: skip
 
 
 @pytest.fixture
@@ -89,9 +94,8 @@ def test_each_borrowed_image_is_compiled_once(
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
     store = ImageStore(tmp_path / "store")
-    assert decide_all(database, [functional(), functional("fp16")], store, 1) == 3
-    others = [functional("fp16"), functional(addressing="general"), functional("fp16", "general")]
-    assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in others)
+    assert decide_all(database, [functional(), functional("fp16")], store, 1) == len(OTHERS) == 7
+    assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in OTHERS)
     assert decide_all(database, [functional()], store, 1) == 0
     assert {winner.provenance for winner in database.winners()} == {"measured"}
 
@@ -102,7 +106,8 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
     compiler = Compiler(spilling=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == 4
+    # Its own next one, and that of what has the same config at the other level, since nobody knew better.
+    assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == len(OTHERS) + 2
     assert {fast, slow} <= set(compiler.asked)
     assert images(database, other) == {slow}
     assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
@@ -132,7 +137,7 @@ def test_what_does_not_compile_is_tried_once(
     fast = ImageSpec.of(functional("fp16"), FAST, COPTS).name
     compiler = Compiler(failing=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2
+    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == len(OTHERS) - 1
     assert compiler.asked.count(fast) == 1
     assert images(database, functional("fp16")) == {fast}
     assert fast not in database.evidence.spills()
@@ -157,7 +162,7 @@ def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monk
         database.evidence.record(Measurement(*row, median, samples))
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
-    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * 3
+    assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * len(OTHERS)
     for product, psels in (("d", FAST), ("e", SLOW)):
         for one in (functional(), functional("fp16"), functional(addressing="general")):
             assert images(database, one, product) == {ImageSpec.of(one, psels, COPTS).name}

@@ -37,7 +37,7 @@ HOPPER = Wish({"BLOCK_DMODEL": (128,), "CAUSAL": (False,)}, {"max_seqlen_q": (51
 
 def small(seqlens: tuple[int, ...] = (512,)) -> list[Problem]:
     """Forward, head dim 64, one addressing, one mask: 27 candidates a problem."""
-    choices: dict[str, Any] = {"BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
+    choices: dict[str, Any] = {"LEVEL": (0,), "BLOCK_DMODEL": (64,), "CAUSAL": (False,), "ADDRESSING": ("descriptor",)}
     return problems([ATTN_FWD], "sm_90", 132, Wish(choices, {"max_seqlen_q": seqlens, "waves": (8,)}))
 
 

@@ -111,7 +111,7 @@ def test_options_follow_from_the_descriptions(name: str) -> None:
         for choice in kernel.choices:
             action = actions[choice.name]
             assert f"--{choice.option}" in action.option_strings
-            if set(choice.values) <= {False, True}:
+            if all(isinstance(value, bool) for value in choice.values):
                 assert f"--no-{choice.option}" in action.option_strings
             else:
                 assert set(choice.values) <= set(action.choices or ())

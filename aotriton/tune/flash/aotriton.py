@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from aotriton.rules.checked import count, text
 from aotriton.rules.flash.backward import ATTN_BWD_DK_DV, ATTN_BWD_DQ
-from aotriton.rules.flash.common import HEAD_DIM
+from aotriton.rules.flash.common import HEAD_DIM, LEVEL, PLAIN
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.kernel import Value
 from aotriton.tune.dataset.published import Published
@@ -64,6 +64,7 @@ def translate(table: str, row: Mapping[str, object]) -> Published | str:
     copts = {name: count(f"compiler_options${name}", options[name]) for name in options}
     choices: dict[str, Value]
     choices = {"T": DTYPES[dtype], HEAD_DIM.name: numbers[HEAD_DIM.name], "CAUSAL": CAUSAL[numbers["CAUSAL_TYPE"]]}
+    choices[LEVEL.name] = PLAIN
     return Published(kernel, arch, choices, keys, psels, copts)
 
 
