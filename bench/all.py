@@ -56,6 +56,7 @@ class Figure:
     command: Callable[[Run], Sequence[object]]
     operators: Sequence[str] = ATTENTION
     runtime: str = ""
+    plain: bool = True  # else images with features are timed, too
 
 
 def _python(program: str, *more: object) -> list[object]:
@@ -88,6 +89,7 @@ FIGURES = {
         ),
     ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
+    "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,
@@ -117,7 +119,7 @@ def state_now(result: str) -> Mapping[str, str]:
     if result == ROWS:
         return {"images": state.images(PRODUCTS[gpu], FORWARD)}
     figure = next(one for one in FIGURES.values() if one.file == file)
-    found = {"images": state.images(PRODUCTS[gpu], figure.operators)}
+    found = {"images": state.images(PRODUCTS[gpu], figure.operators, plain=figure.plain)}
     return found | ({"runtime": state.runtime(torch=figure.runtime == "torch")} if figure.runtime else {})
 
 

@@ -45,10 +45,10 @@ def commit(root: Path = ROOT) -> str:
         return "unknown"
 
 
-def images(product: str, operators: Sequence[str], database: Path = DATABASE) -> str:
+def images(product: str, operators: Sequence[str], database: Path = DATABASE, plain: bool = True) -> str:
     """The fingerprint of what these operators choose and run on a product, by its full name, with default coverage.
 
-    ValueError where no arch has such a product.
+    ``plain``: of plain calls alone, as images with features are others. ValueError if no arch has such a product.
     """
     lines: list[object] = []
     bits = _bits(database)
@@ -57,7 +57,7 @@ def images(product: str, operators: Sequence[str], database: Path = DATABASE) ->
         models, made = _plan(one.family, database)
         place, arch = _place(made, product)
         of = made.products[arch][place]
-        lines += [name, *_chosen(one, made, models, of, place, bits), *_refused(one, of)]
+        lines += [name, *_chosen(one, made, models, of, place, bits, plain), *_refused(one, of, plain)]
     return _digest(lines)
 
 
@@ -113,26 +113,28 @@ def _place(made: Plan, product: str) -> tuple[int, str]:
 
 
 def _chosen(
-    one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str]
+    one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str], plain: bool
 ) -> Iterator[object]:
     """Backends by cell, images by cell, and the models of all images."""
+    leads = {lead.godel_number for lead in one.lead.functionals(product.arch) if not (plain and lead.level)}
     for chosen in made.operators:
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
-            yield from (f"{number} {list(map(str, cells))}" for number, cells in sorted(chosen.cells.items()))
+            found = sorted((number, cells) for number, cells in chosen.cells.items() if number in leads)
+            yield from (f"{number} {list(map(str, cells))}" for number, cells in found)
     own = {kernel.name for kernel in one.kernels}
     for table in made.tables:
         if table.arch == product.arch and table.kernel.name in own:
-            for functional in table.functionals:
+            for functional in (each for each in table.functionals if not (plain and each.functional.level)):
                 yield functional.functional
                 yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
                 known = functional.images.items()
                 yield from sorted(f"{bits.get(name, name)} {models.cost(product, spec)}" for name, spec in known)
 
 
-def _refused(one: Operator, product: Product) -> Iterator[str]:
+def _refused(one: Operator, product: Product, plain: bool) -> Iterator[str]:
     """The kernels whose guards refuse random shapes. A guard that refuses none of them is one of sizes nobody times."""
     own = tuning(one.family)
-    for functional in one.lead.functionals(product.arch):
+    for functional in (each for each in one.lead.functionals(product.arch) if not (plain and each.level)):
         draw = Random(str(functional))
         for shape in (own.draw(functional, draw) for _ in range(DRAWS)):
             sizes = dict(shape)

@@ -61,7 +61,7 @@ def inputs(**changes: object) -> dict[str, object]:
                 "results": {"out": "fp32[n, d]"},
                 "sizes": dict.fromkeys("nabcd", 2),
             },
-            "scaled: more than 12 psels or 4 tuning keys",
+            "scaled: 5 tuning keys of scaled, and there is room for 4",
         ),
         ({"sizes": {"n n": 4}}, "sizes: a name is 'n n', which is no name"),
         ({"space": {}}, "space: there is nothing to choose from"),

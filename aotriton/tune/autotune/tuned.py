@@ -180,12 +180,12 @@ class Tuned:
 
     def _rows(self, product: str | None = None) -> list[Winner]:
         """The measured winners at the sizes that are asked for."""
-        from aotriton.rules.database import TuningDatabase  # with packages that an import of aotriton can do without
+        from aotriton.rules.database import decisions  # with packages that an import of aotriton can do without
 
         if not (self.folder / DATABASE).is_file():
             return []
         cells = {self._cell_of(sizes) for sizes in self._declared.shapes}
-        with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
+        with decisions(self.folder / DATABASE) as database:
             found = database.winners(kernel=self._name, product=product)
         return [row for row in found if (row.functional, row.bin) in cells and row.provenance == "measured"]
 
