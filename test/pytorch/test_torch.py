@@ -123,7 +123,7 @@ MASKS = [
     (causal, variant, left, right)
     for causal in (False, True)
     for variant in ("top_left", "bottom_right")
-    for left, right in ((-1, -1), (3, -1), (-1, 2), (0, 5), (4, 0))
+    for left, right in ((-1, -1), (3, -1), (-1, 2), (0, 5), (4, 0), (3, 9))
 ]
 
 

@@ -77,11 +77,12 @@ struct Seen {
 template <class Params>
 Seen seen(const Params& p, int64_t query) {
   const aotriton_attn_features& f = p.features;
-  const int64_t keys = p.k.sizes[2];
-  const int64_t own = query + (f.causal_variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? keys - p.q.sizes[2] : 0);
+  const int64_t queries = p.q.sizes[2], keys = p.k.sizes[2];
+  const int64_t own = query + (f.causal_variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? keys - queries : 0);
   Seen found = {0, p.causal ? own + 1 : keys};
   if (f.windowed && f.window_left >= 0) found.begin = own - std::min(f.window_left, own + 1);
-  if (f.windowed && f.window_right >= 0) found.end = std::min(found.end, own + 1 + std::min(f.window_right, keys));
+  if (f.windowed && f.window_right >= 0)
+    found.end = std::min(found.end, own + 1 + std::min(f.window_right, queries + keys));
   return {std::max<int64_t>(found.begin, 0), std::min(found.end, keys)};
 }
 
