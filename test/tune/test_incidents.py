@@ -337,8 +337,8 @@ def test_the_program_ends_with_status_1(
     monkeypatch.setattr(running, "COMPILER", "standin_compiler:StandinCompiler")
     monkeypatch.setattr(running, "PAUSES", (0, 0))
     database = ("--database", str(tmp_path / "tuning.sqlite3"), "--launcher", LAUNCHER)
-    choices = ("--level", "0", "--head-dim", "64", "--no-causal")
-    what = ("--kernel", "attn_fwd", *choices, "--seqlen-q", "512", "--waves", "8")
+    cell = ("--seqlen-q", "512", "--waves", "8")
+    what = ("--kernel", "attn_fwd", "--level", "0", "--head-dim", "64", "--no-causal", *cell)
     assert main([*database, *what, "--again"]) == 1
     assert "tune: GPU 0 is lost" in capsys.readouterr().err
     outcomes, winners = known(tmp_path)
