@@ -322,7 +322,7 @@ def test_models_are_of_whole_operators_that_nobody_timed(tmp_path: Path, monkeyp
         predict(database, [ATTN_FWD], every[1:], ImageStore(tmp_path / "store"), 1, [FORWARD])
         assert database.models() == []
         timed = [Sample("AMD Instinct MI300X", "attn_fwd", str(every[0]), {}, 1)]
-        monkeypatch.setattr(TuningDatabase, "samples", lambda self, arch, operator: timed)
+        monkeypatch.setattr(database.evidence, "samples", lambda arch, operator: timed)
         predict(database, [ATTN_FWD], every, ImageStore(tmp_path / "store"), 1, [FORWARD])
         assert database.models() == []
 

@@ -55,9 +55,9 @@ HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up
 # Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
 HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
-# How much of attention an image knows; a call runs on the poorest that serves it. PLAIN: causal of equal lengths, or
-# nothing hidden, as CAUSAL says. BANDED calls say which keys a row sees, as an interval [row + lo, row + hi], and are
-# never CAUSAL; GENERAL images serve them.
+# The features of attention that an image computes; a call runs on the lowest level that serves it. PLAIN: causal with
+# equal lengths, or nothing hidden, as CAUSAL says. A BANDED call gives the keys that a row sees, as the interval
+# [row + lo, row + hi], and is never CAUSAL; GENERAL images serve it.
 PLAIN, BANDED, GENERAL = 0, 2, 4
 LEVEL = Choice("LEVEL", (PLAIN, GENERAL), scalar("level"), round_up=True, default=PLAIN, lends=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
@@ -98,8 +98,9 @@ def _seen(end: Expression) -> Expression:
 
 
 def flops(products: int) -> Expression:
-    """Of so many products of seqlen_q x seqlen_k x head_dim for each query head; causal, half of them; of a band, what
-    is in it.
+    """The operations of ``products`` products of seqlen_q x seqlen_k x head_dim for each query head.
+
+    A causal call has half of them, a call with a band those of the pairs in it.
     """
     each = size("batch") * size("heads_q") * size("head_dim") * 2 * products
     one = each * (size("seqlen_q") * size("seqlen_k"))
