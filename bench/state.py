@@ -69,8 +69,8 @@ def shipped(database: Path = DATABASE) -> str:
 
 
 def runtime(torch: bool = False, root: Path = ROOT) -> str:
-    """The fingerprint of the sources that a call from C++ runs through; ``torch``: of PyTorch's operators, too."""
-    unused = {"python", "__pycache__"} | (set() if torch else {"torch"})
+    """The fingerprint of the sources that a call on a GPU runs through; ``torch``: of PyTorch's operators, too."""
+    unused = {"python", "__pycache__", "reference.cc"} | (set() if torch else {"torch"})  # that is for tensors of a CPU
     lines = []
     for folder in ("v2src", "aotriton/torch") if torch else ("v2src",):
         for path in sorted((root / folder).rglob("*")):
