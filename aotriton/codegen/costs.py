@@ -14,7 +14,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
-WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, of an image of another level, which the models were not fitted to
+WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, if the models are those of another level
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Models:
         """``configs`` by name of image, ``products`` by arch."""
         self._by_image: dict[tuple[str, str, str], Model] = {}
         self._worth: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
-        self._modelled: set[tuple[str, str]] = set()  # the same of what has any
+        self._modelled: set[tuple[str, str]] = set()  # those with any model
         having: dict[str, set[str]] = {}
         for one in models:
             if one.form != FORM or len(one.coefficients) != len(TERMS):
@@ -87,7 +87,7 @@ class Models:
         return list(specs.values())
 
     def _lender(self, functional: Functional) -> Functional:
-        """Whose models the functional has."""
+        """The functional whose models this one uses."""
         measured = functional.measured
         known = (f"{functional.arch} {functional.kernel.name}", str(measured)) in self._modelled
         return measured if known else measured.plain

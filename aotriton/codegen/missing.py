@@ -55,9 +55,7 @@ def report(problems: Sequence[str], missing: Sequence[Missing], measured_archs: 
 
 
 def _is_product(gaps: Sequence[Missing]) -> bool:
-    """Whether the functionals are all combinations of their choices' values that there are; then one command can name
-    them.
-    """
+    """Whether the functionals are all existing combinations of their choices' values; then one command names them."""
     having = [set(values) for values in zip(*(gap.functional.values for gap in gaps), strict=True)]
     kernel, arch = gaps[0].functional.kernel, gaps[0].functional.arch
     return len(gaps) == sum(

@@ -283,13 +283,16 @@ class _Specs:
         return None
 
     def _may_run(self, spec: ImageSpec) -> bool:
-        """Of what nobody compiled yet, whether it may in some cell."""
+        """Whether the image may run in some cell; of a level other than 0, True if it was compiled before."""
         own, config = self._functional, {**dict(spec.psels), **dict(spec.copts)}
         known = not own.level or spec.name in (self._spills or {})
         return known or not all(own.ruled_out(cell, config) for cell in own.kernel.cells())
 
     def _spilled(self, spec: ImageSpec) -> int | None:
-        """Bytes; of what nobody compiled, the most that a plain image of this config does; None where none is known."""
+        """The bytes that the image spills; None if unknown.
+
+        If it was never compiled, the most that a plain image with this config spills.
+        """
         known = self._spills or {}
         if spec.name in known:
             return known[spec.name]

@@ -19,8 +19,8 @@ from aotriton.rules.work import Work
 Value = str | int | bool
 Side = str | int | Expression
 
-LEVELS = 8  # of a kernel: the values that its choice of this name may have are below
-LEVEL = "LEVEL"
+LEVEL = "LEVEL"  # the choice whose values are a kernel's levels
+LEVELS = 8  # its values are below this
 Config = Mapping[str, int]
 
 
@@ -131,7 +131,7 @@ class Number:
 class Constexpr:
     """A compile-time argument whose value is the choice or psel of the same name.
 
-    ``levels``: those whose images take it; empty: all.
+    Images of these ``levels`` take it; empty: all.
     """
 
     name: str
@@ -589,15 +589,16 @@ class Functional:
 
     @cached_property
     def plain(self) -> Functional:
-        """The functional of level 0 that is as this one else."""
+        """The functional of level 0 whose other choices have the values of this one."""
         names = self.kernel._choice_names
         pairs = zip(names, self.values, strict=True)
         return Functional(self.kernel, self.arch, tuple(0 if name == LEVEL else value for name, value in pairs))
 
     @cached_property
     def plain_ones(self) -> tuple[Functional, ...]:
-        """All functionals of level 0 that are as this one but for what no call of its level has; of each the one that
-        is measured, too.
+        """The functionals of level 0 that stand for this one, each followed by the one that is measured for it.
+
+        They have its values of all choices except those that ``impossible`` restricts at its level, such as CAUSAL.
         """
         if not self.level:
             return ()

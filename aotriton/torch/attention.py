@@ -38,10 +38,10 @@ def attention(
 
     q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
     head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: a query sees no key behind its own
-    place, which is the key of its number, or with the ``causal_variant`` "bottom_right" as far from the last key as the
-    query is from the last one. It sees ``window_left`` keys before that place and ``window_right`` behind it; -1: all.
-    A query that sees no key has a result of zeros. ``scale``: not negative; None: head_dim ** -0.5. The result is as q,
-    in shape and strides. RuntimeError, naming the argument, for anything else.
+    position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is as far from the
+    last key as the query is from the last query. A query sees ``window_left`` keys before its position and
+    ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative; None:
+    head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything else.
 
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """

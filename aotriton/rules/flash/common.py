@@ -127,8 +127,8 @@ def work(
 ) -> Work:
     """A program for each tile of ``rows`` of ``of``, "q" or "k", which walks the other one in steps of ``depth``; that
     of keys does so for every query head which shares them; or ``parts`` programs share its steps. ``tensors`` of the
-    size of q and of k are read or written, those of k for each part. ``packed`` heads count as one. ``banded``: where a
-    call has a band, only steps in it are walked.
+    size of q and of k are read or written, those of k for each part. ``packed`` heads count as one. ``banded``: if a
+    call has a band, the kernel walks only the steps in it.
     """
     queries = of == "q"
     other = "k" if queries else "q"
@@ -196,7 +196,7 @@ HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
 SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
 OF_BAND = tuple(Number(one.name, "i32", one, levels=(GENERAL,)) for one in (BEGIN, END))
-# Scalars of both operators. Their checks make a level, and with it the band, of what the caller asks for.
+# Scalars of both operators. From what the caller asks for, their checks compute the level and the band.
 SCALARS = (
     Scalar("sm_scale", "fp32", None),
     Scalar("causal", "bool"),

@@ -83,9 +83,7 @@ class Wish:
 
 
 def scalars_of(functional: Functional, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The scalars that a functional's choices pin, and those that its operator sets, in a measured call of these sizes
-    of the operator.
-    """
+    """The scalars of a measured call with these sizes: those that the choices pin, and those that the checks set."""
     environment, operator = Environment(sizes), operator_of(functional.kernel)
     internal = {one.name: evaluate(one.measured, environment) for one in operator.scalars if one.internal}
     return internal | _pinned(functional)

@@ -145,8 +145,8 @@ enum { AOTRITON_MOST_OUTCOMES = 12 }; /* of a call; unknown names beyond it are 
 enum { AOTRITON_CAUSAL_TOP_LEFT = 0, AOTRITON_CAUSAL_BOTTOM_RIGHT };       /* of causal_variant */
 enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bits of skip_gradients */
 
-/* What attention knows beyond the plain softmax(sm_scale q k^T) v. Kernels do causal_variant and windows. No kernel
- * does any of the others yet: what of them is not zero is refused with AOTRITON_NOT_SUPPORTED, by its name. */
+/* What attention knows beyond the plain softmax(sm_scale q k^T) v. Kernels compute causal_variant and windows. No
+ * kernel computes the others yet: a field of them that is not zero is refused with AOTRITON_NOT_SUPPORTED, by name. */
 typedef struct aotriton_attn_features {
   aotriton_tensor4 bias;         /* added to the scores, [batch, heads_q, seqlen_q, seqlen_k] */
   aotriton_tensor2 alibi_slopes; /* [batch, heads_q] float32 */
@@ -158,13 +158,13 @@ typedef struct aotriton_attn_features {
   aotriton_tensor2 q_descale, k_descale, v_descale; /* [batch, heads_k] float32 */
   const void *dropout_seed, *dropout_offset;        /* of Philox, one int64 of device memory each */
   int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens */
-  int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own position; all
-                                        of them where the number is negative */
+  int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own position; a
+                                        negative number means all */
   float softcap;                     /* scores become softcap * tanh(score / softcap) */
   float dropout;                     /* probability */
   uint8_t windowed;
-  uint8_t causal_variant; /* the place of a query: of its own number, or as far from the last key as the query is from
-                             the last query */
+  uint8_t causal_variant; /* the own position of query i: key i, or the key that is as far from the last key as the
+                             query is from the last query */
   uint8_t reserved[6];
 } aotriton_attn_features;
 
@@ -175,9 +175,9 @@ typedef struct aotriton_attn_features {
  *
  * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
  * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
- * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees
- * no key behind its own place, which is key i for query i, unless features say otherwise, as they may of windows. A
- * query that sees no key has an out of 0, a logsumexp of minus infinity, and gradients of 0. sm_scale: finite, not
+ * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key
+ * behind its own position, which is key i for query i unless features.causal_variant says otherwise. A query that sees
+ * no key has an out of 0, a logsumexp of minus infinity, and gradients of 0. sm_scale: finite, not
  * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
  * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
  * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity. */
