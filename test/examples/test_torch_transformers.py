@@ -31,13 +31,13 @@ def example() -> Any:
 
 
 @pytest.fixture
-def calls(example: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
+def calls(example: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool, int]]:
     """Rows of q, rows of k and the mask of each call that runs here."""
-    seen: list[tuple[int, int, bool]] = []
+    seen: list[tuple[int, int, bool, int]] = []
     here = example.aotriton.torch.attention
 
     def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
-        seen.append((q.shape[2], k.shape[2], how["causal"]))
+        seen.append((q.shape[2], k.shape[2], how["causal"], how["window_left"]))
         return here(q, k, v, **how)
 
     monkeypatch.setattr(example.aotriton.torch, "attention", noted)
@@ -64,20 +64,20 @@ def logits(model: Any, name: str, **how: Any) -> Any:
         return model(torch.arange(22).view(2, 11), **how).logits
 
 
-def test_a_llama_runs_on_it(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+def test_a_llama_runs_on_it(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
     """Each layer's attention runs here, causal and with grouped heads; logits are those of torch's attention, within
     roundings.
     """
     torch.testing.assert_close(logits(model, "aotriton"), logits(model, "sdpa"), rtol=0.05, atol=0.05)
-    assert calls == [(11, 11, True)] * 2
+    assert calls == [(11, 11, True, -1)] * 2
 
 
-def test_generation_runs_on_it(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+def test_generation_runs_on_it(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
     """Prefill is causal; a single new token sees all keys that are cached."""
     model.set_attn_implementation("aotriton")
     prompt = torch.arange(1, 6)[None]
     model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0)
-    assert calls == [(5, 5, True)] * 2 + [(1, 6, False)] * 2 + [(1, 7, False)] * 2
+    assert calls == [(5, 5, True, -1)] * 2 + [(1, 6, False, -1)] * 2 + [(1, 7, False, -1)] * 2
 
 
 @pytest.mark.usefixtures("example")
@@ -93,7 +93,7 @@ def test_a_compiled_llama_runs_on_it(model: Any) -> None:
     assert not [node for node in nodes if "scaled_dot_product" in str(node.target)]
 
 
-def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool]]) -> None:
+def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
     """What a padded batch's mask leaves out is left out: such a call is torch's."""
     mask = torch.ones(2, 11, dtype=torch.long)
     mask[0, :4] = 0
@@ -101,3 +101,60 @@ def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool]]) -> No
     assert torch.equal(got, expected)
     assert not calls
     assert not torch.allclose(got[0, -1], logits(model, "sdpa")[0, -1], atol=0.05)
+
+
+def mistral(**more: Any) -> Any:
+    torch.manual_seed(1)
+    config = transformers.MistralConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=4, **more,
+    )  # fmt: skip
+    return transformers.MistralForCausalLM(config).bfloat16().eval()
+
+
+def test_windows_run_on_it(calls: list[tuple[int, int, bool, int]]) -> None:
+    """A window of four keys: logits are those of torch's attention with a mask, and differ from those without one."""
+    windowed = mistral()
+    got, expected = (logits(windowed, name) for name in ("aotriton", "sdpa"))
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+    assert calls == [(11, 11, True, 3)] * 2
+    windowed.config.sliding_window = None
+    for layer in windowed.model.layers:
+        layer.self_attn.config.sliding_window = None
+    assert not torch.allclose(logits(windowed, "sdpa")[:, -1], expected[:, -1], atol=0.05)
+
+
+def test_generation_with_a_window_runs_on_it(calls: list[tuple[int, int, bool, int]]) -> None:
+    """New tokens are those of torch's attention; whatever the cache keeps, the last query is at the last key."""
+    windowed, prompt = mistral().float().bfloat16(), torch.arange(1, 8)[None]
+    tokens = {}
+    for name in ("aotriton", "sdpa"):
+        windowed.set_attn_implementation(name)
+        tokens[name] = windowed.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert torch.equal(tokens["aotriton"], tokens["sdpa"])
+    assert calls[:2] == [(7, 7, True, 3)] * 2
+    assert {(rows, causal, left) for rows, _, causal, left in calls[2:]} == {(1, False, 3)}
+
+
+def test_a_second_prompt_on_a_cache_runs_on_it(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
+    """Queries behind the keys of a cache are causal at the last key: logits are those of one prompt."""
+    model.set_attn_implementation("aotriton")
+    tokens = torch.arange(22).view(2, 11)
+    with torch.no_grad():
+        whole = model(tokens).logits
+        first = model(tokens[:, :6], use_cache=True)
+        second = model(tokens[:, 6:], past_key_values=first.past_key_values)
+    torch.testing.assert_close(second.logits, whole[:, 6:], rtol=0.05, atol=0.05)
+    assert calls[-2:] == [(5, 11, True, -1)] * 2
+
+
+@pytest.mark.usefixtures("example")
+def test_what_is_not_there_is_refused() -> None:
+    """A model that caps its scores does not run without the cap."""
+    config = transformers.Gemma2Config(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16,
+    )  # fmt: skip
+    capped = transformers.Gemma2ForCausalLM(config).bfloat16().eval()
+    with pytest.raises(NotImplementedError, match="no softcap yet"):
+        logits(capped, "aotriton")
