@@ -21,8 +21,8 @@ from random import Random
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from aotriton.codegen.costs import Models
-from aotriton.codegen.generate import models_in, products_in, read
 from aotriton.codegen.plan import Plan, plan
+from aotriton.codegen.read_database import models_in, products_in, read
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Decisions, Product
 from aotriton.rules.family import IN_TREE, family, operator

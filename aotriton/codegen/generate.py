@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from aotriton.codegen import lut as luts
-from aotriton.codegen import operator_source, stamp, stub
+from aotriton.codegen import operator_source, read_database, stamp, stub
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.costs import Models
 from aotriton.codegen.fork import side_by_side
@@ -22,13 +22,11 @@ from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing,
 from aotriton.codegen.pool import request_of
 from aotriton.codegen.program import LIMITS
 from aotriton.codegen.render import Output, made_files, render
-from aotriton.rules.arch import ADDRESSING, ARCHS, ArchSpec, arch_spec
+from aotriton.rules.arch import ADDRESSING, ARCHS
 from aotriton.rules.binning import bin_text
-from aotriton.rules.borrow import filled
 from aotriton.rules.database import Certificate, Decisions, Product, TuningDatabaseError, Winner
 from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
-from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.rules.work import TERMS
 
@@ -122,7 +120,9 @@ def write_parts(
         families.setdefault(operator.family, []).append(operator)
     listed = [{"name": name, "operators": members} for name, members in families.items()]
     output.write("families.cc", render("families.cc", families=listed, added=added))
-    listed_products = {row.arch: list(products.get(row.arch, ())) or [_usual(row)] for row in ARCHS}
+    listed_products = {
+        row.arch: list(products.get(row.arch, ())) or [read_database.usual_product(row)] for row in ARCHS
+    }
     if not added:  # else they are those of the library
         output.write("cost_formulas.h", render("cost_formulas.h", terms=TERMS, forms=form_sources()))
         output.write("products.cc", render("products.cc", archs=ARCHS, products=listed_products))
@@ -225,10 +225,6 @@ def _image_list(parts: Sequence[Part]) -> str:
     return json.dumps({"packs": packs}, indent=1) + "\n"
 
 
-def _usual(row: ArchSpec) -> Product:
-    return Product(row.product, row.arch, row.multiprocessors)
-
-
 def _word(product: Product) -> str:
     """The product in the form that ``--product`` takes."""
     return f"{product.arch}/{product.name}/{product.multiprocessors}/{product.memory or 0}"
@@ -241,61 +237,6 @@ def _product(word: str) -> Product:
         return Product(name, arch, int(multiprocessors), int(memory) or None)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
-
-
-def products_in(databases: Iterable[Decisions], archs: Iterable[str]) -> dict[str, list[Product]]:
-    """The products of each arch in any of the databases: the usual product first, the others by name.
-
-    An arch without any has its usual product alone. TuningDatabaseError if a database cannot be read.
-    """
-    known: dict[tuple[str, str], Product] = {}
-    for one in (one for database in databases for one in database.products()):
-        other = known.get((one.arch, one.name), one)
-        memory = max(one.memory or 0, other.memory or 0) or None
-        most = max(one.multiprocessors, other.multiprocessors)
-        known[one.arch, one.name] = Product(one.name, one.arch, most, memory)
-    found = {}
-    for arch in archs:
-        usual = _usual(arch_spec(arch))
-        of_arch = [one for one in known.values() if one.arch == arch]
-        found[arch] = sorted(of_arch, key=lambda one: (one.name != usual.name, one.name)) or [usual]
-    return found
-
-
-def read(
-    database: Decisions, kernels: Sequence[KernelDescription], products: Mapping[str, Sequence[Product]]
-) -> tuple[list[Winner], dict[CellKey, dict[str, Timing]], dict[str, str], dict[str, int]]:
-    """The database's rows of these kernels on the products of each arch, as four tables.
-
-    The tables are a winner for each cell, its own or a borrowed one; the timings of each cell by config; the checksums
-    of measured images; and the bytes that each compiled image spills. TuningDatabaseError if the database cannot be
-    read.
-    """
-    winners: list[Winner] = []
-    timings: dict[CellKey, dict[str, Timing]] = {}
-    spills = database.spills()
-    unfit = {name for name, count in spills.items() if count}
-    for arch, of_arch in products.items():
-        names = [one.name for one in of_arch]
-        lenders = [*of_arch, *(one for one in database.products(arch) if one.name not in names)]
-        for kernel in kernels:
-            own = database.winners(arch, kernel.name)
-            for product in lenders:
-                if product in of_arch:
-                    winners += filled(kernel, arch, product.name, own, lenders, unfit)
-                else:
-                    winners += [row for row in own if row.product == product.name]
-                for one in database.medians(arch, kernel.name, product.name):  # of two images of one config the newer
-                    cell = arch, product.name, kernel.name, one.functional, one.bin
-                    timings.setdefault(cell, {})[one.config] = Timing(one.image, one.median_us, one.day)
-    return winners, timings, database.checksums(), spills
-
-
-def models_in(database: Decisions, products: Mapping[str, Sequence[Product]]) -> Models:
-    """The database's models on these products. TuningDatabaseError if the database cannot be read."""
-    models = [model for arch in products for model in database.models(arch)]
-    configs = {name: config for name, (config, _, _) in database.facts().items()}
-    return Models(models, configs, products)
 
 
 def _made(
@@ -314,8 +255,8 @@ def _made(
     models = Models()
     if database:
         with Decisions(database) as opened:
-            winners, timings, checksums, spills = read(opened, family.kernels, products)
-            models = models_in(opened, products)
+            winners, timings, checksums, spills = read_database.read(opened, family.kernels, products)
+            models = read_database.models_in(opened, products)
             certificates = opened.certificates()
     planned = plan(family.operators, products, coverage, winners, timings, spills, models)
     for name in rebuilt:
@@ -387,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         with ExitStack() as stack:
             opened = [stack.enter_context(Decisions(path)) for path in databases]
-            products = products_in(opened, archs)
+            products = read_database.products_in(opened, archs)
         for arch in archs:
             products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
         jobs = [

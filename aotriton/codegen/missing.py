@@ -1,4 +1,7 @@
-"""Gaps of the database: from cells without a winner to a message with the commands that would fill them."""
+"""Gaps of the database: from cells without a winner to a message with the commands that would fill them.
+
+``plan.py`` raises the message as a ``PlanError``, and the build stops.
+"""
 
 from __future__ import annotations
 

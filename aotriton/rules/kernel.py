@@ -598,7 +598,7 @@ class Functional:
     def plain_ones(self) -> tuple[Functional, ...]:
         """The functionals of level 0 that stand for this one, each followed by the one that is measured for it.
 
-        They have its values of all choices except those that ``impossible`` restricts at its level, such as CAUSAL.
+        They have its values of all choices except those that ``impossible`` restricts at its level.
         """
         if not self.level:
             return ()

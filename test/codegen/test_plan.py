@@ -12,8 +12,9 @@ from toy_database import FOLDER, OTHER, cells, database, key, lent, spec, timed,
 
 from aotriton.codegen.backends import CellKey
 from aotriton.codegen.costs import Models
-from aotriton.codegen.generate import main, products_in, read
+from aotriton.codegen.generate import main
 from aotriton.codegen.plan import Cell, PlanError, TablePlan, Timing, covered, plan, without_measured
+from aotriton.codegen.read_database import products_in, read
 from aotriton.rules.database import Measurement, Product, TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.flash.forward import ATTN_FWD as ATTN_FWD_KERNEL

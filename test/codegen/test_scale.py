@@ -14,7 +14,7 @@ import pytest
 from toy.rules import FAST, KERNEL, PORTABLE
 from toy_database import FOLDER, cells, database, key, spec, usual, winner
 
-from aotriton.codegen import generate
+from aotriton.codegen import generate, read_database
 from aotriton.codegen.backends import CellKey
 from aotriton.codegen.generate import main, write
 from aotriton.codegen.plan import Timing, plan
@@ -110,13 +110,13 @@ def test_a_run_without_news_reads_nothing(
     options or of a generated file is news.
     """
     reads: list[TuningDatabase] = []
-    read = generate.read
+    read = read_database.read
 
     def counted(opened: TuningDatabase, *more: Any) -> Any:
         reads.append(opened)
         return read(opened, *more)
 
-    monkeypatch.setattr(generate, "read", counted)
+    monkeypatch.setattr(read_database, "read", counted)
 
     def run(*more: str) -> tuple[int, str]:
         reads.clear()

@@ -25,7 +25,7 @@ from aotriton.tune.coordinator import cluster
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import Plan, tune
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.jobs import store_token
 
 __all__ = ["own_store", "undisturbed"]

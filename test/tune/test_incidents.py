@@ -28,7 +28,7 @@ from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError
 from aotriton.tune.cli import run as running
 from aotriton.tune.cli.main import main
 from aotriton.tune.measure.requests import Device
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.campaign import campaigns, decidable
 from aotriton.tune.workers import cores
 from aotriton.tune.workers.gpu_child import GpuChild

@@ -42,9 +42,9 @@ from aotriton.tune.flash.estimate import (
 from aotriton.tune.problem.candidates import configs
 from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of
+from aotriton.tune.problem.tuning_error import TuningError
 
 KERNELS = family("flash").kernels
 

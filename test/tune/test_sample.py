@@ -34,8 +34,8 @@ from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN, WORTH_TIMING, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.compiled import Compile
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_child import GpuChild
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")

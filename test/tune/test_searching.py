@@ -16,7 +16,7 @@ from aotriton.tune.cli.main import main
 from aotriton.tune.coordinator.knowledge import search_space
 from aotriton.tune.dataset.finalists import LIST, read_finalists
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 
 __all__ = ["orders", "own_store"]
 

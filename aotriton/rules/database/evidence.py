@@ -1,4 +1,7 @@
-"""What was measured: sessions, problems, images, measurements and samples, as they were taken."""
+"""What was measured: sessions, problems, images, measurements and samples, as rows of the local file.
+
+``archive.py`` packs the rows into the files that git carries.
+"""
 
 from __future__ import annotations
 

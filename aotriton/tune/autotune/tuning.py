@@ -13,8 +13,8 @@ from aotriton.rules.kernel import Functional, KernelDescription, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.check import Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
+from aotriton.tune.problem.tuning_error import TuningError
 
 if TYPE_CHECKING:
     import torch

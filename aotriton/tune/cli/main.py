@@ -15,8 +15,8 @@ from aotriton.rules.family import Family, add, family
 from aotriton.tune.cli import decisions, models, plan, run, tables
 from aotriton.tune.cli.invocation import CannotBegin, Invocation
 from aotriton.tune.cli.options import check_positive, common
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_child import WorkerError
 
 

@@ -10,7 +10,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import families
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.dataset.tables import export, take_in
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 
 
 def write_report(call: Invocation) -> int:

@@ -15,7 +15,7 @@ from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, Work
 from aotriton.tune.coordinator.local_cluster import local_cluster
 from aotriton.tune.coordinator.replies import Replies
 from aotriton.tune.measure.requests import Device
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
 from aotriton.tune.workers.gpu_child import CANDIDATE_LIMIT
 from aotriton.tune.workers.incident import PAUSES

@@ -30,8 +30,8 @@ from aotriton.tune.coordinator.state import Gpu, Search, Waiting
 from aotriton.tune.coordinator.usage import Usage
 from aotriton.tune.coordinator.writer import Writer
 from aotriton.tune.measure.requests import Device
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.jobs import Measured, MeasureJob
 
 MOST_FAILURES = 3  # jobs in a row without a reply: the worker can not do them

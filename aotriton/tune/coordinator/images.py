@@ -10,7 +10,7 @@ from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.events import JobEnded
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
 from aotriton.tune.workers.jobs import CPU, Compiled, CompileJob, received
 

@@ -27,9 +27,9 @@ from aotriton.tune.coordinator.session import begin_session
 from aotriton.tune.costmodel.shortlist import Found, sampled, sequences, shortlist
 from aotriton.tune.measure.requests import Device, Draw, LaunchSequence, launch_request
 from aotriton.tune.problem.compiled import Compile
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Shape
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_child import GpuChild, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded

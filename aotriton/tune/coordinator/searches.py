@@ -14,8 +14,8 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import launch_request
 from aotriton.tune.problem.compiled import unfit
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.search.handle import Step
 from aotriton.tune.search.space import Trial
 

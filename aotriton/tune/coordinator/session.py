@@ -18,8 +18,8 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.search.finish import Finish
 from aotriton.tune.search.handle import StrategyHandle, StrategyProcesses
 from aotriton.tune.search.space import SearchSpace, Trial

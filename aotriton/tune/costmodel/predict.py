@@ -27,9 +27,9 @@ from aotriton.tune.costmodel.timings import Apart
 from aotriton.tune.problem.candidates import configs, ruled_out
 from aotriton.tune.problem.compiled import FACTS, unfit, untimed_winner
 from aotriton.tune.problem.compute_unit import Candidate
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import keys_of
+from aotriton.tune.problem.tuning_error import TuningError
 
 SOURCE = "static model of tune/costmodel/predict.py"
 SHAPES = 240  # random ones of each functional, which models are fitted to

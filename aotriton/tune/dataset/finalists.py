@@ -17,8 +17,8 @@ from aotriton.rules.family import kernel
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import parse_functional
 from aotriton.tune.problem.candidates import spec_of
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 
 LIST = "finalists.json"
 

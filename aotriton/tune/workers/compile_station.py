@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, spec_of
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.cores import leave
 from aotriton.tune.workers.jobs import Compiled, CompileJob, Facts, Setting, code_digest, store_token
 from aotriton.tune.workers.recompile import is_incident, recompile

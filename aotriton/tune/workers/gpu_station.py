@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.image import TRITON_VERSION
 from aotriton.tune.measure.requests import Device, Request
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.decide import leaders
 from aotriton.tune.workers.gpu_child import GpuChild, TimedOut, WorkerError
 from aotriton.tune.workers.incident import Attempts, Canary, Stopped

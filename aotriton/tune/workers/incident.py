@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aotriton.tune.measure.requests import Request
-from aotriton.tune.problem.error import TuningError
 from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_child import GpuChild, Unstartable, WorkerError
 
 PAUSES = (0.0, 5.0, 30.0, 120.0)  # seconds before each try to get a worker that is right

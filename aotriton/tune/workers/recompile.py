@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.problem.error import TuningError
+from aotriton.tune.problem.tuning_error import TuningError
 
 CompileOne = Callable[[ImageSpec, ImageStore], CompiledImage | CompileFailure]
 
