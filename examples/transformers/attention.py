@@ -3,6 +3,7 @@
 model.set_attn_implementation("aotriton")
 """
 
+import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -34,7 +35,8 @@ def mask(
 ):  # fmt: skip
     """None where the lengths and the window of the layer say all; sdpa_mask makes one where a compiler traces, too."""
     windows = local_size in (None, getattr(config, "sliding_window", None))  # else chunks, for instance
-    if allow_is_causal_skip and attention_mask is None and windows and q_offset + q_length == kv_offset + kv_length:
+    pads = attention_mask is not None and (torch.compiler.is_compiling() or not attention_mask.all())
+    if allow_is_causal_skip and not pads and windows and q_offset + q_length == kv_offset + kv_length:
         return None
     given = {"attention_mask": attention_mask, "local_size": local_size, "allow_is_causal_skip": allow_is_causal_skip}
     given |= {"q_offset": q_offset, "kv_offset": kv_offset}
