@@ -33,9 +33,9 @@ struct Origin {
 
 // What was decided for one product: images are shared by an arch, which of them is the fastest is not.
 struct ProductTable {
-  std::span<const uint8_t> index;      // entry of each cell, row-major over the keys
+  std::span<const uint8_t> index;   // entry of each cell, row-major over the keys
   std::span<const Origin> origins;  // one for each cell
-  std::span<const Cost> costs;         // one for each entry, by which the fastest is chosen; empty: the index decides
+  std::span<const Cost> costs;      // one for each entry, by which the fastest is chosen; empty: the index decides
 };
 
 struct Lut {
