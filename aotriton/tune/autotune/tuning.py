@@ -13,6 +13,7 @@ from aotriton.rules.kernel import Functional, KernelDescription, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.check import Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.dtypes import NAMES, torch_dtype
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 from aotriton.tune.problem.tuning_error import TuningError
 
@@ -40,7 +41,7 @@ class DrawnData:
     ) -> None:
         import torch
 
-        self._dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+        self._dtypes = {name: torch_dtype(name) for name in NAMES}
         self._dtypes["T"] = self._dtypes[str(operator.lead.choices[0].values[0])]
         self._sizes, self._device = sizes, device
         generator = torch.Generator(device=device).manual_seed(SEED)

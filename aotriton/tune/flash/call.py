@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
+from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Inputs
 
 
@@ -16,7 +17,7 @@ def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backw
     """
     import torch
 
-    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    kind = torch_dtype(dtype)
     generator = torch.Generator(device="cuda").manual_seed(seed)
     batch, width = sizes["batch"], sizes["head_dim"]
     of_q = batch, sizes["heads_q"], sizes["seqlen_q"], width

@@ -10,6 +10,7 @@ from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, wa
 from aotriton.rules.kernel import Functional
 from aotriton.tune.flash import estimate
 from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, scalars_of, shape_of
 
@@ -96,13 +97,12 @@ class FlashTuning:
 
         from aotriton.tune.flash.reference import Attention
 
-        dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
         asked = {"causal": 0} | scalars_of(problem.functional, problem.sizes)
         return Attention(
             **problem.sizes,
             causal=bool(asked["causal"]),
             band=(asked["lo"], asked["hi"]) if asked["level"] else None,
-            dtype=dtypes[str(problem.functional["T"])],
+            dtype=torch_dtype(str(problem.functional["T"])),
             device="cuda",
             truth=torch.float32,
             multiprocessors=problem.functional.arch_spec.multiprocessors,

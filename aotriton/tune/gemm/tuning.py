@@ -9,6 +9,7 @@ from aotriton.rules.gemm.operator import GEMM_REDUCE
 from aotriton.rules.kernel import Functional
 from aotriton.tune.gemm import estimate
 from aotriton.tune.problem.compute_unit import Candidate
+from aotriton.tune.problem.dtypes import torch_dtype
 from aotriton.tune.problem.family import Data, Inputs
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, log_uniform, shape_of
 
@@ -60,12 +61,11 @@ class GemmTuning:
         return functional["T"], problem.shape, layout, problem.kernel == GEMM_REDUCE
 
     def data(self, problem: Problem) -> Data:
-        import torch
 
         from aotriton.tune.gemm.reference import Parts, Product
 
         functional = problem.functional
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[str(functional["T"])]
+        dtype = torch_dtype(str(functional["T"]))
         if problem.kernel == GEMM_REDUCE:
             return Parts(
                 **problem.sizes, dtype=dtype, device="cuda", multiprocessors=functional.arch_spec.multiprocessors
@@ -96,7 +96,7 @@ class GemmTuning:
 
         from aotriton.tune.gemm.reference import SCALARS, matrices
 
-        sizes, dtype = dict(shape), {"fp16": torch.float16, "bf16": torch.bfloat16}[str(functional["T"])]
+        sizes, dtype = dict(shape), torch_dtype(str(functional["T"]))
         layout = bool(functional["TRANS_A"]), bool(functional["TRANS_B"])
         given = matrices(**sizes, layout=layout, aligned=functional.addressing != "general", dtype=dtype, device="cuda")
         made = {"d": torch.empty(sizes["batch"], sizes["m"], sizes["n"], dtype=dtype, device="cuda")}

@@ -1,0 +1,14 @@
+"""Element types of tensors, by the names that descriptions have (``rules/arch.py``: ``DTYPES``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's element type; KeyError if no description has the name."""
+    import torch
+
+    return getattr(torch, NAMES[name])
