@@ -15,7 +15,7 @@ from aotriton.rules.kernel import KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.measure.clock import GpuClock, HostBehind
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
-from aotriton.tune.problem.dtypes import torch_dtype
+from aotriton.tune.problem.dtypes import NAMES
 from aotriton.tune.problem.family import tuning
 
 # Rounds by how long the fastest sequence takes, in µs: 10 µs vary by 4 % from one launch to the next, 200 µs by 0.5 %.
@@ -109,8 +109,8 @@ class Sequences:
         return made if all(tensor.numel() for tensor in made.values()) else None
 
     def _empty(self, operand: Operand, sizes: Mapping[str, int], chosen: str) -> Any:
-        name = chosen if operand.dtype == "T" else operand.dtype
-        return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=torch_dtype(name), device="cuda")
+        dtype = getattr(self._torch, NAMES[chosen if operand.dtype == "T" else operand.dtype])
+        return self._torch.empty([sizes[dim] for dim in operand.dims], dtype=dtype, device="cuda")
 
     def _compare(self, draw: Draw, launches: Mapping[int, Callable[[], None]], results: Mapping[str, Any]) -> None:
         """Launches each sequence once, which is its warm-up, too. Disagreement where results differ from the first
