@@ -36,8 +36,8 @@ ROUNDS, QUICK_ROUNDS, WARM_UP = 31, 7, 3
 COLORS = dict(zip((LIBRARY, *PEERS), ("#2a7f62", "#c9c9c9", "#8aa4c8", "#d9a441"), strict=True))
 
 
-def truth(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Any]:
-    """out, dq, dk, dv of one head, [seqlen, head_dim] each, in float64."""
+def truth(q: Any, k: Any, v: Any, dout: Any, causal: bool = False, hidden: Any = None) -> dict[str, Any]:
+    """out, dq, dk, dv of one head, [seqlen, head_dim] each, in float64. ``hidden``, if any, is a mask of the scores."""
     import torch
 
     q, k, v, dout = (tensor.double() for tensor in (q, k, v, dout))
@@ -45,6 +45,8 @@ def truth(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> dict[str, Any]:
     s = (q @ k.T).mul_(scale)
     if causal:
         s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu_(1), float("-inf"))
+    if hidden is not None:
+        s.masked_fill_(hidden, float("-inf"))
     p = torch.softmax(s, -1)
     del s
     out = p @ v

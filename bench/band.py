@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import attention
 from attention import gpu_state, machine, race
 from contenders import LIBRARY
 
@@ -74,22 +75,19 @@ CASES = (
 )
 
 
-def truth(case: Case, q: Any, k: Any, v: Any, dout: Any) -> dict[str, Any]:
+def truth(case: Case, **tensors: Any) -> dict[str, Any]:
     """Results of one head, [seqlen, head_dim] each, in float64."""
     import torch
 
-    q, k, v, dout = (one.double() for one in (q, k, v, dout))
-    scale, offset = case.head_dim**-0.5, case.seqlen_k - case.seqlen_q
-    distance = torch.arange(case.seqlen_k, device="cuda") - offset - torch.arange(case.seqlen_q, device="cuda")[:, None]
+    offset, device = case.seqlen_k - case.seqlen_q, tensors["q"].device
+    own = torch.arange(case.seqlen_q, device=device)[:, None] + offset
+    distance = torch.arange(case.seqlen_k, device=device) - own
     hidden = torch.zeros_like(distance, dtype=torch.bool)
     if case.left >= 0:
         hidden |= distance < -case.left
     if case.right >= 0:
         hidden |= distance > case.right
-    p = torch.softmax((q @ k.T).mul_(scale).masked_fill_(hidden, float("-inf")), -1)
-    out = p @ v
-    ds = (dout @ v.T).sub_((dout * out).sum(-1, keepdim=True)).mul_(p).mul_(scale)
-    return {"out": out, "dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
+    return attention.truth(**tensors, hidden=hidden)
 
 
 def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], dict[str, dict[str, Any]]]]:

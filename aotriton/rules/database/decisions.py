@@ -11,15 +11,18 @@ from pathlib import Path
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import rows
 from aotriton.rules.database.file import APPLICATION_ID, File, TuningDatabaseError, left_behind, where
+from aotriton.rules.database.images import Images
 from aotriton.rules.database.rows import Certificate, Median, Model, Product, Winner
 from aotriton.rules.database.schema import VERSION
 
 
-class Decisions:
+class Decisions(Images):
     """The decisions of a tuning database, open for reading. Any number of processes may read at once.
 
     TuningDatabaseError where the file is missing, damaged, no tuning database or of another version.
     """
+
+    _images = "main.image"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -88,20 +91,6 @@ class Decisions:
                 [arch, kernel, product],
             )
             return list(self._file.read("median", rows.median, found, key=3))
-
-    def spills(self) -> dict[str, int]:
-        """What each compiled image spills, by its name; 0 where nothing."""
-        with self._file.errors():
-            found = self._file.execute("SELECT name, spills FROM main.image WHERE sha256 IS NOT NULL ORDER BY id")
-            return dict(self._file.read("image", rows.spills, found))
-
-    def facts(self) -> dict[str, tuple[str, int, int]]:
-        """Config, registers and bytes of shared memory of each compiled image, by its name."""
-        with self._file.errors():
-            found = self._file.execute(
-                "SELECT name, config, registers, shared FROM main.image WHERE sha256 IS NOT NULL ORDER BY id"
-            )
-            return dict(self._file.read("image", rows.facts, found))
 
     def checksums(self) -> dict[str, str]:
         """SHA-256 by image name, of every image that was measured, the one that is known longest at the front."""

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from aotriton.rules.database import rows
 from aotriton.rules.database.file import File, TuningDatabaseError, where
+from aotriton.rules.database.images import Images
 from aotriton.rules.database.rows import (
     Certificate,
     Measurement,
@@ -29,12 +30,14 @@ from aotriton.rules.database.rows import (
 AGE = "age AS (SELECT id, row_number() OVER (ORDER BY started, id) AS place FROM evidence.session)"
 
 
-class Evidence:
+class Evidence(Images):
     """The evidence of a tuning database, attached to its ``file`` as ``evidence``.
 
     It is append-only. Each write is a transaction of its own, so that neither a reader nor the file after a kill -9 has
     a half.
     """
+
+    _images = "evidence.image"
 
     def __init__(self, file: File, path: Path) -> None:
         self._file, self.path = file, path  # the database that it is attached to, and the file that has it
@@ -146,20 +149,6 @@ class Evidence:
                 " ORDER BY s.started, s.id"
             )
             return [Session(*row) for row in found]
-
-    def spills(self) -> dict[str, int]:
-        """What each image that was ever compiled spills, by its name; 0 where nothing."""
-        with self._file.errors():
-            found = self._file.execute("SELECT name, spills FROM evidence.image WHERE sha256 IS NOT NULL")
-            return dict(self._file.read("image", rows.spills, found))
-
-    def facts(self) -> dict[str, tuple[str, int, int]]:
-        """Config, registers and bytes of shared memory of each image that was ever compiled, by its name."""
-        with self._file.errors():
-            found = self._file.execute(
-                "SELECT name, config, registers, shared FROM evidence.image WHERE sha256 IS NOT NULL"
-            )
-            return dict(self._file.read("image", rows.facts, found))
 
     def failures(self, kernel: str) -> list[tuple[str, str, str, str]]:
         """Functional, bin, config and what was said, of the kernel's measurements that are not ok, oldest first."""
