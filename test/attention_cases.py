@@ -205,7 +205,7 @@ def possible(row: Mapping[str, Any]) -> bool:
     packed = row.get("sequences", "").startswith("packed")
     if packed and (row.get("bias") or row.get("alibi") == "batch"):
         return False
-    return not (row.get("softcap") and (row.get("bias") or row.get("dropout")))
+    return not (row.get("softcap") and (row.get("bias") or row.get("alibi") or row.get("dropout")))
 
 
 def pairwise(

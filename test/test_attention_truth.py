@@ -61,7 +61,8 @@ def test_philox_has_the_words_that_its_authors_publish(
     rounds: int, key: int, counter: tuple[int, ...], words: tuple[int, ...]
 ) -> None:
     """For counters and keys of zeros, of ones and of pi."""
-    found = philox(key, *(np.array([one]) for one in counter), rounds=rounds)
+    c0, c1, c2, c3 = (np.array([one]) for one in counter)
+    found = philox(key, c0, c1, c2, c3, rounds)
     assert tuple(int(one[0]) for one in found) == words
 
 
