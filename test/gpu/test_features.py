@@ -1,0 +1,307 @@
+"""Attention's features through the library's dispatch, against float64: every pair of them, random calls, refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
+from attention_cases import Case, covering, inputs, random_cases  # noqa: E402
+from attention_truth import Call, attention, check, kept, threshold, truth  # noqa: E402
+from gpu import gpu_problem  # noqa: E402
+from gpu.gpu_problem import DTYPES, Guarded, bits  # noqa: E402
+from gpu.test_arguments import Arguments, backward_arguments, forward_arguments, refused, tensor  # noqa: E402
+
+LAYOUTS = {"heads": "bhsd", "rows": "bshd", "odd": "odd_rows"}  # of matrices
+FLOATS, WHOLE = ("alibi_slopes", "sinks"), ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+FORWARD, BACKWARD = ("out", "logsumexp"), ("dq", "dk", "dv", "dbias", "dsinks")
+
+
+class Prepared:
+    """A case's operands inside of guarded memory, and its results: not numbers before the launch, with ones around."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.dtype = case, DTYPES[case.dtype]
+        given = {name: torch.from_numpy(array) for name, array in inputs(case).items()}
+        self.operands: dict[str, torch.Tensor] = {}
+        for name, values in given.items():
+            dtype = torch.float32 if name in FLOATS else torch.int32 if name in WHOLE else self.dtype
+            guarded = self._guarded(tuple(values.shape), dtype, 1 << 30 if name in WHOLE else float("nan"))
+            guarded.view.copy_(values)
+            self.operands[name] = guarded.view
+        self.shared = {"bias": case.bias_shape, "alibi_slopes": (case.batch, case.heads_q)}
+        for name, shape in self.shared.items():
+            if name in self.operands:
+                self.operands[name] = self.operands[name].expand(shape)
+        on_device = {"dtype": torch.int64, "device": gpu_problem.DEVICE}
+        self.seeds = {"dropout_seed": torch.tensor([case.seed], **on_device)} if case.dropout else {}
+        self.seeds |= {"dropout_offset": torch.tensor([case.offset], **on_device)} if case.dropout else {}
+        lengths = {name: values.int() for name, values in given.items() if name in WHOLE}  # read on the host
+        scalars: dict[str, Any] = {name: one for name, one in case.scalars.items() if not name.startswith("max_seqlen")}
+        self.call = Call(
+            **self.operands | lengths, **scalars, sm_scale=case.sm_scale,
+            dropout_seed=case.seed, dropout_offset=case.offset,
+        )  # fmt: skip
+        self.exact = truth(self.call)
+        self.ordinary = attention(self.call, "float32", lambda x: x.to(self.dtype).float())
+        self.results = self.outputs()
+
+    def _guarded(self, shape: tuple[int, ...], dtype: torch.dtype, fill: float) -> Guarded:
+        return Guarded(shape, dtype, LAYOUTS[self.case.layout], fill)
+
+    def outputs(self) -> dict[str, Guarded]:
+        case, rows = self.case, (self.case.batch, self.case.heads_q, self.case.rows_q)
+        made = {name: self._guarded(case.q_shape, self.dtype, 1.0) for name in ("out", "dq")}
+        made |= {name: self._guarded(case.k_shape, self.dtype, 1.0) for name in ("dk", "dv")}
+        made["logsumexp"] = self._guarded(rows, torch.float32, 1.0)
+        if case.bias:
+            made["dbias"] = self._guarded(case.bias_shape, self.dtype, 1.0)
+        if case.sinks:
+            made["dsinks"] = self._guarded((case.heads_q,), torch.float32, 1.0)
+        for guarded in made.values():
+            guarded.view.fill_(float("nan"))
+        return made
+
+    def launch(self) -> None:
+        """A forward, then a backward with what it wrote, on torch's current stream."""
+        views = {name: guarded.view for name, guarded in self.results.items()}
+        features = self.operands | self.seeds | self.case.scalars | {"sm_scale": self.case.sm_scale}
+        forward = {name: one for name, one in features.items() if name != "dout"}
+        aotriton.attn_fwd(**forward, **{name: views[name] for name in FORWARD})
+        size = aotriton.attn_bwd_workspace_size(**features, **views)
+        self.results["workspace"] = Guarded((-(-size // 4),), torch.float32, "contiguous", 1.0)
+        self.results["workspace"].view.fill_(float("nan"))
+        aotriton.attn_bwd(**features, **views, workspace=self.results["workspace"].view.view(torch.uint8))
+
+    def check(self) -> None:
+        rows_q, rows_k = self.call.owned
+        for name, guarded in self.results.items():
+            guarded.assert_untouched_outside(name)
+            if name == "workspace":
+                continue
+            result = guarded.view
+            if self.case.packed and name != "dsinks":
+                result = result.clone()
+                count = rows_k if name in ("dk", "dv") else rows_q
+                assert result[:, :, count:].isnan().all(), f"{name}: rows of no sequence were written"
+                result[:, :, count:] = float("-inf") if name == "logsumexp" else 0.0
+            check(name, result, self.exact, self.ordinary, self.case.dtype)
+
+
+# Half of the random calls are as short as a tile, and many sequences: what begins and ends somewhere is most of them.
+CASES = [*covering(140), *random_cases(200, seed=11, longest=40), *random_cases(200, seed=12, longest=200)]
+UNEVEN = [
+    Case((1, 0, 700, 3, 0, 129), (900, 5, 1, 64, 0, 129), packed=True, beyond=9, group=4, head_dim=d, dtype=dtype,
+         causal=causal, causal_variant="bottom_right", dropout=dropout, sinks=True, number=d)
+    for d, dtype, causal, dropout in ((64, "bf16", True, 0.0), (128, "fp16", False, 0.1), (256, "bf16", True, 0.5))
+] + [
+    Case((1,) * 300, (130,) * 300, used_k=tuple(n % 131 for n in range(300)), group=4, head_dim=128, dtype="bf16"),
+    Case((600,), (700,), bias="hiding", alibi="heads", sinks=True, dropout=0.1, group=2, head_dim=72, number=1),
+    Case((600,), (700,), softcap=30.0, sinks=True, group=2, head_dim=128, dtype="bf16", spread=8.0, number=2),
+    Case((513,) * 2, (513,) * 2, causal=True, window=(100, -1), dropout=0.2, alibi="batch", head_dim=40, number=3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*CASES, *UNEVEN], ids=str)
+def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(case: Case) -> None:
+    """Each result of each call is as near to float64 as ordinary low precision is, with the same mask of dropout in
+    both directions; what counts not is not read, and what is nobody's is not written.
+    """
+    prepared = Prepared(case)
+    prepared.launch()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    prepared.check()
+
+
+SEEDS = ((0, 0), (-1, -1), (1 << 62, (5 << 32) | 3), (-(1 << 63), (0xFFFFFFFF << 32) - (1 << 64)))
+
+
+@pytest.mark.parametrize(("seed", "offset"), SEEDS)
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.999999])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_mask_of_dropout_is_philoxs_bit_by_bit(packed: bool, dropout: float, seed: int, offset: int) -> None:
+    """With even weights and an identity of values out is the mask, and with one of dout so is dv, of every head."""
+    count, heads, sequences = 64, 3, 3
+    rows = count * sequences if packed else count
+    shape = (1, heads, rows, count) if packed else (sequences, heads, rows, count)
+    on_device = {"device": gpu_problem.DEVICE}
+    zeros = torch.zeros(shape, dtype=torch.float16, **on_device)
+    ones = torch.eye(count, dtype=torch.float16, **on_device).repeat(sequences if packed else 1, 1).expand(shape)
+    made: Arguments = {"q": zeros, "k": zeros, "v": ones, "sm_scale": 1.0, "dropout": dropout}
+    made["dropout_seed"] = torch.tensor([seed], dtype=torch.int64, **on_device)
+    made["dropout_offset"] = torch.tensor([offset], dtype=torch.int64, **on_device)
+    if packed:
+        starts = torch.arange(0, rows + 1, count, dtype=torch.int32, **on_device)
+        made |= {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": count, "max_seqlen_k": count}
+    out, lse = torch.empty_like(zeros), torch.empty(shape[:3], dtype=torch.float32, **on_device)
+    aotriton.attn_fwd(**made, out=out, logsumexp=lse)
+    made |= {name: torch.empty_like(zeros) for name in ("dq", "dk", "dv")}
+    made |= {"out": out, "logsumexp": lse, "dout": ones}
+    size = aotriton.attn_bwd_workspace_size(**made)
+    aotriton.attn_bwd(**made, workspace=torch.empty(size, dtype=torch.uint8, **on_device))
+    numbers = torch.arange(sequences * heads, **on_device).reshape(sequences, heads)
+    mask = kept(seed, offset, numbers, count, count, threshold(dropout))
+    for result, wanted in ((out, mask), (made["dv"], mask.mT)):
+        if packed:
+            wanted = wanted.transpose(0, 1).reshape(1, heads, rows, count)
+        assert torch.equal(result != 0, wanted)
+    assert (~mask).any()
+
+
+def test_the_same_call_gives_the_same_bits_and_another_offset_another_mask() -> None:
+    """All results of a call with dropout repeat; the offset in device memory is read at each launch."""
+    case = Case((70, 3, 0, 41), (33, 60, 9, 41), packed=True, group=2, dropout=0.3, sinks=True, dtype="bf16")
+    one, again, other = Prepared(case), Prepared(case), Prepared(case)
+    other.seeds["dropout_offset"] += 1
+    for prepared in (one, again, other):
+        prepared.launch()
+    for name in (*FORWARD, "dq", "dk", "dv", "dsinks"):
+        first, second, third = (bits(prepared.results[name].view.contiguous()) for prepared in (one, again, other))
+        assert torch.equal(first, second), name
+        assert name == "logsumexp" or not torch.equal(first, third), name
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "odd_rows"])
+def test_dbias_and_dsinks_are_optional(layout: str) -> None:
+    """A backward without them gives the other gradients, bit by bit."""
+    case = Case((50, 50), (70, 70), bias="full", sinks=True, layout="odd" if layout == "odd_rows" else "heads")
+    whole, less = Prepared(case), Prepared(case)
+    for name in ("dbias", "dsinks"):
+        del less.results[name]
+    for prepared in (whole, less):
+        prepared.launch()
+    for name in ("dq", "dk", "dv"):
+        first, second = (bits(prepared.results[name].view.contiguous()) for prepared in (whole, less))
+        assert torch.equal(first, second), name
+
+
+def floats(*sizes: int) -> torch.Tensor:
+    return torch.ones(sizes, dtype=torch.float32, device=gpu_problem.DEVICE)
+
+
+def whole(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=gpu_problem.DEVICE)
+
+
+def packed() -> Arguments:
+    """What makes a call of batch 1, as forward_arguments has it of batch 2, a packed one."""
+    sizes = {"q": 4, "out": 4, "k": 2, "v": 2}
+    made: Arguments = {name: tensor(1, heads, 48, 64) for name, heads in sizes.items()}
+    starts = {"cu_seqlens_q": whole(0, 20, 48), "cu_seqlens_k": whole(0, 30, 48)}
+    return made | {"logsumexp": None, **starts, "max_seqlen_q": 28, "max_seqlen_k": 30}
+
+
+def dropped() -> Arguments:
+    seeds = {name: whole(1, dtype=torch.int64) for name in ("dropout_seed", "dropout_offset")}
+    return {"dropout": 0.1, **seeds}
+
+
+Wrong = tuple[Callable[[], Arguments], str, str]
+WRONG: dict[str, Wrong] = {
+    "bias of packed": (lambda: packed() | {"bias": tensor(1, 4, 48, 48)}, "not_supported", "bias"),
+    "cu_seqlens of q alone": (lambda: packed() | {"cu_seqlens_k": None}, "null_pointer", "cu_seqlens_k"),
+    "cu_seqlens of k alone": (lambda: packed() | {"cu_seqlens_q": None}, "null_pointer", "cu_seqlens_q"),
+    "packed with batch 2": (
+        lambda: {name: one for name, one in packed().items() if name not in ("q", "k", "v", "out")},
+        "invalid_shape",
+        "batch",
+    ),
+    "packed without max_seqlen_q": (lambda: packed() | {"max_seqlen_q": 0}, "invalid_argument", "max_seqlen_q"),
+    "packed without max_seqlen_k": (lambda: packed() | {"max_seqlen_k": 0}, "invalid_argument", "max_seqlen_k"),
+    "max_seqlen_q alone": (lambda: {"max_seqlen_q": 48}, "invalid_argument", "max_seqlen_q"),
+    "cu_seqlens in int64": (
+        lambda: packed() | {"cu_seqlens_q": whole(0, 20, 48, dtype=torch.int64)},
+        "invalid_dtype",
+        "cu_seqlens_q",
+    ),
+    "starts of another number": (lambda: packed() | {"cu_seqlens_k": whole(0, 48)}, "invalid_shape", "cu_seqlens_k"),
+    "seqused of another number": (lambda: {"seqused_k": whole(1, 2, 3)}, "invalid_shape", "seqused_k"),
+    "seqused in float32": (lambda: {"seqused_q": floats(2)}, "invalid_dtype", "seqused_q"),
+    "no seed": (lambda: dropped() | {"dropout_seed": None}, "null_pointer", "dropout_seed"),
+    "no offset": (lambda: dropped() | {"dropout_offset": None}, "null_pointer", "dropout_offset"),
+    "seed in int32": (lambda: dropped() | {"dropout_seed": whole(1)}, "invalid_dtype", "dropout_seed"),
+    "dropout of everything": (lambda: dropped() | {"dropout": 1.0}, "invalid_argument", "dropout"),
+    "negative dropout": (lambda: dropped() | {"dropout": -0.1}, "invalid_argument", "dropout"),
+    "dropout that is no number": (lambda: dropped() | {"dropout": float("nan")}, "invalid_argument", "dropout"),
+    "negative softcap": (lambda: {"softcap": -1.0}, "invalid_argument", "softcap"),
+    "infinite softcap": (lambda: {"softcap": float("inf")}, "invalid_argument", "softcap"),
+    "softcap and bias": (lambda: {"softcap": 1.0, "bias": tensor(2, 4, 48, 48)}, "not_supported", "bias"),
+    "softcap and slopes": (lambda: {"softcap": 1.0, "alibi_slopes": floats(2, 4)}, "not_supported", "alibi_slopes"),
+    "softcap and dropout": (lambda: dropped() | {"softcap": 1.0}, "not_supported", "dropout"),
+    "bias of another length": (lambda: {"bias": tensor(2, 4, 48, 47)}, "invalid_shape", "bias"),
+    "bias in float32": (lambda: {"bias": floats(2, 4, 48, 48)}, "invalid_dtype", "bias"),
+    "columns apart in bias": (lambda: {"bias": tensor(2, 4, 48, 96)[..., ::2]}, "invalid_stride", "bias"),
+    "slopes of other heads": (lambda: {"alibi_slopes": floats(2, 2)}, "invalid_shape", "alibi_slopes"),
+    "sinks in bf16": (lambda: {"sinks": tensor(4)}, "invalid_dtype", "sinks"),
+    "sinks of heads of k": (lambda: {"sinks": floats(2)}, "invalid_shape", "sinks"),
+}
+WRONG_BACKWARD: dict[str, Wrong] = {
+    "dbias without bias": (lambda: {"dbias": tensor(2, 4, 48, 48)}, "null_pointer", "bias"),
+    "dsinks without sinks": (lambda: {"dsinks": floats(4)}, "null_pointer", "sinks"),
+    "dbias through stride 0": (
+        lambda: {"bias": tensor(2, 4, 48, 48), "dbias": tensor(1, 4, 48, 48).expand(2, 4, 48, 48)},
+        "invalid_stride",
+        "dbias",
+    ),
+    "dsinks in bf16": (lambda: {"sinks": floats(4), "dsinks": tensor(4)}, "invalid_dtype", "dsinks"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_calls_name_what_is_wrong(what: str) -> None:
+    """A forward that makes no sense, or that no kernel has, raises its own error, names the argument and writes
+    nothing; asked beforehand, it is not supported.
+    """
+    change, code, argument = WRONG[what]
+    arguments = forward_arguments() | change()
+    refused(aotriton.attn_fwd, arguments, code, argument, "out")
+    assert not aotriton.attn_fwd_supported(**arguments)
+
+
+@pytest.mark.parametrize("what", [name for name in WRONG if "packed" not in name and "cu_seqlens" not in name])
+def test_wrong_backward_calls_name_what_is_wrong(what: str) -> None:
+    """So does a backward."""
+    change, code, argument = WRONG[what]
+    if "starts" not in what:
+        refused(aotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
+
+
+@pytest.mark.parametrize("what", WRONG_BACKWARD)
+def test_gradients_that_are_wrong_are_named(what: str) -> None:
+    """dbias and dsinks are refused where they have nothing to be a gradient of, or cannot be written."""
+    change, code, argument = WRONG_BACKWARD[what]
+    refused(aotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
+
+
+def test_what_goes_not_together_is_said() -> None:
+    """The message has both features, and that it is kernels that lack them."""
+    arguments = forward_arguments() | {"softcap": 1.0, "bias": tensor(2, 4, 48, 48)}
+    with pytest.raises(aotriton.AotritonError) as raised:
+        aotriton.attn_fwd(**arguments)
+    assert re.search(r"no kernel has softcap together with bias", str(raised.value))
+
+
+def test_calls_are_right_without_the_mistake() -> None:
+    """What the wrong calls start from is accepted, so that each fails for its own reason."""
+    for change in ({}, packed(), dropped(), {"bias": tensor(2, 4, 48, 48)}, {"sinks": floats(4), "softcap": 1.0}):
+        assert aotriton.attn_fwd_supported(**forward_arguments() | change)
+        aotriton.attn_fwd(**forward_arguments() | change)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_without_keys_only_sinks_are_left(sinks: bool) -> None:
+    """A call with no key at all has an out of 0 and a logsumexp of minus infinity, or of the sink."""
+    q, k = tensor(2, 4, 48, 64), tensor(2, 2, 0, 64)
+    own = torch.tensor([0.5, -1.0, 2.0, 0.0], device=gpu_problem.DEVICE)
+    out, lse = torch.full_like(q, 1.0), floats(2, 4, 48)
+    aotriton.attn_fwd(q, k, k, out, lse, sinks=own if sinks else None)
+    assert not out.any()
+    wanted = own[None, :, None] if sinks else torch.full_like(own, float("-inf"))[None, :, None]
+    assert torch.equal(lse, wanted.expand(lse.shape))
