@@ -57,8 +57,8 @@ class Case:
         mask = f"{self.causal_variant}" if self.causal else "full" if self.causal_variant == "top_left" else "br"
         if self.window != (-1, -1):
             mask += "-window{}:{}".format(*self.window)
-        lengths = "x".join("_".join(map(str, one)) for one in (self.lengths_q, self.lengths_k))
-        used = "x".join("_".join(map(str, one)) if one else "all" for one in (self.used_q, self.used_k))
+        lengths = "x".join(map(_spelled, (self.lengths_q, self.lengths_k)))
+        used = "x".join(map(_spelled, (self.used_q, self.used_k)))
         given = {"bias": self.bias, "alibi": self.alibi, "softcap": self.softcap, "dropout": self.dropout}
         features = [f"{name}{value}" for name, value in given.items() if value] + ["sinks"] * self.sinks
         return "-".join(
@@ -123,6 +123,13 @@ class Case:
     def offset(self) -> int:
         """Its high half is one that wraps when heads are added."""
         return (0xFFFFFFFF << 32 | random.Random(f"offset {self.number}").getrandbits(32)) - (1 << 64)
+
+
+def _spelled(lengths: Lengths | None) -> str:
+    """All of them, or where they are many how many, and the least and the most."""
+    if lengths is None:
+        return "all"
+    return "_".join(map(str, lengths)) if len(lengths) < 9 else f"{len(lengths)}*{min(lengths)}..{max(lengths)}"
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:

@@ -1,9 +1,10 @@
-"""Attention's features through the library's dispatch, against float64: every pair of them, random calls, refusals."""
+"""Attention's features through the library's dispatch, against float64: every pair of them, and random calls.
+
+Which calls are refused, and how, needs no GPU: test/runtime/test_feature_calls.py.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -182,117 +183,11 @@ def test_dbias_and_dsinks_are_optional(layout: str) -> None:
         assert torch.equal(first, second), name
 
 
-def floats(*sizes: int) -> torch.Tensor:
-    return torch.ones(sizes, dtype=torch.float32, device=gpu_problem.DEVICE)
-
-
-def whole(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device=gpu_problem.DEVICE)
-
-
-def packed() -> Arguments:
-    """What makes a call of batch 1, as forward_arguments has it of batch 2, a packed one."""
-    sizes = {"q": 4, "out": 4, "k": 2, "v": 2}
-    made: Arguments = {name: tensor(1, heads, 48, 64) for name, heads in sizes.items()}
-    starts = {"cu_seqlens_q": whole(0, 20, 48), "cu_seqlens_k": whole(0, 30, 48)}
-    return made | {"logsumexp": None, **starts, "max_seqlen_q": 28, "max_seqlen_k": 30}
-
-
-def dropped() -> Arguments:
-    seeds = {name: whole(1, dtype=torch.int64) for name in ("dropout_seed", "dropout_offset")}
-    return {"dropout": 0.1, **seeds}
-
-
-Wrong = tuple[Callable[[], Arguments], str, str]
-WRONG: dict[str, Wrong] = {
-    "bias of packed": (lambda: packed() | {"bias": tensor(1, 4, 48, 48)}, "not_supported", "bias"),
-    "cu_seqlens of q alone": (lambda: packed() | {"cu_seqlens_k": None}, "null_pointer", "cu_seqlens_k"),
-    "cu_seqlens of k alone": (lambda: packed() | {"cu_seqlens_q": None}, "null_pointer", "cu_seqlens_q"),
-    "packed with batch 2": (
-        lambda: {name: one for name, one in packed().items() if name not in ("q", "k", "v", "out")},
-        "invalid_shape",
-        "batch",
-    ),
-    "packed without max_seqlen_q": (lambda: packed() | {"max_seqlen_q": 0}, "invalid_argument", "max_seqlen_q"),
-    "packed without max_seqlen_k": (lambda: packed() | {"max_seqlen_k": 0}, "invalid_argument", "max_seqlen_k"),
-    "max_seqlen_q alone": (lambda: {"max_seqlen_q": 48}, "invalid_argument", "max_seqlen_q"),
-    "cu_seqlens in int64": (
-        lambda: packed() | {"cu_seqlens_q": whole(0, 20, 48, dtype=torch.int64)},
-        "invalid_dtype",
-        "cu_seqlens_q",
-    ),
-    "starts of another number": (lambda: packed() | {"cu_seqlens_k": whole(0, 48)}, "invalid_shape", "cu_seqlens_k"),
-    "seqused of another number": (lambda: {"seqused_k": whole(1, 2, 3)}, "invalid_shape", "seqused_k"),
-    "seqused in float32": (lambda: {"seqused_q": floats(2)}, "invalid_dtype", "seqused_q"),
-    "no seed": (lambda: dropped() | {"dropout_seed": None}, "null_pointer", "dropout_seed"),
-    "no offset": (lambda: dropped() | {"dropout_offset": None}, "null_pointer", "dropout_offset"),
-    "seed in int32": (lambda: dropped() | {"dropout_seed": whole(1)}, "invalid_dtype", "dropout_seed"),
-    "dropout of everything": (lambda: dropped() | {"dropout": 1.0}, "invalid_argument", "dropout"),
-    "negative dropout": (lambda: dropped() | {"dropout": -0.1}, "invalid_argument", "dropout"),
-    "dropout that is no number": (lambda: dropped() | {"dropout": float("nan")}, "invalid_argument", "dropout"),
-    "negative softcap": (lambda: {"softcap": -1.0}, "invalid_argument", "softcap"),
-    "infinite softcap": (lambda: {"softcap": float("inf")}, "invalid_argument", "softcap"),
-    "softcap and bias": (lambda: {"softcap": 1.0, "bias": tensor(2, 4, 48, 48)}, "not_supported", "bias"),
-    "softcap and slopes": (lambda: {"softcap": 1.0, "alibi_slopes": floats(2, 4)}, "not_supported", "alibi_slopes"),
-    "softcap and dropout": (lambda: dropped() | {"softcap": 1.0}, "not_supported", "dropout"),
-    "bias of another length": (lambda: {"bias": tensor(2, 4, 48, 47)}, "invalid_shape", "bias"),
-    "bias in float32": (lambda: {"bias": floats(2, 4, 48, 48)}, "invalid_dtype", "bias"),
-    "columns apart in bias": (lambda: {"bias": tensor(2, 4, 48, 96)[..., ::2]}, "invalid_stride", "bias"),
-    "slopes of other heads": (lambda: {"alibi_slopes": floats(2, 2)}, "invalid_shape", "alibi_slopes"),
-    "sinks in bf16": (lambda: {"sinks": tensor(4)}, "invalid_dtype", "sinks"),
-    "sinks of heads of k": (lambda: {"sinks": floats(2)}, "invalid_shape", "sinks"),
-}
-WRONG_BACKWARD: dict[str, Wrong] = {
-    "dbias without bias": (lambda: {"dbias": tensor(2, 4, 48, 48)}, "null_pointer", "bias"),
-    "dsinks without sinks": (lambda: {"dsinks": floats(4)}, "null_pointer", "sinks"),
-    "dbias through stride 0": (
-        lambda: {"bias": tensor(2, 4, 48, 48), "dbias": tensor(1, 4, 48, 48).expand(2, 4, 48, 48)},
-        "invalid_stride",
-        "dbias",
-    ),
-    "dsinks in bf16": (lambda: {"sinks": floats(4), "dsinks": tensor(4)}, "invalid_dtype", "dsinks"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_calls_name_what_is_wrong(what: str) -> None:
-    """A forward that makes no sense, or that no kernel has, raises its own error, names the argument and writes
-    nothing; asked beforehand, it is not supported.
-    """
-    change, code, argument = WRONG[what]
-    arguments = forward_arguments() | change()
-    refused(aotriton.attn_fwd, arguments, code, argument, "out")
-    assert not aotriton.attn_fwd_supported(**arguments)
-
-
-@pytest.mark.parametrize("what", [name for name in WRONG if "packed" not in name and "cu_seqlens" not in name])
-def test_wrong_backward_calls_name_what_is_wrong(what: str) -> None:
-    """So does a backward."""
-    change, code, argument = WRONG[what]
-    if "starts" not in what:
-        refused(aotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
-
-
-@pytest.mark.parametrize("what", WRONG_BACKWARD)
-def test_gradients_that_are_wrong_are_named(what: str) -> None:
-    """dbias and dsinks are refused where they have nothing to be a gradient of, or cannot be written."""
-    change, code, argument = WRONG_BACKWARD[what]
-    refused(aotriton.attn_bwd, backward_arguments() | change(), code, argument, "dq", "dk", "dv")
-
-
-def test_what_goes_not_together_is_said() -> None:
-    """The message has both features, and that it is kernels that lack them."""
-    arguments = forward_arguments() | {"softcap": 1.0, "bias": tensor(2, 4, 48, 48)}
-    with pytest.raises(aotriton.AotritonError) as raised:
-        aotriton.attn_fwd(**arguments)
-    assert re.search(r"no kernel has softcap together with bias", str(raised.value))
-
-
-def test_calls_are_right_without_the_mistake() -> None:
-    """What the wrong calls start from is accepted, so that each fails for its own reason."""
-    for change in ({}, packed(), dropped(), {"bias": tensor(2, 4, 48, 48)}, {"sinks": floats(4), "softcap": 1.0}):
-        assert aotriton.attn_fwd_supported(**forward_arguments() | change)
-        aotriton.attn_fwd(**forward_arguments() | change)
+def test_a_refused_call_writes_nothing() -> None:
+    """What goes not together is refused by name before anything is launched: results stay as they were."""
+    change = {"softcap": 1.0, "bias": tensor(2, 4, 48, 48)}
+    refused(aotriton.attn_fwd, forward_arguments() | change, "not_supported", "bias", "out", "logsumexp")
+    refused(aotriton.attn_bwd, backward_arguments() | change, "not_supported", "bias", "dq", "dk", "dv")
 
 
 @pytest.mark.parametrize("sinks", [False, True])
@@ -300,7 +195,7 @@ def test_without_keys_only_sinks_are_left(sinks: bool) -> None:
     """A call with no key at all has an out of 0 and a logsumexp of minus infinity, or of the sink."""
     q, k = tensor(2, 4, 48, 64), tensor(2, 2, 0, 64)
     own = torch.tensor([0.5, -1.0, 2.0, 0.0], device=gpu_problem.DEVICE)
-    out, lse = torch.full_like(q, 1.0), floats(2, 4, 48)
+    out, lse = torch.full_like(q, 1.0), torch.ones(2, 4, 48, device=gpu_problem.DEVICE)
     aotriton.attn_fwd(q, k, k, out, lse, sinks=own if sinks else None)
     assert not out.any()
     wanted = own[None, :, None] if sinks else torch.full_like(own, float("-inf"))[None, :, None]
