@@ -87,6 +87,13 @@ def truth(call: Call) -> Results:
     return attention(call, "float64", lambda x: x)
 
 
+def ordinary(call: Call, rounded: Callable[[Array], Array] | None = None) -> Results:
+    """As tensor-core code computes it: sums in float32; P, dS and results ``rounded`` to the type of torch's tensors,
+    or as is said.
+    """
+    return attention(call, "float32", rounded or (lambda x: x.to(call.q.dtype).float()))
+
+
 def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Results:
     """Textbook attention in the type ``work``; operands of products, and results but logsumexp and dsinks, are
     ``rounded``.

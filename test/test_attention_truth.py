@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import OPTIONS, Case, covering, inputs, possible, random_cases
-from attention_truth import WORD, Call, Results, attention, check, kept, philox, threshold, truth
+from attention_truth import WORD, Call, Results, check, kept, ordinary, philox, threshold, truth
 
 ALL: dict[str, Any] = {"group": 2, "alibi": "batch", "sinks": True, "heads_k": 1, "head_dim": 8}
 WHOLE = Case((6, 6), (9, 9), **ALL)
@@ -317,7 +317,7 @@ def test_the_cases_have_every_pair_of_options() -> None:
 
 
 def low(call: Call) -> Results:
-    return attention(call, "float32", lambda x: x.astype(np.float16).astype(np.float32))
+    return ordinary(call, lambda x: x.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize("case", [DROPPED, CAPPED, PACKED], ids=str)
@@ -326,19 +326,19 @@ def test_an_ordinary_implementation_is_near_enough_and_a_wrong_one_is_not(case: 
     call = call_of(case)
     exact_in_low = {name: getattr(call, name).astype(np.float16).astype(np.float64) for name in ("q", "k", "v", "dout")}
     call = replace(call, **exact_in_low)
-    exact, ordinary = truth(call), low(call)
+    exact, plain = truth(call), low(call)
     names = [name for name in RESULTS if getattr(exact, name) is not None]
 
     def refused(results: Results) -> list[str]:
         found = []
         for name in names:
             try:
-                check(name, getattr(results, name), exact, ordinary, "fp16")
+                check(name, getattr(results, name), exact, plain, "fp16")
             except AssertionError as error:
                 found.append(str(error).partition(":")[0])
         return found
 
-    assert not refused(ordinary)
+    assert not refused(plain)
     changes: list[dict[str, Any]] = [{"sinks": call.sinks + 0.05}, {"alibi_slopes": call.alibi_slopes * 1.05}]
     changes += [{"dropout_offset": call.dropout_offset + 1}] if case.dropout else []
     changes += [{"softcap": 1.05 * call.softcap}] if case.softcap else []

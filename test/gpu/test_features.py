@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("numpy", reason="numpy is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 import torch  # noqa: E402 - where it is installed
 from attention_cases import Case, covering, inputs, random_cases  # noqa: E402
-from attention_truth import Call, attention, check, kept, threshold, truth  # noqa: E402
+from attention_truth import Call, check, kept, ordinary, threshold, truth  # noqa: E402
 from gpu import gpu_problem  # noqa: E402
 from gpu.gpu_problem import DTYPES, Guarded, bits  # noqa: E402
 from gpu.test_arguments import Arguments, backward_arguments, forward_arguments, refused, tensor  # noqa: E402
@@ -50,7 +51,7 @@ class Prepared:
             dropout_seed=case.seed, dropout_offset=case.offset,
         )  # fmt: skip
         self.exact = truth(self.call)
-        self.ordinary = attention(self.call, "float32", lambda x: x.to(self.dtype).float())
+        self.ordinary = ordinary(self.call)
         self.results = self.outputs()
 
     def _guarded(self, shape: tuple[int, ...], dtype: torch.dtype, fill: float) -> Guarded:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Case, covering, inputs
-from attention_truth import Call, Results, attention, check, truth
+from attention_truth import Call, Results, check, ordinary, truth
 from test_kernels import round_to
 
 from aotriton.rules.family import kernel as description_of
@@ -51,9 +51,9 @@ def call_of(case: Case) -> tuple[Call, Arrays]:
     return call, given | {name: np.array([value]) for name, value in seeds.items()}
 
 
-def ordinary(case: Case, call: Call) -> Results:
-    """As the interpreter rounds."""
-    return attention(call, "float32", lambda x: round_to(case.dtype, x).astype(np.float32))
+def plain_of(case: Case, call: Call) -> Results:
+    """An ordinary implementation that rounds as the interpreter does."""
+    return ordinary(call, lambda x: round_to(case.dtype, x).astype(np.float32))
 
 
 def checked(case: Case, dbias: bool = False) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_forward(launch: Any, case: Case) -> None:
     """attn_fwd writes out and logsumexp of every pair of features, and nothing outside of them."""
     call, given = call_of(case)
     results = run(launch, case, "attn_fwd", given)
-    assert_right(case, call, results, truth(call), ordinary(case, call))
+    assert_right(case, call, results, truth(call), plain_of(case, call))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -160,7 +160,7 @@ def test_backward(launch: Any, case: Case) -> None:
     outside of them.
     """
     call, given = call_of(case)
-    exact, plain = truth(call), ordinary(case, call)
+    exact, plain = truth(call), plain_of(case, call)
     given |= after_forward(call, exact, plain)
     given |= run(launch, case, "attn_bwd_preprocess", given)
     results = run(launch, case, "attn_bwd_dk_dv", given)
