@@ -262,6 +262,7 @@ def random_cases(count: int, seed: int, longest: int) -> list[Case]:
     plain = {"bias": "", "alibi": "", "sinks": False, "softcap": 0.0, "dropout": 0.0}
     while len(made) < count:
         row = {name: choose.choice(values) for name, values in OPTIONS.items()}
+        row["softcap"] = choose.choice([0.0, 0.5, 4.0, 50.0])
         row |= {name: value for name, value in plain.items() if choose.random() < 0.4}
         if possible(row):
             case = case_of(row | {"head_dim": 8 * choose.randint(1, 32)}, choose, longest)

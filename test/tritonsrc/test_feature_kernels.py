@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Case, covering, inputs
-from attention_truth import Call, Results, check, ordinary, truth
+from attention_truth import Call, Results, check, kept, ordinary, threshold, truth
 from test_kernels import round_to
 
 from aotriton.rules.family import kernel as description_of
@@ -143,7 +143,12 @@ def assert_right(case: Case, call: Call, results: Arrays, exact: Results, plain:
         check(name, result, exact, plain, case.dtype, cut=case.dtype == "bf16")
 
 
-CASES = covering(70)
+CASES = [
+    *covering(70),
+    Case((0, 0, 90, 1, 33), (0, 5, 3, 130, 0), packed=True, causal=True, causal_variant="bottom_right", sinks=True),
+    Case((33,), (200,), window=(-1, 3), causal_variant="bottom_right", used_k=(77,), softcap=50.0, heads_k=1),
+    Case((100,) * 2, (40,) * 2, used_q=(3, 90), bias="hiding", alibi="batch", dropout=0.1, group=2, heads_k=1),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -152,6 +157,31 @@ def test_forward(launch: Any, case: Case) -> None:
     call, given = call_of(case)
     results = run(launch, case, "attn_fwd", given)
     assert_right(case, call, results, truth(call), plain_of(case, call))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dropout", [0.1, 0.999999])
+def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dropout: float) -> None:
+    """With even weights and an identity of values out is the mask of each head and sequence, and with one of dout so
+    is dv.
+    """
+    count = 32
+    case = Case((count,) * 3, (count,) * 3, packed=packed, dropout=dropout, head_dim=count, number=5)
+    _, given = call_of(case)
+    repeated = np.eye(count)[np.arange(case.rows_q) % count]
+    given |= {"q": np.zeros(case.q_shape), "k": np.zeros(case.k_shape)}
+    given |= {name: np.broadcast_to(repeated, case.q_shape) for name in ("v", "dout")}
+    out = run(launch, case, "attn_fwd", given)
+    given |= out | {"delta": (out["out"] * given["dout"]).sum(-1)}
+    dv = run(launch, case, "attn_bwd_dk_dv", given)["dv"]
+    numbers = np.arange(3 * case.heads_q).reshape(3, -1)
+    mask = kept(case.seed, case.offset, numbers, count, count, threshold(dropout))
+    of_dv = mask.swapaxes(-1, -2)
+    if packed:
+        mask, of_dv = (one.swapaxes(0, 1).reshape(case.q_shape) for one in (mask, of_dv))
+    assert np.array_equal(out["out"] != 0, mask)
+    assert np.array_equal(dv != 0, of_dv)
+    assert not mask.all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
