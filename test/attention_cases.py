@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from pairwise import Row, pairwise
 
+from aotriton.rules.arch import ADDRESSING
+
 Lengths = tuple[int, ...]
 
 
@@ -23,6 +25,7 @@ class Case:
     heads alternate ("rows"), or rows are odd numbers of elements apart ("odd"). ``bias``: one for all scores ("full"),
     a row of it for all batches and queries ("broadcast"), minus infinity for many scores, and for all of some rows
     ("hiding"), or none (""). ``alibi``: a slope for each head ("heads"), and batch ("batch"), or none.
+    ``addressing`` is that of kernels which a test launches by itself; the library chooses its own.
     """
 
     lengths_q: Lengths
@@ -45,6 +48,7 @@ class Case:
     dropout: float = 0.0
     spread: float = 1.0
     layout: str = "heads"
+    addressing: str = "general"
     number: int = 0  # of the random inputs
 
     def __post_init__(self) -> None:
@@ -65,7 +69,7 @@ class Case:
             [
                 "packed" if self.packed else "dense", lengths, *([f"used{used}"] if self.used_q or self.used_k else []),
                 f"h{self.heads_q}:{self.heads_k}", f"d{self.head_dim}", self.dtype, mask, *features,
-                f"spread{self.spread:g}", self.layout, str(self.number),
+                f"spread{self.spread:g}", self.layout, self.addressing, str(self.number),
             ]
         )  # fmt: skip
 
@@ -204,6 +208,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "dtype": ("fp16", "bf16"),
     "spread": (0.3, 8.0),
     "layout": ("heads", "rows", "odd"),
+    "addressing": ADDRESSING,
 }
 
 
@@ -211,6 +216,11 @@ def possible(row: Mapping[str, Any]) -> bool:
     """Whether the library takes a call with these options, of which some may be missing."""
     packed = row.get("sequences", "").startswith("packed")
     if packed and (row.get("bias") or row.get("alibi") == "batch"):
+        return False
+    # Descriptors need rows that begin at 16 bytes, and sequences that end where the tensor does.
+    if row.get("addressing") == "descriptor" and (
+        row.get("layout") == "odd" or row.get("sequences", "dense") != "dense"
+    ):
         return False
     return not (row.get("softcap") and (row.get("bias") or row.get("alibi") or row.get("dropout")))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Row = dict[str, Any]
+TRIES = 300  # random rows, of which the best is taken
 
 
 def pairwise(
@@ -18,7 +19,7 @@ def pairwise(
     missing = {(a, x, b, y) for a, b in pairs for x in options[a] for y in options[b] if possible({a: x, b: y})}
     made: list[Row] = []
     while missing:
-        tried = [{name: choose.choice(values) for name, values in options.items()} for _ in range(40)]
+        tried = [{name: choose.choice(values) for name, values in options.items()} for _ in range(TRIES)]
         covered = [{(a, row[a], b, row[b]) for a, b in pairs} & missing if possible(row) else set() for row in tried]
         best = max(range(len(tried)), key=lambda i: len(covered[i]))
         missing -= covered[best]
