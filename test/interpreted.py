@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -23,6 +24,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description_of
 from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import Constexpr, Number, Stride, Tensor, block_of
+from aotriton.rules.operators import Operator
 
 POISON = 0x7F  # every byte of memory that no tensor owns: as a number, not a number or a huge one
 
@@ -57,6 +59,8 @@ DTYPES = {
     "fp16": DType("float16", np.float16),
     "bf16": DType("bfloat16", np.uint16),
     "fp32": DType("float32", np.float32),
+    "i32": DType("int32", np.int32),
+    "i64": DType("int64", np.int64),
 }
 
 
@@ -76,6 +80,10 @@ class View:
         start = -self.memory.ctypes.data % 64 + (dtype.itemsize if gap and outer[-1] % 8 else 0)
         whole = self.memory[start : start + size].view(dtype.storage).reshape(outer)
         self.array = whole[..., : shape[order[-1]]].transpose(np.argsort(order))
+
+    def expand(self, shape: tuple[int, ...]) -> None:
+        """Makes sizes of 1 larger, by strides of 0; the view can then only be read."""
+        self.array = np.broadcast_to(self.array, shape)
 
     def owned(self) -> np.ndarray:
         """Which bytes of the memory belong to the tensor."""
@@ -126,19 +134,26 @@ def launch(
 ) -> dict[str, np.ndarray]:
     """What ``kernel`` writes to tensors of the shapes ``outputs``, as float64; AssertionError if it writes elsewhere.
 
-    ``values`` gives scalars, choices and psels by name; strides come from the tensors, numbers and the grid from the
-    description. Operands that are ``absent`` are not given by the caller, though there is memory. ``gap``, of all or by
-    tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not the operand's.
+    ``values`` gives choices, psels and scalars by name; scalars that it lacks are ``_usual``. Strides come from the
+    tensors, numbers and the grid from the description. Optional operands without an array, and those that are
+    ``absent``, are not given by the caller; an input of an optional operand may have sizes of 1, which are broadcast.
+    ``gap``, of all or by tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not
+    the operand's.
     """
     description = description_of(kernel)
     level = values.get("LEVEL", 0)
-    workspace = {operand.name for operand in operator_of(description).workspace}
+    tensors = [argument for argument in description.arguments if isinstance(argument, Tensor)]
+    without = {one.name for one in tensors if one.operand.optional} - inputs.keys() - outputs.keys()
+    absent |= {one.operand.name for one in tensors if one.name in without}
+    operator = operator_of(description)
+    workspace = {operand.name for operand in operator.workspace}
     views: dict[str, View] = {}
     for argument in description.arguments:
         if isinstance(argument, Tensor):
             name = argument.name
             dtype = DTYPES[str(values["T"]) if argument.dtype == "T" else argument.dtype]
-            shape = inputs[name].shape if name in inputs else outputs[name]
+            anything = {name: (1,) * argument.rank} if name in without else {}
+            shape = inputs[name].shape if name in inputs else (outputs | anything)[name]
             natural = tuple(range(len(shape)))
             own_gap = gap if isinstance(gap, int) else gap.get(name, 0)
             if argument.operand.contiguous or argument.operand.name in workspace:
@@ -148,11 +163,15 @@ def launch(
                 views[name].array[...] = dtype.encode(inputs[name])
     before = {name: view.memory.copy() for name, view in views.items()}
 
-    tensors = [argument for argument in description.arguments if isinstance(argument, Tensor)]
     sizes: dict[str, int] = {}
     for one in (one for one in tensors if one.operand.name not in absent):
-        for dim, n in zip((dims or {}).get(one.name, one.operand.dims), views[one.name].size(), strict=True):
+        own = (dims or {}).get(one.name, one.operand.dims)
+        if one.operand.optional and not one.operand.written:
+            shape = views[one.name].size()
+            views[one.name].expand(tuple(sizes.get(dim, n) if n == 1 else n for dim, n in zip(own, shape, strict=True)))
+        for dim, n in zip(own, views[one.name].size(), strict=True):
             assert sizes.setdefault(dim, n) == n, f"{kernel}: {dim} is {sizes[dim]}, but {n} of {one.name}"
+    values = _usual(operator, sizes) | values
     environment = Environment(
         sizes=sizes,
         scalars=values,
@@ -162,7 +181,8 @@ def launch(
     descriptors: set[str] = set()
     arguments: list[Any] = []
     for argument in description.arguments:
-        if isinstance(argument, Number | Constexpr) and argument.levels and level not in argument.levels:
+        levels = getattr(argument, "levels", ())
+        if levels and level not in levels:
             continue
         if isinstance(argument, Tensor):
             view = views[argument.name]
@@ -195,6 +215,16 @@ def launch(
             f"{kernel} wrote outside of its results, at {name}"
         )
     return {name: views[name].dtype.decode(views[name].array) for name in outputs}
+
+
+def _usual(operator: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Scalars by name: the default, or what checks set in measured calls where that follows from the ``sizes``."""
+    found: dict[str, Any] = {one.name: one.default for one in operator.scalars if not one.internal}
+    for one in operator.scalars:
+        if one.internal:
+            with suppress(KeyError):  # a kernel may have no tensor of this size
+                found[one.name] = evaluate(one.measured, Environment(sizes))
+    return found
 
 
 def _dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:

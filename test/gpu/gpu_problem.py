@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 import torch  # noqa: E402 - where it is installed
+from attention_truth import Call  # noqa: E402
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICE = "cuda"
@@ -69,19 +70,6 @@ class Problem:
         of_band = {"causal_variant": self.causal_variant, "window_left": left, "window_right": right}
         plain = self.causal_variant == "top_left" and self.window == (-1, -1)
         return {"causal": self.causal} if plain else {"causal": self.causal, **of_band}
-
-    def hidden(self, device: str) -> torch.Tensor | None:
-        """[seqlen_q, seqlen_k]: keys that queries do not see; None where they see all."""
-        row = torch.arange(self.seqlen_q, device=device)[:, None]
-        key = torch.arange(self.seqlen_k, device=device)
-        own = row + (self.seqlen_k - self.seqlen_q if self.causal_variant == "bottom_right" else 0)
-        hidden = torch.zeros(self.seqlen_q, self.seqlen_k, dtype=torch.bool, device=device)
-        if self.causal:
-            hidden |= key > own
-        for side, beyond in zip(self.window, (own - key, key - own), strict=True):
-            if side >= 0:
-                hidden |= beyond > side
-        return hidden if bool(hidden.any()) else None
 
     def __str__(self) -> str:
         heads, lengths = f"h{self.heads_q}:{self.heads_k}", f"s{self.seqlen_q}x{self.seqlen_k}"
@@ -147,6 +135,18 @@ class Case:
         guarded = Guarded(stored, self.dtype, self._tensor_layout(), float("nan"))
         guarded.view.copy_(torch.randn(stored, generator=self.random, device=DEVICE) * factor)
         return guarded.view.expand(sizes) if shared else guarded.view
+
+    @property
+    def call(self) -> Call:
+        """What the truth is computed from."""
+        p, (left, right) = self.problem, self.problem.window
+        mask: dict[str, Any] = {
+            "causal": p.causal,
+            "causal_variant": p.causal_variant,
+            "window_left": left,
+            "window_right": right,
+        }
+        return Call(self.q, self.k, self.v, self.dout, self.sm_scale, **mask)
 
     def outputs(self) -> dict[str, Guarded]:
         """Where one forward and one backward write: NaN inside, 1 around."""

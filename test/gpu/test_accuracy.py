@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
-from gpu.gpu_accuracy import check, ordinary, truth  # noqa: E402 - they need torch
+from attention_truth import check, ordinary, truth  # noqa: E402 - after what may be missing
 from gpu.gpu_problem import LAYOUTS, Case, Problem, bits, same_bits  # noqa: E402
+from pairwise import pairwise  # noqa: E402
 
 LENGTHS = (1, 17, 65, 127, 513, 1000)
 
@@ -97,21 +98,6 @@ def _many() -> list[Problem]:
     ]
 
 
-def _pairwise(options: dict[str, tuple[Any, ...]], seed: int = 3) -> list[dict[str, Any]]:
-    """Rows in which every two options have every pair of their values, chosen greedily among random ones."""
-    choose, names = random.Random(seed), list(options)
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    missing = {(a, x, b, y) for a, b in pairs for x in options[a] for y in options[b]}
-    made = []
-    while missing:
-        tried = [{name: choose.choice(values) for name, values in options.items()} for _ in range(40)]
-        covered = [{(a, row[a], b, row[b]) for a, b in pairs} & missing for row in tried]
-        best = max(range(len(tried)), key=lambda i: len(covered[i]))
-        missing -= covered[best]
-        made.append(tried[best])
-    return made
-
-
 BANDS: dict[str, tuple[Any, ...]] = {
     "causal": (False, True),
     "causal_variant": ("top_left", "bottom_right"),
@@ -129,7 +115,7 @@ BANDS: dict[str, tuple[Any, ...]] = {
 def _bands() -> list[Problem]:
     """Every pair of what bands are made of: rows that see nothing, at the beginning and at the end, among them."""
     made = []
-    for row in _pairwise(BANDS):
+    for row in pairwise(BANDS):
         left, right = row.pop("left"), row.pop("right")
         (seqlen_q, seqlen_k), (heads_q, heads_k) = row.pop("lengths"), row.pop("heads")
         sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads_q": heads_q, "heads_k": heads_k}
@@ -179,10 +165,9 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(problem:
     outputs = case.outputs()
     case.launch(outputs)
     torch.cuda.synchronize()
-    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, problem.hidden("cuda"))
-    reference, low_precision = truth(*inputs), ordinary(*inputs)
+    exact, plain = truth(case.call), ordinary(case.call)
     for name in ("out", "logsumexp", "dv", "dk", "dq"):
-        check(name, outputs[name].view, reference, low_precision)
+        check(name, outputs[name].view, exact, plain, case.problem.dtype)
     for name, guarded in outputs.items():
         guarded.assert_untouched_outside(name)
 
@@ -227,10 +212,9 @@ def test_scale_is_the_callers() -> None:
         case.sm_scale = sm_scale
         case.launch(outputs)
         torch.cuda.synchronize()
-        inputs = (case.q, case.k, case.v, case.dout, sm_scale, False)
-        reference, low_precision = truth(*inputs), ordinary(*inputs)
+        exact, plain = truth(case.call), ordinary(case.call)
         for name in ("out", "logsumexp", "dv", "dk", "dq"):
-            check(name, outputs[name].view, reference, low_precision)
+            check(name, outputs[name].view, exact, plain, case.problem.dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -245,10 +229,9 @@ def test_scores_may_rise_from_step_to_step(head_dim: int, causal: bool, dtype: s
     outputs = case.outputs()
     case.launch(outputs)
     torch.cuda.synchronize()
-    inputs = (case.q, case.k, case.v, case.dout, case.sm_scale, causal)
-    reference, low_precision = truth(*inputs), ordinary(*inputs)
+    exact, plain = truth(case.call), ordinary(case.call)
     for name in ("out", "logsumexp", "dv", "dk", "dq"):
-        check(name, outputs[name].view, reference, low_precision)
+        check(name, outputs[name].view, exact, plain, case.problem.dtype)
 
 
 @pytest.mark.parametrize("head_dim", [64, 72])

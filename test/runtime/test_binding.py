@@ -38,7 +38,7 @@ class Tensor:
         self.shape, self.dtype, self.address = shape, f"torch.{dtype}", address
         self.device = SimpleNamespace(index=gpu)
         self.is_cuda = gpu is not None
-        self.itemsize = {"float32": 4, "uint8": 1}.get(dtype, 2)
+        self.itemsize = {"float32": 4, "int32": 4, "int64": 8, "uint8": 1}.get(dtype, 2)
 
     def data_ptr(self) -> int:
         return self.address

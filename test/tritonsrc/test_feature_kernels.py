@@ -1,0 +1,193 @@
+"""The kernels with attention's features, run by Triton's interpreter, against attention in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Case, covering, inputs
+from attention_truth import Call, Results, check, kept, ordinary, threshold, truth
+from test_kernels import round_to
+
+from aotriton.rules.family import kernel as description_of
+from aotriton.rules.flash.common import FULL, GENERAL
+from aotriton.rules.kernel import Tensor
+
+Arrays = dict[str, np.ndarray]
+FORWARD = ("attn_fwd",)
+BACKWARD = ("attn_bwd_preprocess", "attn_bwd_dk_dv", "attn_bwd_dq")
+
+
+TILES = ((16, 32), (32, 16), (32, 32), (64, 32), (16, 64), (64, 64))
+
+
+def call_of(case: Case) -> tuple[Call, Arrays]:
+    """The call with operands that are exact in its type, and what kernels are given, by operand."""
+    given: dict[str, Any] = inputs(case)
+    given |= {name: round_to(case.dtype, given[name]) for name in ("q", "k", "v", "dout", "bias") if name in given}
+    given |= {name: round_to("fp32", given[name]) for name in ("alibi_slopes", "sinks") if name in given}
+    scalars: dict[str, Any] = {name: value for name, value in case.scalars.items() if not name.startswith("max_seqlen")}
+    seeds: dict[str, Any] = {"dropout_seed": case.seed, "dropout_offset": case.offset} if case.dropout else {}
+    call = Call(**given, **scalars, **seeds, sm_scale=case.sm_scale)
+    if "bias" in given:
+        call.bias = np.broadcast_to(given["bias"], case.bias_shape)
+    return call, given | {name: np.array([value]) for name, value in seeds.items()}
+
+
+def plain_of(case: Case, call: Call) -> Results:
+    """An ordinary implementation that rounds as the interpreter does."""
+    return ordinary(call, lambda x: round_to(case.dtype, x).astype(np.float32))
+
+
+def checked(case: Case, dbias: bool = False) -> dict[str, Any]:
+    """The scalars that the operators' own checks set, for kernels of the lowest level with features."""
+    from aotriton.tritonsrc.flash.lib import features as bits
+
+    left, right = case.window
+    longest_q, longest_k = (max(one) + case.beyond for one in (case.lengths_q, case.lengths_k))
+    most = max(longest_q, longest_k)
+    last = case.causal_variant == "bottom_right"
+    moves = case.packed or case.used_q is not None or case.used_k is not None
+    own = case.rows_k - case.rows_q if last and not moves else 0
+    present = {
+        "ALIBI": case.alibi,
+        "SINKS": case.sinks,
+        "PACKED": case.packed,
+        "USED_Q": case.used_q,
+        "USED_K": case.used_k,
+        "OWN_LAST": last and moves,
+        "BIAS": case.bias,
+        "DROPOUT": case.dropout,
+        "DBIAS": dbias,
+        "SOFTCAP": case.softcap,
+    }
+    return {
+        "LEVEL": FULL if case.bias or case.alibi or case.dropout else GENERAL,
+        "lo": own - (most if left < 0 else left),
+        "hi": own + (0 if case.causal else most if right < 0 else right),
+        "features": sum(getattr(bits, name).value for name, given in present.items() if given),
+        "longest_q": longest_q,
+        "longest_k": longest_k,
+        "packed_sequences": len(case.lengths_q) if case.packed else 1,
+    }
+
+
+def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[str] = frozenset()) -> Arrays:
+    """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own."""
+    block_m, block_n = TILES[case.number % len(TILES)]
+    dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
+    dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k}
+    read: Arrays = {}
+    written: dict[str, tuple[int, ...]] = {}
+    operands = {one.name: one.operand.name for one in description_of(kernel).arguments if isinstance(one, Tensor)}
+    for argument in description_of(kernel).arguments:
+        if not isinstance(argument, Tensor) or argument.operand.name in absent:
+            continue
+        if argument.access == "write":
+            written[argument.name] = tuple(dims[dim] for dim in argument.operand.dims)
+        elif argument.operand.name in given:
+            read[argument.name] = given[argument.operand.name]
+    lying = [name for name, like in (read | written).items() if operands[name] in MATRICES]
+    odd = {name: 3 for name in lying} if case.layout == "odd" else {}
+    odd |= {name: 5 for name, operand in operands.items() if operand in ("bias", "dbias") and case.layout != "heads"}
+    values = {
+        "T": case.dtype,
+        "sm_scale": case.sm_scale,
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+        "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if case.head_dim <= width),
+        "ADDRESSING": case.addressing,
+        "softcap": case.softcap,
+        "dropout": case.dropout,
+        **checked(case, "dbias" in operands.values() and "dbias" not in absent),
+    }
+    orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.layout == "rows" else {}
+    results = launch(kernel, read, written, values, odd, absent, orders)
+    return {operands[name]: array for name, array in results.items()}
+
+
+MATRICES = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
+POISON = {"fp16": np.frombuffer(b"\x7f" * 2, np.float16), "fp32": np.frombuffer(b"\x7f" * 4, np.float32)}
+POISON["bf16"] = np.frombuffer(b"\0\0\x7f\x7f", np.float32)
+
+
+def assert_right(case: Case, call: Call, results: Arrays, exact: Results, plain: Results) -> None:
+    """Rows of sequences are right, and rows of none are as they were."""
+    rows_q, rows_k = call.owned
+    for name, result in results.items():
+        if name not in ("dbias", "dsinks"):
+            count = rows_k if name in ("dk", "dv") else rows_q
+            beyond, poison = result[:, :, count:], POISON["fp32" if name == "logsumexp" else case.dtype]
+            same = np.array_equal(beyond, np.broadcast_to(poison.astype(np.float64), beyond.shape), equal_nan=True)
+            assert same, f"{name}: rows of no sequence were written"
+            result = np.concatenate([result[:, :, :count], np.zeros_like(beyond)], 2)
+            if name == "logsumexp":
+                result[:, :, count:] = -np.inf
+        check(name, result, exact, plain, case.dtype, cut=case.dtype == "bf16")
+
+
+CASES = [
+    *covering(70),
+    Case((0, 0, 90, 1, 33), (0, 5, 3, 130, 0), packed=True, causal=True, causal_variant="bottom_right", sinks=True),
+    Case((33,), (200,), window=(-1, 3), causal_variant="bottom_right", used_k=(77,), softcap=50.0, heads_k=1),
+    Case((100,) * 2, (40,) * 2, used_q=(3, 90), bias="hiding", alibi="batch", dropout=0.1, group=2, heads_k=1),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(launch: Any, case: Case) -> None:
+    """attn_fwd writes out and logsumexp of every pair of features, and nothing outside of them."""
+    call, given = call_of(case)
+    results = run(launch, case, "attn_fwd", given)
+    assert_right(case, call, results, truth(call), plain_of(case, call))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dropout", [0.1, 0.999999])
+def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dropout: float) -> None:
+    """With even weights and an identity of values out is the mask of each head and sequence, and with one of dout so
+    is dv.
+    """
+    count = 32
+    case = Case((count,) * 3, (count,) * 3, packed=packed, dropout=dropout, head_dim=count, number=5)
+    _, given = call_of(case)
+    repeated = np.eye(count)[np.arange(case.rows_q) % count]
+    given |= {"q": np.zeros(case.q_shape), "k": np.zeros(case.k_shape)}
+    given |= {name: np.broadcast_to(repeated, case.q_shape) for name in ("v", "dout")}
+    out = run(launch, case, "attn_fwd", given)
+    given |= out | {"delta": (out["out"] * given["dout"]).sum(-1)}
+    dv = run(launch, case, "attn_bwd_dk_dv", given)["dv"]
+    numbers = np.arange(3 * case.heads_q).reshape(3, -1)
+    mask = kept(case.seed, case.offset, numbers, count, count, threshold(dropout))
+    of_dv = mask.swapaxes(-1, -2)
+    if packed:
+        mask, of_dv = (one.swapaxes(0, 1).reshape(case.q_shape) for one in (mask, of_dv))
+    assert np.array_equal(out["out"] != 0, mask)
+    assert np.array_equal(dv != 0, of_dv)
+    assert not mask.all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_backward(launch: Any, case: Case) -> None:
+    """The backward kernels, given what a forward wrote, write all gradients of every pair of features, and nothing
+    outside of them.
+    """
+    call, given = call_of(case)
+    exact, plain = truth(call), plain_of(case, call)
+    given |= after_forward(call, exact, plain)
+    given |= run(launch, case, "attn_bwd_preprocess", given)
+    results = run(launch, case, "attn_bwd_dk_dv", given)
+    results |= run(launch, case, "attn_bwd_dq", given, frozenset() if case.bias else frozenset({"dbias"}))
+    if case.sinks:
+        results |= run(launch, case, "attn_bwd_dsinks", given)
+    assert_right(case, call, results, exact, plain)
+
+
+def after_forward(call: Call, exact: Results, plain: Results) -> Arrays:
+    """out and logsumexp as a forward leaves them: not numbers where there is no sequence."""
+    rows_q, _ = call.owned
+    made = {"out": plain.out.astype(np.float64), "logsumexp": exact.logsumexp.astype(np.float32)}
+    for array in made.values():
+        array[:, :, rows_q:] = np.nan
+    return made
