@@ -11,8 +11,16 @@ from aotriton.torch.hints import within
 # A call on these is made here and now; that on a tracer's tensors is for later.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+ALWAYS_FP32 = ("alibi_slopes", "sinks")
+
 # Registrations last as long as this.
 LIBRARY = torch.library.Library("aotriton", "FRAGMENT")
+
+
+def operator_of(name: str) -> Any:
+    """The operator of a name such as "attn_fwd", or with an overload "attn_fwd.features"."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aotriton, packet), overload or "default")
 
 
 def register_fake(name: str, function: Any) -> None:
@@ -35,8 +43,7 @@ def autograd_of(name: str, function: Any) -> Any:
 
     torch.library.register_autograd would do the same, and have each call cost the host three times as much.
     """
-    operator = getattr(torch.ops.aotriton, name).default
-    twin = getattr(torch.ops.aotriton, f"_{name}").default
+    operator, twin = operator_of(name), operator_of(f"_{name}")
     arguments = operator._schema.arguments
     defaults = {a.name: a.default_value for a in arguments if a.kwarg_only}
     tensors = len(arguments) - len(defaults)
@@ -61,7 +68,7 @@ def register_traced(name: str, kernel: Any) -> None:
     There torch dispatches to PythonTLSSnapshot first, before vmap, autocast and autograd. So the call becomes one of an
     operator of its own, which needs all three, and of which nothing remains but what ``kernel`` calls.
     """
-    operator = getattr(torch.ops.aotriton, name).default
+    operator = operator_of(name)
     traced = f"_traced_{name}"
     LIBRARY.define(str(operator._schema).replace(f"aotriton::{name}(", f"{traced}("))
     LIBRARY.impl(traced, kernel, "CompositeImplicitAutograd")
@@ -70,13 +77,17 @@ def register_traced(name: str, kernel: Any) -> None:
 
 
 def register_autocast(name: str) -> None:
-    """Under autocast, the operator's floating tensors become what autocast computes in."""
-    operator = getattr(torch.ops.aotriton, name)
+    """Under autocast, the operator's floating tensors become what autocast computes in, but for what is fp32 always."""
+    operator = operator_of(name)
+    cast = [one.name not in ALWAYS_FP32 for one in operator._schema.arguments]
 
     def on(device: str) -> Any:
         def autocast(*args: Any, **kwargs: Any) -> Any:
             dtype = torch.get_autocast_dtype(device)
-            given = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            given = [
+                a.to(dtype) if c and isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                for a, c in zip(args, cast, strict=False)
+            ]
             with torch.autocast(device, enabled=False):
                 return operator(*given, **kwargs)
 
