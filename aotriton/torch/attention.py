@@ -110,7 +110,7 @@ def attention(
             )
         alibi_slopes = alibi_slopes.float().expand(q.shape[:2])
     if dropout and dropout_seed is None:
-        dropout_seed, dropout_offset = torch.randint(-(2**63), 2**63 - 1, (2,), device=q.device).unbind()
+        dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
     elif dropout and dropout_offset is None:
         dropout_offset = torch.zeros_like(dropout_seed)
     out, logsumexp = FEATURED(
