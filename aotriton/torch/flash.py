@@ -42,9 +42,9 @@ def flash_attn_func(
     seqlen_k, heads_k, head_dim]. With ``return_attn_probs`` (out, softmax_lse, None): softmax_lse is [batch, heads_q,
     seqlen_q], and there are no probabilities, which flash-attn has for tests of dropout.
     """
-    given = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     found = _attention(
-        *given, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
     if return_attn_probs:
         out, softmax_lse = found
@@ -102,7 +102,8 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int, *others: Any, **named: Any
 ) -> Any:
     """flash_attn_varlen_func of qkv as [total, 3, heads, head_dim], and its other arguments."""
-    return flash_attn_varlen_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *others, **named)
+    q, k, v = qkv.unbind(1)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *others, **named)
 
 
 def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *others: Any, **named: Any) -> Any:

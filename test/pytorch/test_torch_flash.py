@@ -141,18 +141,15 @@ def test_deterministic_is_a_hint() -> None:
 def test_it_compiles() -> None:
     """In one graph."""
     torch._dynamo.reset()
-    call = torch.compile(
-        lambda *given: flash.flash_attn_varlen_func(*given, causal=True, deterministic=True),
-        fullgraph=True, backend="aot_eager",
-    )  # fmt: skip
-    given = *PACKED.unbind(1), STARTS, STARTS, 9, 9
-    assert torch.equal(call(*given), flash.flash_attn_varlen_func(*given, causal=True))
+    function = partial(flash.flash_attn_varlen_qkvpacked_func, causal=True, deterministic=True)
+    call = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert torch.equal(call(PACKED, STARTS, 9), function(PACKED, STARTS, 9))
 
 
 def test_what_is_not_served_is_refused() -> None:
     """By name."""
     with pytest.raises(NotImplementedError, match="block_table"):
-        flash.flash_attn_varlen_func(*PACKED.unbind(1), STARTS, STARTS, 9, 9, block_table=STARTS[None])
+        flash.flash_attn_varlen_qkvpacked_func(PACKED, STARTS, 9, block_table=STARTS[None])
     with pytest.raises(NotImplementedError, match="return_attn_probs with dropout_p"):
         flash.flash_attn_func(Q, K, V, 0.5, return_attn_probs=True)
     with pytest.raises(RuntimeError, match="q has head_dim 12"):
