@@ -33,7 +33,8 @@ void set_mask(const Mask& mask, Params& params) {
 
 const void* number_at(const char* op, const char* name, const Tensor& q, const Maybe& tensor) {
   if (!tensor) return nullptr;
-  if (tensor->numel() != 1 || scalar_type(*tensor) != aoti_torch_dtype_int64())
+  const int32_t type = scalar_type(*tensor);
+  if (tensor->numel() != 1 || (type != aoti_torch_dtype_int64() && type != aoti_torch_dtype_uint64()))
     fail(std::string(op) + ": " + name + " must be one number of int64, in a tensor");
   require_one_device(op, {{"q", q}, {name, *tensor}});
   return tensor->data_ptr();

@@ -16,17 +16,18 @@ struct Mask {
   bool windowed() const { return window_left >= 0 || window_right >= 0; }
 };
 
+using Maybe = std::optional<Tensor>;
+
 // What else a call may have, as in c.h.
 struct Features {
-  std::optional<Tensor> bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
-  std::optional<Tensor> dropout_seed, dropout_offset;
+  Maybe bias = {}, alibi_slopes = {}, sinks = {}, cu_seqlens_q = {}, cu_seqlens_k = {}, seqused_q = {}, seqused_k = {};
+  Maybe dropout_seed = {}, dropout_offset = {};
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   double softcap = 0, dropout = 0;
 };
 
 // The operators' kernels: out and logsumexp; dq, dk and dv. `deterministic`: by default, what torch is told to be.
 using Scale = std::optional<double>;
-using Maybe = std::optional<Tensor>;
 std::tuple<Tensor, Tensor> attn_fwd(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, bool causal,
                                     const std::string& causal_variant, int64_t window_left, int64_t window_right,
                                     const std::string& hints);
