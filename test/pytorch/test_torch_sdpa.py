@@ -6,6 +6,7 @@ take, and would hand on, is an error here, which says why.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -279,6 +280,32 @@ def test_causal_of_unequal_lengths_is_as_torch_has_it(keys: int, counted: Callab
     assert counted() == {"forward": {"aotriton": 2, "torch": {}}, "backward": {"aotriton": 2, "torch": {}}}
 
 
+BACKENDS = [
+    "aot_eager",
+    pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("g++"), reason="inductor wants g++ for a CPU")),
+]
+DOORS: dict[str, Callable[..., Any]] = {
+    "flash": lambda *given: SDPA(*given, 0.5)[0],
+    "cuDNN": lambda *given: CUDNN(*given, MASKS["whole"], True, 0.5)[0],
+    "memory-efficient": lambda *given: EFFICIENT(*given, MASKS["whole"], True, 0.5)[0],
+}
+
+
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.usefixtures("active")
+def test_dropout_compiles(door: Callable[..., Any], backend: str) -> None:
+    """A compiled call drops, forward and backward, what the eager one drops after the same manual_seed."""
+    torch._dynamo.reset()
+    leaves, results = [x.detach().clone().requires_grad_() for x in QKV], []
+    for call in (door, torch.compile(door, fullgraph=True, backend=backend)):
+        torch.manual_seed(2)
+        out = call(*leaves)
+        results.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.usefixtures("active")
 def test_a_call_stays_with_the_memory_efficient_backend(counted: Callable[[], dict[str, Any]]) -> None:
     """What has no mask is counted with the reason, as far as that is known; and what the user wants there."""
@@ -293,8 +320,15 @@ def test_a_call_stays_with_the_memory_efficient_backend(counted: Callable[[], di
 
 
 STARTS_Q, STARTS_K = (torch.tensor(starts, dtype=torch.int32) for starts in ([0, 5, 5, 14], [0, 7, 9, 16]))
-PACKED = [tensor(14, 4, 16).requires_grad_(), *(tensor(16, 4, 16, seed=n).requires_grad_() for n in (1, 2))]
+PACKED = (
+    tensor(14, 4, 16).requires_grad_(),
+    tensor(16, 4, 16, seed=1).requires_grad_(),
+    tensor(16, 4, 16, seed=2).requires_grad_(),
+)
 LENGTHS = STARTS_Q, STARTS_K, 9, 7
+OF_PACKED: dict[str, Any] = dict(
+    zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), LENGTHS, strict=True)
+)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 2)])
@@ -302,10 +336,9 @@ LENGTHS = STARTS_Q, STARTS_K, 9, 7
 def test_varlen_attn_runs_here(window: tuple[int, int], counted: Callable[[], dict[str, Any]]) -> None:
     """torch's function for sequences of different lengths, both ways, with its logsumexp."""
     out, lse = varlen_attn(*PACKED, *LENGTHS, window_size=window, scale=0.3, return_aux=AuxRequest(lse=True))
-    lengths = dict(zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), LENGTHS, strict=True))
     how: dict[str, Any] = {"causal_variant": "bottom_right", "window_left": window[0], "window_right": window[1]}
-    same_as_attention([out], PACKED, scale=0.3, **how, **lengths)
-    expected = attention(*PACKED, scale=0.3, **how, **lengths, return_logsumexp=True)[1]
+    same_as_attention([out], PACKED, scale=0.3, **how, **OF_PACKED)
+    expected = attention(PACKED[0], PACKED[1], PACKED[2], scale=0.3, **how, **OF_PACKED, return_logsumexp=True)[1]
     assert torch.equal(lse, expected)
     assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
 
@@ -317,10 +350,9 @@ def test_sequences_with_dropout_run_here() -> None:
     q, k, v = (x.detach() for x in PACKED)
     results = call(q, k, v, *LENGTHS, 0.5, True, False)
     as_foretold(results, call(*(x.to("meta") for x in (q, k, v, STARTS_Q, STARTS_K)), 9, 7, 0.5, True, False))
-    lengths = dict(zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), LENGTHS, strict=True))
     seed, offset = results[2]
     how: dict[str, Any] = {"dropout": 0.5, "dropout_seed": seed, "dropout_offset": offset, "causal": True}
-    out = attention(*PACKED, **lengths, **how, causal_variant="bottom_right")
+    out = attention(PACKED[0], PACKED[1], PACKED[2], **OF_PACKED, **how, causal_variant="bottom_right")
     assert torch.equal(results[0], out)
     dout = tensor(14, 4, 16, seed=9)
     found = torch.ops.aten._flash_attention_backward(
