@@ -60,9 +60,10 @@ MEANINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scale": ({"softmax_scale": 0.3}, {"scale": 0.3}),
     "causal": ({"causal": True}, {"causal": True}),
     "window": ({"window_size": (2, 1)}, {"window_left": 2, "window_right": 1}),
-    "all": (
-        {"causal": True, "window_size": (3, 0), "softcap": 2.0, "alibi_slopes": SLOPES},
-        {"causal": True, "window_left": 3, "window_right": 0, "softcap": 2.0, "alibi_slopes": SLOPES},
+    "softcap": ({"softcap": 2.0}, {"softcap": 2.0}),
+    "all with slopes": (
+        {"causal": True, "window_size": (3, 0), "alibi_slopes": SLOPES},
+        {"causal": True, "window_left": 3, "window_right": 0, "alibi_slopes": SLOPES},
     ),
 }
 
