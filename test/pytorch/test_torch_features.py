@@ -422,6 +422,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: attention(**PACKED, **OF_PACKED, alibi_slopes=SLOPES.expand(5, 4)),
         "attention: with cu_seqlens, alibi_slopes must be [heads_q]: all sequences have the same",
     ),
+    (
+        lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_q": STARTS_Q + 1}),
+        "attn_fwd: cu_seqlens_q[5] is 20, which must be from 19 to 19",
+    ),
+    (
+        lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_k": STARTS_K.flip(0)}),
+        "attn_fwd: cu_seqlens_k[1] is 12, which must be from 18 to 18",
+    ),
     (lambda: OPS.attn_fwd(Q, K, V, bias=Q[0]), "attn_fwd: bias has 3 dimensions, which must be 4"),
     (
         lambda: attention(Q, K, V, dropout=0.5, dropout_seed=ints(1)),
