@@ -179,11 +179,32 @@ def _names(operator: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(a.name for a in arguments if not a.kwarg_only), tuple(a.name for a in arguments if a.kwarg_only)
 
 
-def _recorded(forward: Any, twin: Any, backward: Any) -> Any:
-    """What autograd records of a forward, whose gradient is the backward; logsumexp has none."""
+class _SingleLevel(torch.autograd.function._SingleLevelFunction):
+    """autograd.Function would look for torch.func's transforms once more, which autograd's kernels are called below."""
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        with enable_single_level_autograd_function():
+            return super().apply(*arguments)
+
+
+def _below_autograd(operator: Any) -> Any:
+    """A call that an outer transform's autograd sees, but not this one; a twin would hide it from both."""
+
+    def call(*given: Any, **parameters: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return operator(*given, **parameters)
+
+    return call
+
+
+def _recorded(forward: Any, call: Any, backward: Any) -> Any:
+    """What autograd records of a forward, which ``call`` computes, and whose gradient is the backward; logsumexp has
+    none.
+    """
     tensors, names = _names(forward)
 
-    class Attention(torch.autograd.Function):
+    class Attention(_SingleLevel):
         @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
         def forward(ctx: Any, *given: Any) -> Any:
             given, parameters = given[: len(tensors)], given[len(tensors) :]
@@ -191,7 +212,7 @@ def _recorded(forward: Any, twin: Any, backward: Any) -> Any:
                 if asks and name not in ("bias", "sinks"):
                     raise RuntimeError(f"attn_fwd: {name} asks for a gradient, which attention has not")
             ctx.parameters = dict(zip(names, parameters, strict=True))
-            out, logsumexp = twin(*given, **ctx.parameters)
+            out, logsumexp = call(*given, **ctx.parameters)
             ctx.save_for_backward(*given, out, logsumexp)
             ctx.mark_non_differentiable(logsumexp)
             ctx.set_materialize_grads(False)
@@ -215,22 +236,14 @@ def _recorded(forward: Any, twin: Any, backward: Any) -> Any:
 def _recorded_again(backward: Any) -> Any:
     """What autograd records of a backward, whose gradient does not exist: who records one is told so when it is asked
     for.
-
-    autograd.Function would look for torch.func's transforms once more, which a backward is called below.
     """
     tensors, names = _names(backward)
+    call = _below_autograd(backward)
 
-    class Gradients(torch.autograd.function._SingleLevelFunction):
-        @classmethod
-        def apply(cls, *arguments: Any) -> Any:
-            with enable_single_level_autograd_function():
-                return super().apply(*arguments)
-
+    class Gradients(_SingleLevel):
         @staticmethod
         def forward(_: Any, *given: Any) -> Any:
-            # An outer transform's autograd is to see this call; the twin would hide it.
-            with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-                return backward(*given[: len(tensors)], **dict(zip(names, given[len(tensors) :], strict=True)))
+            return call(*given[: len(tensors)], **dict(zip(names, given[len(tensors) :], strict=True)))
 
         @staticmethod
         def backward(*_: Any) -> Any:
@@ -250,7 +263,7 @@ register_traced("attn_fwd", AUTOGRAD)
 register_autograd("attn_bwd", autograd_of("attn_bwd", _recorded_again(OPS.attn_bwd.default)))
 register_autocast("attn_fwd")
 
-OF_FEATURES = _recorded(OPS.attn_fwd.features, OPS._attn_fwd.features, OPS.attn_bwd.features)
+OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
 register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
 register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
 register_autocast("attn_fwd.features")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from aotriton.torch.hints import within
 
@@ -49,6 +50,8 @@ def autograd_of(name: str, function: Any) -> Any:
     tensors = len(arguments) - len(defaults)
 
     def autograd(*given: Any, **parameters: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(name, given)
         if torch.is_grad_enabled():
             for tensor in given:
                 if tensor is not None and tensor.requires_grad:
@@ -59,6 +62,12 @@ def autograd_of(name: str, function: Any) -> Any:
         return twin(*given, **parameters)
 
     return autograd
+
+
+def _refuse_tangents(name: str, given: Any) -> None:
+    for tensor in given:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name}: forward AD has no formula for aotriton's operators, only backward has")
 
 
 def register_traced(name: str, kernel: Any) -> None:

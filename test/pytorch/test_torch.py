@@ -374,6 +374,8 @@ def test_torchs_checks_hold() -> None:
         out.sum().backward()
     with pytest.raises(NotImplementedError, match="forward AD"):
         torch.func.jvp(lambda x: attention(x, x, x), (Q,), (Q,))
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        torch.func.jvp(lambda a: gemm(a, B), (A,), (A,))
 
 
 def test_tensors_without_memory() -> None:

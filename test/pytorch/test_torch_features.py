@@ -393,6 +393,28 @@ def test_vmap_of_gradients(name: str) -> None:
         torch.testing.assert_close(one, torch.stack(expected))
 
 
+@pytest.mark.parametrize("transform", ["grad", "vjp", "jacrev"])
+def test_functions_of_torch_func(transform: str) -> None:
+    """Their gradients are autograd's, of a bias and sinks, too; a derivative in the other direction is refused."""
+
+    def loss(q: Any, bias: Any, sinks: Any) -> Any:
+        return attention(q, K, V, bias=bias, sinks=sinks).float().square().sum()
+
+    given = Q, tensor(ROWS, KEYS), SINKS
+    leaves = [x.clone().requires_grad_() for x in given]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    if transform == "grad":
+        found = torch.func.grad(loss, (0, 1, 2))(*given)
+    elif transform == "vjp":
+        found = torch.func.vjp(loss, *given)[1](torch.ones(()))
+    else:
+        found = torch.func.jacrev(loss, (0, 1, 2))(*given)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want)
+    with pytest.raises(NotImplementedError, match=r"attn_fwd\.features: forward AD"):
+        torch.func.jvp(loss, given, given)
+
+
 def test_tensors_without_memory() -> None:
     """On the device meta gradients have shapes."""
     given = [x.to("meta").requires_grad_() for x in (Q, K, V, tensor(4, ROWS, KEYS), SINKS)]
