@@ -266,7 +266,7 @@ register_autocast("attn_fwd")
 OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
 register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
 register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
-register_autocast("attn_fwd.features")
+register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks"))
 
 # Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped.
 APART = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed", "dropout_offset")

@@ -12,14 +12,12 @@ from aotriton.torch.hints import within
 # A call on these is made here and now; that on a tracer's tensors is for later.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-ALWAYS_FP32 = ("alibi_slopes", "sinks")
-
 # Registrations last as long as this.
 LIBRARY = torch.library.Library("aotriton", "FRAGMENT")
 
 
 def operator_of(name: str) -> Any:
-    """The operator of a name such as "attn_fwd", or with an overload "attn_fwd.features"."""
+    """The operator of a name, which may have an overload behind a dot."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aotriton, packet), overload or "default")
 
@@ -85,10 +83,10 @@ def register_traced(name: str, kernel: Any) -> None:
     register_autocast(traced)
 
 
-def register_autocast(name: str) -> None:
-    """Under autocast, the operator's floating tensors become what autocast computes in, but for what is fp32 always."""
+def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
+    """Under autocast, the operator's floating tensors become what autocast computes in; not those that are ``kept``."""
     operator = operator_of(name)
-    cast = [one.name not in ALWAYS_FP32 for one in operator._schema.arguments]
+    cast = [one.name not in kept for one in operator._schema.arguments]
 
     def on(device: str) -> Any:
         def autocast(*args: Any, **kwargs: Any) -> Any:

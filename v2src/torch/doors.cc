@@ -16,7 +16,7 @@ std::string reason(aotriton_error error) {
 }
 
 void require_own_kernel(const Tensor& query, bool exists, const char* op, const std::string& why) {
-  count(op, "torch", why);
+  if (*op) count(op, "torch", why);
   if (!query.is_cuda() || !exists) fail("torch has no kernel of its own for this device: " + why);
 }
 

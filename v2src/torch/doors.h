@@ -13,7 +13,8 @@ namespace aotriton_torch {
 // Why the call cannot run here; empty where it has. An error of the driver is no reason to go on.
 std::string reason(aotriton_error error);
 
-// Counts that torch's own kernel is called, and why. Fails where there is none.
+// Counts that torch's own kernel is called, and why; without a name of `op` it is not counted. Fails where there is
+// none.
 void require_own_kernel(const Tensor& query, bool exists, const char* op, const std::string& why);
 
 // As the interface of AOTInductor takes an optional tensor.

@@ -73,7 +73,7 @@ Results forward(const Tensor& query, const Tensor& key, const Tensor& value, con
               empty({0}, scalar_type(query), query)};
     }
   }
-  if (!dense || !query.is_cuda()) require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, "forward", why);
+  require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
   AtenTensorHandle made[5], starts_q, starts_k, used, slopes;
   Window left = window_size_left, right = window_size_right;
   TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_forward(
@@ -111,7 +111,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor
     }
     require_no_dropout(dropout_p, why);
   }
-  if (!dense || !query.is_cuda()) require_own_kernel(query, aoti_torch_cuda__flash_attention_backward, "backward", why);
+  require_own_kernel(query, aoti_torch_cuda__flash_attention_backward, dense ? "" : "backward", why);
   AtenTensorHandle made[3];
   Window left = window_size_left, right = window_size_right;
   TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_backward(
