@@ -452,6 +452,25 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_k": STARTS_K.flip(0)}),
         "attn_fwd: cu_seqlens_k[1] is 12, which must be from 18 to 18",
     ),
+    (
+        lambda: attention(Q, K, V, softcap=1.0, bias=tensor(ROWS, KEYS)),
+        "attn_fwd: no kernel has softcap together with bias yet",
+    ),
+    (
+        lambda: attention(**PACKED, **OF_PACKED, bias=tensor(1, 1, 19, 18)),
+        "attn_fwd: no kernel has bias together with cu_seqlens yet",
+    ),
+    (
+        lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_q": STARTS_Q.long()}),
+        "attn_fwd: cu_seqlens_q has dtype int64, which must be int32",
+    ),
+    (
+        lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_k": None}),
+        "attn_fwd: cu_seqlens_k is not given, and the other one is",
+    ),
+    (lambda: attention(Q, K, V, dropout=1.0), "attn_fwd: dropout is 1, which must be at least 0 and less than 1"),
+    (lambda: OPS.attn_fwd(Q, K, V, dropout=0.5), "attn_fwd: dropout is given, dropout_seed is not"),
+    (lambda: attention(Q, K, V, sinks=SINKS[:3]), "attn_fwd: sinks has heads_q 3, q has 4"),
     (lambda: OPS.attn_fwd(Q, K, V, bias=Q[0]), "attn_fwd: bias has 3 dimensions, which must be 4"),
     (
         lambda: attention(Q, K, V, dropout=0.5, dropout_seed=ints(1)),

@@ -66,19 +66,6 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
 
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
-// The part of the call that kernels have: reference.cc has the rest, too.
-template <class Params>
-Params without_features(Params params) {
-  const aotriton_attn_features all = params.features;
-  params.features = {};
-  params.features.causal_variant = all.causal_variant;
-  params.features.windowed = all.windowed;
-  params.features.window_left = all.window_left;
-  params.features.window_right = all.window_right;
-  if constexpr (requires { params.dbias; }) params.dbias = {}, params.dsinks = {};
-  return params;
-}
-
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
 template <class Call, class WorkspaceSize, class Launch, class Explain>
 aotriton_error compute_as(const char* op, const Call& call, const std::string& hints, WorkspaceSize workspace_size,
@@ -87,8 +74,7 @@ aotriton_error compute_as(const char* op, const Call& call, const std::string& h
   auto params = call.params;
   params.hints = told.get();
   if (call.q.is_cuda()) return run(params, call.q, workspace_size, launch);
-  aotriton_error error = check_as_on_gpu(params, explain);
-  if (error == AOTRITON_NOT_SUPPORTED) error = check_as_on_gpu(without_features(params), explain);
+  const aotriton_error error = check_as_on_gpu(params, explain);
   if (error == AOTRITON_SUCCESS) reference(params);
   return error;
 }

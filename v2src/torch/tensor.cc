@@ -35,8 +35,6 @@ void require_one_device(const char* op, std::initializer_list<Named> tensors) {
       fail(std::string(op) + ": " + one.name + " is on another device than " + first.name);
 }
 
-constexpr aotriton_dtype kInt32 = 4;  // of which the features' lengths are
-
 int32_t scalar_type(const Tensor& tensor) {
   int32_t dtype;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
@@ -48,7 +46,8 @@ aotriton_dtype dtype_of(const Tensor& tensor) {
   if (dtype == aoti_torch_dtype_float16()) return AOTRITON_FLOAT16;
   if (dtype == aoti_torch_dtype_bfloat16()) return AOTRITON_BFLOAT16;
   if (dtype == aoti_torch_dtype_float32()) return AOTRITON_FLOAT32;
-  if (dtype == aoti_torch_dtype_int32()) return kInt32;
+  if (dtype == aoti_torch_dtype_int32()) return AOTRITON_INT32;
+  if (dtype == aoti_torch_dtype_int64()) return AOTRITON_INT64;
   return AOTRITON_NO_DTYPE;
 }
 
