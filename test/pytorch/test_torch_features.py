@@ -17,7 +17,10 @@ pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 
+import numpy as np
 import torch
+from attention_cases import Case, covering, inputs
+from attention_truth import Call, check, ordinary, truth
 from torch.utils.checkpoint import checkpoint
 
 from aotriton.torch import attention
@@ -493,3 +496,43 @@ def test_errors_name_the_argument(call: Callable[[], Any], message: str) -> None
     with pytest.raises(RuntimeError) as raised:
         call()
     assert str(raised.value).splitlines()[0] == message
+
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("case", covering(40), ids=str)
+def test_every_pair_of_features_is_what_float64_says(case: Case) -> None:
+    """The operators, forward and backward, are as near to float64 as an ordinary implementation; rows that do not count
+    are not read, and their results are zeros.
+    """
+    low = DTYPES[case.dtype]
+    given: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in inputs(case).items()}
+    given |= {name: given[name].to(low) for name in ("q", "k", "v", "dout", "bias") if name in given}
+    given |= {name: given[name].float() for name in ("alibi_slopes", "sinks") if name in given}
+    if case.bias:
+        given["bias"] = given["bias"].expand(case.bias_shape)
+    if case.alibi:
+        given["alibi_slopes"] = given["alibi_slopes"].expand(case.batch, case.heads_q)
+    seeds: dict[str, Any] = {"dropout_seed": case.seed, "dropout_offset": case.offset} if case.dropout else {}
+    scalars = {"sm_scale": case.sm_scale, **case.scalars}
+
+    wide: dict[str, Any] = {name: x.double() if x.is_floating_point() else x for name, x in given.items()}
+    of_call: dict[str, Any] = {name: x for name, x in scalars.items() if not name.startswith("max_seqlen")}
+    call = Call(**wide, **of_call, **seeds)
+    rounded = ordinary(call, lambda x: x.to(low).float())
+    exact = truth(call)
+
+    q, k, v, dout = (given.pop(name) for name in ("q", "k", "v", "dout"))
+    given |= {name: torch.tensor(number) for name, number in seeds.items()}
+    out, logsumexp = OPS.attn_fwd.features(q, k, v, **given, **scalars)
+    of_bias, of_sinks = bool(case.bias), case.sinks
+    gradients = OPS.attn_bwd.features(q, k, v, out, dout, logsumexp, **given, **scalars, dbias=of_bias, dsinks=of_sinks)
+    names = ["out", "logsumexp", "dq", "dk", "dv", *["dbias"] * of_bias, *["dsinks"] * of_sinks]
+    owned_q, owned_k = call.owned
+    for name, result in zip(names, (out, logsumexp, *(one for one in gradients if one.numel())), strict=True):
+        if name in ("out", "logsumexp", "dq"):
+            result[:, :, owned_q:] = getattr(exact, name)[:, :, owned_q:]
+        elif name in ("dk", "dv"):
+            result[:, :, owned_k:] = getattr(exact, name)[:, :, owned_k:]
+        check(name, result, exact, rounded, case.dtype)
