@@ -160,7 +160,9 @@ def _cubin_resources(cubin: bytes) -> dict[str, int]:
 
 
 def _hsaco_resources(hsaco: bytes) -> dict[str, int]:
-    """Registers are VGPRs with AGPRs, spills count vector and scalar registers.
+    """Registers are VGPRs with AGPRs, spills count vector and scalar registers in memory.
+
+    Without a stack, scalar registers that are spilled lie in lanes of vector registers, which takes no memory.
 
     The metadata note is in MessagePack: a short string's length is in the byte before it, a number is one byte or
     marked by its size.
@@ -173,11 +175,9 @@ def _hsaco_resources(hsaco: bytes) -> dict[str, int]:
             raise RuntimeError(f"the metadata note has {field} {len(found)} times")
         return int.from_bytes(b"".join(found[0]), "big")
 
-    return {
-        "registers": note(".vgpr_count"),
-        "spills": note(".vgpr_spill_count") + note(".sgpr_spill_count"),
-        "stack": note(".private_segment_fixed_size"),
-    }
+    stack = note(".private_segment_fixed_size")
+    spills = note(".vgpr_spill_count") + note(".sgpr_spill_count") if stack else 0
+    return {"registers": note(".vgpr_count"), "spills": spills, "stack": stack}
 
 
 def main(arguments: list[str] | None = None) -> int:

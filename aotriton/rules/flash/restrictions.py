@@ -87,15 +87,6 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
     return _shared_bytes(functional, config) > functional.arch_spec.shared_limit
 
 
-def _too_many_scalars(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    tall = functional.arch_spec.vendor == "hip" and _head_dim(functional) == 128 and config["BLOCK_M"] > 32
-    return bool(functional.level) and functional.addressing == "general" and tall and _streams_keys(functional)
-
-
-def _streams_keys(functional: Functional) -> bool:
-    return functional.kernel.function == "attn_bwd_dq"
-
-
 RESTRICTIONS = (
     # Rows beyond the sequence are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
@@ -107,8 +98,6 @@ RESTRICTIONS = (
     Restriction("more warps than the tile has rows of 16", _idle_warps, certain=False),
     # The accumulators alone need more registers than a thread has.
     Restriction("the accumulators do not fit in the registers", _certain_spill),
-    # 64-bit strides of five tensors, masks of columns and of a band are in scalar registers, and some are spilled.
-    Restriction("a band's masks and strides do not fit in the scalar registers", _too_many_scalars),
     # The tiles under way do not fit, whatever else does.
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
 )
