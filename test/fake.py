@@ -136,7 +136,7 @@ def winner(product: Product, cell: tuple[int, ...], specs: tuple[ImageSpec, Imag
     short = [value == key.representatives[0] for key, value in zip(keys, cell, strict=True)]
     chosen, other = specs[any(short) == unusual], specs[any(short) != unusual]
     row: dict[str, Any] = {"provenance": "predicted", "source": "static model"}
-    if functional.arch_spec.vendor == "cuda" and functional["T"] == "bf16":
+    if functional.arch_spec.vendor == "cuda" and functional.get("T", "bf16") == "bf16":
         fast = BETWEEN_US if excepted(BETWEEN, functional) else FAST_US
         median = FIRST_US if first_backend else SLOW_US if short[0] or unusual else fast
         row = {"provenance": "measured", "median_us": median, "runners_up": ((other.config, median + 1.5),)}

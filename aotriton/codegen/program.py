@@ -22,7 +22,7 @@ DEPTH = 16  # of the C++ stack
 # build: a family that is built on an installed library shares the layout of its calls.
 MAX_OPERANDS = 28  # bits of a uint32_t
 MAX_SIZES = 24
-MAX_SCALARS = 16
+MAX_SCALARS = 24
 MAX_RANK = 4
 MAX_STEPS = 255  # numbers of a uint8_t, but for the one that stands for none
 MAX_CHOICES = 32
@@ -96,7 +96,7 @@ class GuardProgram:
 class KernelProgram:
     name: str
     arguments: tuple[Argument, ...]
-    uses: tuple[tuple[int, bool], ...]  # slot, and whether its strides are followed
+    uses: tuple[tuple[int, bool], ...]  # slot, and whether its strides are followed; not of tensors that are general
     grid: tuple[tuple[Code, ...], ...]
     guards: tuple[GuardProgram, ...]
     choices: tuple[ChoiceProgram, ...]
@@ -339,24 +339,27 @@ class _Numbering:
         followed |= {argument.tensor for argument in kernel.arguments if isinstance(argument, Stride)}
         arguments = []
         for argument in kernel.arguments:
+            levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
             if isinstance(argument, Tensor):
                 packed = code(argument.packed) if argument.packed else ()
-                arguments.append(Argument("tensor", argument.block is not None, slots[argument.name], value=packed))
+                arguments.append(
+                    Argument("tensor", argument.block is not None, slots[argument.name], value=packed, levels=levels)
+                )
             elif isinstance(argument, Stride):
                 has_block = tensors[argument.tensor].block is not None
-                arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim))
+                arguments.append(
+                    Argument("stride", has_block, slots[argument.tensor], argument.dim, levels=levels)
+                )
             elif isinstance(argument, Number) and argument.dtype == "fp32":
                 slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
-                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
                 arguments.append(Argument("fp32", slot=slot, levels=levels))
             elif isinstance(argument, Number):
-                levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
                 arguments.append(Argument(argument.dtype, value=code(argument.value), levels=levels))
         self._check(f"numbers of {kernel.name}", sum(bool(argument.value) for argument in arguments), MAX_NUMBERS)
         return KernelProgram(
             name=kernel.name,
             arguments=tuple(arguments),
-            uses=tuple((slot, name in followed) for name, slot in slots.items()),
+            uses=tuple((slot, name in followed) for name, slot in slots.items() if not tensors[name].general),
             grid=tuple(map(code, kernel.grid)),
             guards=tuple(GuardProgram(code(one.condition), one.why) for one in kernel.all_guards(self.operator.sizes)),
             choices=tuple(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 CAPABILITIES = ("tma", "wgmma", "buffer")
 
 # Element types of tensors, in the order of the C++ enumeration.
-DTYPES = ("none", "fp16", "bf16", "fp32")
-DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+DTYPES = ("none", "fp16", "bf16", "fp32", "i32", "i64")
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "i64": 8}
 
 # How a kernel accesses its tensors, in the order of the C++ enumeration.
 #   general     64-bit offsets, any strides, any alignment

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf, log2
 
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database.rows import Borrowed, Product, Winner
 from aotriton.rules.image import ImageSpec
@@ -52,7 +53,7 @@ def filled(
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
     ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
-    out. An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element
+    out, unless its kernel has one config only. An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element
     type may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
@@ -81,7 +82,20 @@ def filled(
                     rows.append(row)
                 elif lender := market.nearest(borrower, cell):
                     rows.append(borrower.borrow(text, lender))
+                elif config := _only_config(kernel, arch):
+                    spec = ImageSpec.parse(functional, config)
+                    where = arch, product, kernel.name, str(functional), text
+                    rows.append(Winner(*where, spec.name, spec.config, "predicted", "the only config that there is"))
     return [row for number in sorted(found) for row in found[number]]
+
+
+def _only_config(kernel: KernelDescription, arch: str) -> str:
+    """The config of a kernel that has one only, which needs no measurement to win; else nothing."""
+    vendor = arch_spec(arch).vendor
+    values = {**kernel.psel_values(vendor), **kernel.copt_values(vendor)}
+    if any(len(of_one) != 1 for of_one in values.values()):
+        return ""
+    return " ".join(f"{name}={of_one[0]}" for name, of_one in values.items())
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,15 @@ def _arguments(functional: Functional) -> _Arguments:
     elements: dict[str, int] = {}  # bytes of one, by tensor
     descriptors: dict[str, Tensor] = {}
     strides: dict[str, int] = {}
+    general: set[str] = set()
     for argument in filter(functional.takes, functional.kernel.arguments):
         name = argument.name
-        if isinstance(argument, Tensor):
+        if isinstance(argument, Tensor) and argument.general:
+            general.add(name)
+            signature[name] = f"*{functional['T'] if argument.dtype == 'T' else argument.dtype}"
+        elif isinstance(argument, Stride) and argument.tensor in general:
+            signature[name] = "i64"
+        elif isinstance(argument, Tensor):
             dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
             elements[name] = DTYPE_BYTES[dtype]
             if addressing == "descriptor" and argument.block is not None:

@@ -63,7 +63,8 @@ class Tensor:
     The descriptor then has the shape [.., .. / packed, rows, packed, columns], and the neighbours share the rows of its
     ``block``.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
-    whose content is undefined before and after the kernel. The caller's operands are read or written.
+    whose content is undefined before and after the kernel. The caller's operands are read or written. ``general``:
+    every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
     """
 
     name: str
@@ -72,10 +73,14 @@ class Tensor:
     does: str = ""
     swizzled: bool = True
     packed: Expression | None = None
+    general: bool = False
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.packed and (self.rank != 4 or not self.block):
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
+        if self.general and self.block:
+            raise ValueError(f"{self.name}: general addressing has no block")
         if self.does not in ("", "read", "write", "add", "scratch"):
             raise ValueError(f"{self.name}: does must be read, write, add or scratch, not {self.does!r}")
 
@@ -99,6 +104,7 @@ class Stride:
     tensor: str
     dim: int
     letter: str
+    levels: tuple[int, ...] = ()  # as the tensor's
 
     @property
     def name(self) -> str:
@@ -141,9 +147,9 @@ class Constexpr:
 Argument = Tensor | Stride | Number | Constexpr
 
 
-def strides(letters: str, *tensors: str) -> tuple[Stride, ...]:
+def strides(letters: str, *tensors: str, levels: tuple[int, ...] = ()) -> tuple[Stride, ...]:
     """The strides of each of the tensors: one for each letter, beginning with the outermost dimension."""
-    return tuple(Stride(tensor, dim, letter) for tensor in tensors for dim, letter in enumerate(letters))
+    return tuple(Stride(tensor, dim, letter, levels) for tensor in tensors for dim, letter in enumerate(letters))
 
 
 @dataclass(frozen=True)
@@ -572,8 +578,7 @@ class Functional:
 
     def takes(self, argument: Argument) -> bool:
         """Whether its images have this argument of the kernel."""
-        levels = argument.levels if isinstance(argument, Number | Constexpr) else ()
-        return not levels or self.level in levels
+        return not argument.levels or self.level in argument.levels
 
     def ruled_out(self, cell: tuple[int, ...], config: Config) -> bool:
         """Whether it is certain that a config cannot run, or win, in the cell."""

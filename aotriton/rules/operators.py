@@ -87,7 +87,8 @@ class Operator:
     ``written``: it has the C functions, too; otherwise a C++ header and its functions are generated. ``flops``: the
     floating-point operations of a call, as its users count them. ``exact_cells``: a call whose tuning keys are all at
     representatives is the problem that was measured for its cell, so the cell decides, not a prediction. ``cut``: the
-    size along which a call may be divided into pieces whose results do not depend on each other.
+    size along which a call may be divided into pieces whose results do not depend on each other. The operator's own
+    checks say which calls may not, such as those that ask for an optional result without this size.
     """
 
     name: str
@@ -109,7 +110,8 @@ class Operator:
         sizes = dict.fromkeys(dim for operand in self.operands for dim in operand.dims)
         object.__setattr__(self, "sizes", tuple(sizes))
         for operand in self.operands if self.cut else ():
-            if operand.dims.count(self.cut) != 1 and (operand.written or self.cut in operand.dims):
+            fixed = operand.written and not operand.optional
+            if operand.dims.count(self.cut) != 1 and (fixed or self.cut in operand.dims):
                 raise ValueError(f"{self.name}: {operand.name} cannot be cut along {self.cut}, it has {operand.dims}")
         names = [*self.sizes, *(operand.name for operand in (*self.operands, *self.workspace))]
         names += [scalar.name for scalar in self.scalars] + [*self.derived_sizes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from aotriton.torch.hints import within
 from aotriton.torch.transforms import (
     autograd_of,
     fold,
+    mapped_first,
+    operator_of,
     register_autocast,
     register_autograd,
     register_fake,
@@ -21,6 +24,7 @@ from aotriton.torch.transforms import (
 
 OPS = torch.ops.aotriton
 FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a microsecond
+FEATURED = OPS.attn_fwd.features
 
 
 def attention(
@@ -33,8 +37,23 @@ def attention(
     window_left: int = -1,
     window_right: int = -1,
     scale: float | None = None,
-) -> torch.Tensor:
-    """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k and v.
+    bias: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    dropout_seed: torch.Tensor | None = None,
+    dropout_offset: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    return_logsumexp: bool = False,
+) -> Any:
+    """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k, v, bias and
+    sinks. With ``return_logsumexp`` also the logarithm of the softmax's denominator, which has no gradient.
 
     q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
     head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: a query sees no key behind its own
@@ -43,22 +62,86 @@ def attention(
     ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative; None:
     head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything else.
 
+    A score becomes softcap tanh(score / softcap), where ``softcap`` is not zero. Then ``alibi_slopes``, [heads_q] or
+    [batch, heads_q], times the distance of the key from the bottom right variant's own position is subtracted, and
+    ``bias`` is added: of q's type, or of bool, where False hides a key; of any shape that broadcasts to [batch,
+    heads_q, seqlen_q, seqlen_k]. The gradient of a bias takes memory of that whole shape, before it is summed.
+    ``sinks``, [heads_q]: a score that takes part in the softmax and has no value.
+
+    ``dropout``: the probability, in steps of 2 ** -16, with which a weight becomes zero; the others grow in proportion.
+    The same ``dropout_seed`` and ``dropout_offset``, tensors of one int64 each on q's device, drop the same weights;
+    without a seed, torch's generator of the device draws both.
+
+    With ``cu_seqlens_q`` and ``cu_seqlens_k``, [sequences + 1] int32, sequences of different lengths lie one after the
+    other: q is [total, heads_q, head_dim], k and v are [total, heads_k, head_dim], logsumexp is [heads_q, total], and
+    sequence n has the rows from cu_seqlens[n] to before cu_seqlens[n + 1]. ``max_seqlen_q`` and ``max_seqlen_k`` are
+    the most rows that a sequence has. Results behind the last sequence are not set. ``seqused_q`` and ``seqused_k``,
+    [sequences] or [batch] int32: only so many rows of each count; results of the others are zero.
+
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
-    hints = within()
-    if causal_variant == "top_left" and window_left < 0 and window_right < 0:
-        out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, hints=hints)
-    else:
-        mask = {"causal_variant": causal_variant, "window_left": window_left, "window_right": window_right}
-        out, _ = FORWARD(q, k, v, sm_scale=scale, causal=causal, **mask, hints=hints)
-    return out
+    mask: dict[str, Any] = {"sm_scale": scale, "causal": causal, "hints": within()}
+    if causal_variant != "top_left" or window_left >= 0 or window_right >= 0:
+        mask |= {"causal_variant": causal_variant, "window_left": window_left, "window_right": window_right}
+    if (
+        bias is None
+        and alibi_slopes is None
+        and sinks is None
+        and cu_seqlens_q is None
+        and cu_seqlens_k is None
+        and seqused_q is None
+        and seqused_k is None
+        and not softcap
+        and not dropout
+    ):
+        out, logsumexp = FORWARD(q, k, v, **mask)
+        return (out, logsumexp) if return_logsumexp else out
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    if packed:
+        q, k, v = (_one_batch(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
+    if bias is not None:
+        if bias.dtype == torch.bool:
+            bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -inf)
+        bias = bias.expand(*q.shape[:3], k.shape[2])
+    if alibi_slopes is not None:
+        if packed and alibi_slopes.dim() != 1:
+            raise RuntimeError(
+                "attention: with cu_seqlens, alibi_slopes must be [heads_q]: all sequences have the same"
+            )
+        alibi_slopes = alibi_slopes.float().expand(q.shape[:2])
+    if dropout and dropout_seed is None:
+        dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
+    elif dropout and dropout_offset is None:
+        dropout_offset = torch.zeros_like(dropout_seed)
+    out, logsumexp = FEATURED(
+        q,
+        k,
+        v,
+        bias,
+        alibi_slopes,
+        sinks if sinks is None else sinks.float(),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        dropout_seed if dropout else None,
+        dropout_offset if dropout else None,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        softcap=softcap,
+        dropout=dropout,
+        **mask,
+    )
+    if packed:
+        out, logsumexp = out[0].transpose(0, 1), logsumexp[0]
+    return (out, logsumexp) if return_logsumexp else out
 
 
-# What a call says beside its tensors, in the schemas' order.
-PARAMETERS, BACKWARD_PARAMETERS = (
-    tuple(one.name for one in operator._schema.arguments if one.kwarg_only)
-    for operator in (OPS.attn_fwd.default, OPS.attn_bwd.default)
-)
+def _one_batch(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """[total, heads, head_dim] as the operators have it: [1, heads, total, head_dim]."""
+    if tensor.dim() != 3:
+        raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
+    return tensor.transpose(0, 1)[None]
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,7 +149,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(_rows(q)), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -74,75 +159,148 @@ def _fake_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, *
     return tuple(torch.empty_like(_rows(tensor)) for tensor in (q, k, v))
 
 
+def _fake_featured_backward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, dbias: bool = False, dsinks: bool = False, **__: Any
+) -> tuple[torch.Tensor, ...]:
+    of_bias = (*q.shape[:3], k.shape[2]) if dbias else (0,)
+    of_sinks = q.new_empty(q.shape[1] if dsinks else 0, dtype=torch.float32)
+    return *_fake_backward(q, k, v), q.new_empty(of_bias), of_sinks
+
+
 register_fake("attn_fwd", _fake_forward)
 register_fake("attn_bwd", _fake_backward)
+register_fake("attn_fwd.features", _fake_forward)
+register_fake("attn_bwd.features", _fake_featured_backward)
 
 
-class _Attention(torch.autograd.Function):
-    """attn_fwd, whose gradient is attn_bwd; logsumexp has none."""
-
-    @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *parameters: Any) -> Any:
-        ctx.parameters = dict(zip(PARAMETERS, parameters, strict=True))
-        out, logsumexp = OPS._attn_fwd(q, k, v, **ctx.parameters)
-        ctx.save_for_backward(q, k, v, out, logsumexp)
-        ctx.mark_non_differentiable(logsumexp)
-        ctx.set_materialize_grads(False)
-        return out, logsumexp
-
-    @staticmethod
-    def backward(ctx: Any, dout: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-        if dout is None:
-            return (None,) * (3 + len(PARAMETERS))
-        q, k, v, out, logsumexp = ctx.saved_tensors
-        gradients = OPS.attn_bwd(q, k, v, out, dout, logsumexp, **ctx.parameters)
-        return *gradients, *(None,) * len(PARAMETERS)
+def _names(operator: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The operator's tensors, and what a call says beside them, in the schema's order."""
+    arguments = operator._schema.arguments
+    return tuple(a.name for a in arguments if not a.kwarg_only), tuple(a.name for a in arguments if a.kwarg_only)
 
 
-class _Gradients(torch.autograd.function._SingleLevelFunction):
-    """attn_bwd, whose gradient does not exist: who records one is told so when it is asked for.
-
-    autograd.Function would look for torch.func's transforms once more, which a backward is called below.
-    """
+class _SingleLevel(torch.autograd.function._SingleLevelFunction):
+    """autograd.Function would look for torch.func's transforms once more, which autograd's kernels are called below."""
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         with enable_single_level_autograd_function():
             return super().apply(*arguments)
 
-    @staticmethod
-    def forward(_: Any, *arguments: Any) -> Any:
-        parameters = zip(BACKWARD_PARAMETERS, arguments[-len(BACKWARD_PARAMETERS) :], strict=True)
-        # An outer transform's autograd is to see this call; the twin would hide it.
+
+def _below_autograd(operator: Any) -> Any:
+    """A call that an outer transform's autograd sees, but not this one; a twin would hide it from both."""
+
+    def call(*given: Any, **parameters: Any) -> Any:
         with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-            return OPS.attn_bwd(*arguments[: -len(BACKWARD_PARAMETERS)], **dict(parameters))
+            return operator(*given, **parameters)
 
-    @staticmethod
-    def backward(*_: Any) -> Any:
-        raise NotImplementedError(
-            "aotriton's attention has no second derivative: attn_fwd has a gradient, attn_bwd, and that has none. "
-            "torch's attention has, with sdpa_kernel(SDPBackend.MATH)"
-        )
+    return call
 
 
-# autograd.cc has the kernel for tensors of a CPU and of a GPU. This one is for what tracers see, and other devices; and
-# for all tensors in a release of torch that the library was not built with.
-AUTOGRAD = autograd_of("attn_fwd", _Attention)
+def _recorded(forward: Any, call: Any, backward: Any) -> Any:
+    """What autograd records of a forward, which ``call`` computes, and whose gradient is the backward; logsumexp has
+    none.
+    """
+    tensors, names = _names(forward)
+
+    class Attention(_SingleLevel):
+        @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
+        def forward(ctx: Any, *given: Any) -> Any:
+            given, parameters = given[: len(tensors)], given[len(tensors) :]
+            for name, asks in zip(tensors[3:], ctx.needs_input_grad[3:], strict=False):
+                if asks and name not in ("bias", "sinks"):
+                    raise RuntimeError(f"attn_fwd: {name} asks for a gradient, which attention has not")
+            ctx.parameters = dict(zip(names, parameters, strict=True))
+            out, logsumexp = call(*given, **ctx.parameters)
+            ctx.save_for_backward(*given, out, logsumexp)
+            ctx.mark_non_differentiable(logsumexp)
+            ctx.set_materialize_grads(False)
+            return out, logsumexp
+
+        @staticmethod
+        def backward(ctx: Any, dout: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+            found: dict[str, torch.Tensor] = {}
+            if dout is not None:
+                q, k, v, *features, out, logsumexp = ctx.saved_tensors
+                wanted = zip(tensors, ctx.needs_input_grad, strict=False)
+                asked = {f"d{name}": asks for name, asks in wanted if name in ("bias", "sinks")}
+                results = backward(q, k, v, out, dout, logsumexp, *features, **ctx.parameters, **asked)
+                found = dict(zip(("q", "k", "v", *(name[1:] for name in asked)), results, strict=True))
+                found = {name: result for name, result in found.items() if asked.get(f"d{name}", True)}
+            return *(found.get(name) for name in tensors), *(None,) * len(names)
+
+    return Attention
+
+
+def _recorded_again(backward: Any) -> Any:
+    """What autograd records of a backward, whose gradient does not exist: who records one is told so when it is asked
+    for.
+    """
+    tensors, names = _names(backward)
+    call = _below_autograd(backward)
+
+    class Gradients(_SingleLevel):
+        @staticmethod
+        def forward(_: Any, *given: Any) -> Any:
+            return call(*given[: len(tensors)], **dict(zip(names, given[len(tensors) :], strict=True)))
+
+        @staticmethod
+        def backward(*_: Any) -> Any:
+            raise NotImplementedError(
+                "aotriton's attention has no second derivative: attn_fwd has a gradient, attn_bwd, and that has none. "
+                "torch's attention has, with sdpa_kernel(SDPBackend.MATH)"
+            )
+
+    return Gradients
+
+
+# autograd.cc has the kernel of the plain overload for tensors of a CPU and of a GPU. This one is for what tracers see,
+# and other devices; and for all tensors in a release of torch that the library was not built with.
+AUTOGRAD = autograd_of("attn_fwd", _recorded(OPS.attn_fwd.default, OPS._attn_fwd.default, OPS.attn_bwd.default))
 register_autograd("attn_fwd", AUTOGRAD)
 register_traced("attn_fwd", AUTOGRAD)
-register_autograd("attn_bwd", autograd_of("attn_bwd", _Gradients))
+register_autograd("attn_bwd", autograd_of("attn_bwd", _recorded_again(OPS.attn_bwd.default)))
 register_autocast("attn_fwd")
 
+OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
+register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
+register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
+register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks"))
 
-def _folding(operator: Any) -> Any:
-    def vmap(info: Any, in_dims: Any, *tensors: torch.Tensor, **kwargs: Any) -> Any:
-        folded = [fold(tensor, dim, info.batch_size) for tensor, dim in zip(tensors, in_dims, strict=False)]
-        results = operator(*folded, **kwargs)
-        return tuple(unfold(result, info.batch_size) for result in results), (0,) * len(results)
+# Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped.
+APART = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed", "dropout_offset")
+
+
+def _mapping(operator: Any) -> Any:
+    """vmap's kernel: one call, with what is mapped folded into the batch, where that can be."""
+    names, _ = _names(operator)
+
+    def vmap(info: Any, in_dims: Any, *tensors: Any, **kwargs: Any) -> Any:
+        count = info.batch_size
+        if any(tensor is not None and name in APART for name, tensor in zip(names, tensors, strict=False)):
+            mapped = [
+                [None] * count if tensor is None else mapped_first(tensor, dim, count)
+                for tensor, dim in zip(tensors, in_dims, strict=False)
+            ]
+            calls = [operator(*one, **kwargs) for one in zip(*mapped, strict=True)]
+            results = [torch.stack(each) for each in zip(*calls, strict=True)]
+        else:
+            folded = [
+                None if tensor is None else fold(tensor, dim, count)
+                for tensor, dim in zip(tensors, in_dims, strict=False)
+            ]
+            # A gradient that is not asked for has no batch.
+            results = [
+                unfold(result, count) if result.dim() > 1 else result.expand(count, 0)
+                for result in operator(*folded, **kwargs)
+            ]
+        return tuple(results), (0,) * len(results)
 
     return vmap
 
 
 for name in ("attn_fwd", "_traced_attn_fwd"):
-    torch.library.register_vmap(f"aotriton::{name}", _folding(OPS.attn_fwd))
-torch.library.register_vmap("aotriton::attn_bwd", _folding(OPS.attn_bwd))
+    torch.library.register_vmap(f"aotriton::{name}", _mapping(OPS.attn_fwd.default))
+for name in ("attn_bwd", "attn_fwd.features", "attn_bwd.features"):
+    torch.library.register_vmap(f"aotriton::{name}", _mapping(operator_of(name)))

@@ -1,9 +1,10 @@
 """The backend "aotriton" of ``torch.nn.functional.scaled_dot_product_attention``.
 
 ``torch.nn.attention.activate_flash_attention_impl("aotriton")`` has what SDPA gives its flash backend and cuDNN, which
-it prefers on Hopper, run on this library, wherever that supports it, and on the kernel that torch chose elsewhere,
-without a line of Python in between. Who disables the flash backend, as ``sdpa_kernel`` does, has this library disabled,
-too.
+it prefers on Hopper, and calls with a mask that it gives its memory-efficient backend, run on this library, wherever
+that supports it, and on the kernel that torch chose elsewhere, without a line of Python in between. So do
+``varlen_attn`` and SDPA of jagged tensors. Who disables the flash backend, as ``sdpa_kernel`` does, has this library
+disabled, too.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def stats() -> dict[str, dict[str, Any]]:
     ``aotriton`` how many ran on this library, and under ``torch`` how many went on to torch's own kernel, for each
     reason. Under ``hints``, how many calls of each operator were told which.
 
-    Calls of the operators, such as of ``attention``, are none of SDPA's. What SDPA gives its memory-efficient backend
-    is counted, of a forward; what it computes by its formula, as with the backend MATH, is not seen.
+    Calls of the operators, such as of ``attention``, are none of SDPA's; those of ``varlen_attn`` count as SDPA's. What
+    SDPA computes by its formula, as with the backend MATH, is not seen.
     """
     found: dict[str, dict[str, Any]] = {name: {"aotriton": 0, "torch": {}} for name in ("forward", "backward")}
     found["hints"] = {}

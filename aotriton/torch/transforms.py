@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from aotriton.torch.hints import within
 
@@ -13,6 +14,12 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # Registrations last as long as this.
 LIBRARY = torch.library.Library("aotriton", "FRAGMENT")
+
+
+def operator_of(name: str) -> Any:
+    """The operator of a name, which may have an overload behind a dot."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aotriton, packet), overload or "default")
 
 
 def register_fake(name: str, function: Any) -> None:
@@ -35,13 +42,14 @@ def autograd_of(name: str, function: Any) -> Any:
 
     torch.library.register_autograd would do the same, and have each call cost the host three times as much.
     """
-    operator = getattr(torch.ops.aotriton, name).default
-    twin = getattr(torch.ops.aotriton, f"_{name}").default
+    operator, twin = operator_of(name), operator_of(f"_{name}")
     arguments = operator._schema.arguments
     defaults = {a.name: a.default_value for a in arguments if a.kwarg_only}
     tensors = len(arguments) - len(defaults)
 
     def autograd(*given: Any, **parameters: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(name, given)
         if torch.is_grad_enabled():
             for tensor in given:
                 if tensor is not None and tensor.requires_grad:
@@ -54,6 +62,12 @@ def autograd_of(name: str, function: Any) -> Any:
     return autograd
 
 
+def _refuse_tangents(name: str, given: Any) -> None:
+    for tensor in given:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name}: forward AD has no formula for aotriton's operators, only backward has")
+
+
 def register_traced(name: str, kernel: Any) -> None:
     """For an operator whose autograd is C++: where a mode or a subclass with ``__torch_dispatch__`` sees calls, as a
     compiler's tracer does, ``kernel`` is autograd's, as in `register_autograd`.
@@ -61,7 +75,7 @@ def register_traced(name: str, kernel: Any) -> None:
     There torch dispatches to PythonTLSSnapshot first, before vmap, autocast and autograd. So the call becomes one of an
     operator of its own, which needs all three, and of which nothing remains but what ``kernel`` calls.
     """
-    operator = getattr(torch.ops.aotriton, name).default
+    operator = operator_of(name)
     traced = f"_traced_{name}"
     LIBRARY.define(str(operator._schema).replace(f"aotriton::{name}(", f"{traced}("))
     LIBRARY.impl(traced, kernel, "CompositeImplicitAutograd")
@@ -69,14 +83,18 @@ def register_traced(name: str, kernel: Any) -> None:
     register_autocast(traced)
 
 
-def register_autocast(name: str) -> None:
-    """Under autocast, the operator's floating tensors become what autocast computes in."""
-    operator = getattr(torch.ops.aotriton, name)
+def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
+    """Under autocast, the operator's floating tensors become what autocast computes in; not those that are ``kept``."""
+    operator = operator_of(name)
+    cast = [one.name not in kept for one in operator._schema.arguments]
 
     def on(device: str) -> Any:
         def autocast(*args: Any, **kwargs: Any) -> Any:
             dtype = torch.get_autocast_dtype(device)
-            given = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            given = [
+                a.to(dtype) if c and isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                for a, c in zip(args, cast, strict=False)
+            ]
             with torch.autocast(device, enabled=False):
                 return operator(*given, **kwargs)
 

@@ -5,26 +5,22 @@ model.set_attn_implementation("aotriton")
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import aotriton.torch
 
 
-def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **others):
-    for feature in ("softcap", "s_aux"):
-        if others.get(feature) is not None:
-            raise NotImplementedError(f"aotriton's attention has no {feature} yet")
-    if attention_mask is not None or dropout:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **others
-        )
-    # The last query is at the last key. A window of n has the query's own key and the n - 1 before it.
-    window = others.get("sliding_window")
+def attention(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, sliding_window=None,
+    softcap=None, s_aux=None, **others,
+):  # fmt: skip
+    # The last query is at the last key. A window of n has the query's own key and the n - 1 before it. A mask has both.
+    masked = attention_mask is not None
+    causal = query.shape[2] > 1 and (module.is_causal if is_causal is None else is_causal)
     out = aotriton.torch.attention(
-        query, key, value, scale=scaling, causal_variant="bottom_right",
-        causal=query.shape[2] > 1 and (module.is_causal if is_causal is None else is_causal),
-        window_left=-1 if window is None else window - 1,
+        query, key, value, scale=scaling, bias=attention_mask, causal=causal and not masked,
+        causal_variant="bottom_right", window_left=-1 if masked or sliding_window is None else sliding_window - 1,
+        softcap=softcap or 0.0, sinks=s_aux, dropout=dropout,
     )  # fmt: skip
     return out.transpose(1, 2), None
 

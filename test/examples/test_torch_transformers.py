@@ -93,14 +93,14 @@ def test_a_compiled_llama_runs_on_it(model: Any) -> None:
     assert not [node for node in nodes if "scaled_dot_product" in str(node.target)]
 
 
-def test_masks_go_to_torch(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
-    """What a padded batch's mask leaves out is left out: such a call is torch's."""
+def test_masks_run_on_it(model: Any, calls: list[tuple[int, int, bool, int]]) -> None:
+    """What a padded batch's mask leaves out is left out: logits of all else are those of torch's attention."""
     mask = torch.ones(2, 11, dtype=torch.long)
     mask[0, :4] = 0
-    got, expected = (logits(model, name, attention_mask=mask) for name in ("aotriton", "sdpa"))
-    assert torch.equal(got, expected)
-    assert not calls
-    assert not torch.allclose(got[0, -1], logits(model, "sdpa")[0, -1], atol=0.05)
+    got, expected = (logits(model, name, attention_mask=mask)[mask == 1] for name in ("aotriton", "sdpa"))
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+    assert calls == [(11, 11, False, -1)] * 2
+    assert not torch.allclose(got[6], logits(model, "sdpa")[0, -1], atol=0.05)
 
 
 def mistral(**more: Any) -> Any:
@@ -148,13 +148,35 @@ def test_a_second_prompt_on_a_cache_runs_on_it(model: Any, calls: list[tuple[int
     assert calls[-2:] == [(5, 11, True, -1)] * 2
 
 
-@pytest.mark.usefixtures("example")
-def test_what_is_not_there_is_refused() -> None:
-    """A model that caps its scores does not run without the cap."""
+def test_caps_run_on_it(calls: list[tuple[int, int, bool, int]]) -> None:
+    """A model that caps its scores is one with the cap: logits are those of its own attention, which is not torch's."""
     config = transformers.Gemma2Config(
-        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16,
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, attn_logit_softcapping=0.05, sliding_window=4, query_pre_attn_scalar=1,
     )  # fmt: skip
+    torch.manual_seed(0)
     capped = transformers.Gemma2ForCausalLM(config).bfloat16().eval()
-    with pytest.raises(NotImplementedError, match="no softcap yet"):
-        logits(capped, "aotriton")
+    got, expected = (logits(capped, name) for name in ("aotriton", "eager"))
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+    assert calls == [(11, 11, True, 3), (11, 11, True, -1)]
+    for layer in capped.model.layers:
+        layer.self_attn.attn_logit_softcapping = None
+    assert not torch.allclose(logits(capped, "aotriton"), expected, rtol=0.05, atol=0.05)
+
+
+def test_sinks_run_on_it(calls: list[tuple[int, int, bool, int]]) -> None:
+    """A model with sinks, such as gpt-oss, has them: logits are those of its own attention, which is not torch's."""
+    config = transformers.GptOssConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, num_local_experts=2, num_experts_per_tok=1, sliding_window=4,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    sunk = transformers.GptOssForCausalLM(config).bfloat16().eval()
+    for layer in sunk.model.layers:
+        layer.self_attn.sinks.data.normal_(2)
+    got, expected = (logits(sunk, name) for name in ("aotriton", "eager"))
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+    assert calls == [(11, 11, True, 3), (11, 11, True, -1)]
+    for layer in sunk.model.layers:
+        layer.self_attn.sinks.data.fill_(-100)
+    assert not torch.allclose(logits(sunk, "aotriton"), expected, rtol=0.05, atol=0.05)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from torch.nn.attention import (
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import aotriton
-from aotriton.torch import attention, gemm, stats
+from aotriton.torch import attention, flash, gemm, stats
 
 OPS = torch.ops.aotriton
 ROOT = Path(__file__).resolve().parents[2]
@@ -444,14 +445,12 @@ def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("active")
 def test_sdpa_falls_back(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
-    """What the library does not do, dropout, runs on torch's own kernel with torch's own results; a backward goes where
-    it can, whichever kernel the forward was.
-    """
-    leaves = [tensor(2, 4, 200, 64, seed=i).requires_grad_() for i in range(3)]
+    """What the library does not do, float32, runs on torch's own kernel with torch's own results, dropout's too."""
+    leaves = [tensor(2, 4, 200, 64, dtype=torch.float32, seed=i).requires_grad_() for i in range(3)]
     torch.manual_seed(0)
     found = trained(lambda q, k, v: sdpa(q, k, v, dropout_p=0.5), *leaves)
     assert ran() == {"forward": (0, 1), "backward": (0, 1)}
-    assert stats()["forward"]["torch"]["dropout"] > 0
+    assert stats()["forward"]["torch"]["neither float16 nor bfloat16"] > 0
     restore_flash_attention_impl()
     torch.manual_seed(0)
     expected = trained(lambda q, k, v: sdpa(q, k, v, dropout_p=0.5), *leaves)
@@ -503,3 +502,218 @@ def test_another_device_than_the_current_one() -> None:
     assert out.device == q.device
     assert torch.cuda.current_device() == 0
     assert torch.equal(out.cpu(), attention(*(x.to("cuda:0") for x in (q, k, v)), causal=True).cpu())
+
+
+STARTS = torch.tensor([0, 130, 130, 321, 400], dtype=torch.int32)
+FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what has a gradient, and what has none
+    "bias": ({"bias": tensor(2, 4, 200, 200, seed=5, device="cpu")}, {"causal": True}),
+    "a bias of all": ({"bias": tensor(200, 200, seed=5, device="cpu")}, {}),
+    "alibi": ({}, {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.05]), "causal": True}),
+    "softcap": ({}, {"softcap": 0.8, "window_left": 50}),
+    "sinks": ({"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])}, {}),
+    "dropout": (
+        {},
+        {
+            "dropout": 0.3,
+            "dropout_seed": torch.tensor(2**40 + 3),
+            "dropout_offset": torch.tensor(2**33),
+            "causal": True,
+        },
+    ),
+    "used": ({}, {"seqused_q": torch.tensor([200, 77]).int(), "seqused_k": torch.tensor([150, 200]).int()}),
+    "all with a bias": (
+        {"bias": tensor(2, 1, 200, 200, seed=5, device="cpu"), "sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])},
+        {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.05]), "dropout": 0.1, "dropout_seed": torch.tensor(1)},
+    ),
+}
+
+
+def on(device: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in tensors.items()}
+
+
+def same_on_both(leaves: dict[str, Any], how: dict[str, Any]) -> None:
+    """out and the gradients of the leaves are the CPU's, whose formula is tested by itself, within a few roundings."""
+    found = {}
+    for device in ("cuda", "cpu"):
+        given = {name: one.detach().requires_grad_() for name, one in on(device, leaves).items()}
+        out, logsumexp = attention(**given, **on(device, how), return_logsumexp=True)
+        dout = tensor(*out.shape, seed=9).to(device)
+        found[device] = [out, logsumexp, *torch.autograd.grad(out, list(given.values()), dout)]
+    for got, want in zip(found["cuda"], found["cpu"], strict=True):
+        if got.dtype == torch.float32:
+            torch.testing.assert_close(got.cpu(), want, rtol=0.02, atol=0.02)
+        else:
+            close(got.cpu(), want, 16)
+
+
+@pytest.mark.parametrize(("leaves", "how"), FEATURES.values(), ids=FEATURES)
+def test_features_are_what_they_are_on_a_cpu(leaves: dict[str, Any], how: dict[str, Any]) -> None:
+    """Each feature, forward and backward; dropout drops the same weights."""
+    q, k, v, _ = problem(False)
+    same_on_both({"q": q, "k": k, "v": v, **leaves}, how)
+
+
+@pytest.mark.parametrize("how", [{}, {"causal": True, "causal_variant": "bottom_right", "softcap": 1.0}], ids=str)
+def test_packed_sequences_are_what_they_are_on_a_cpu(how: dict[str, Any]) -> None:
+    """Sequences of different lengths, one of them empty, in views of packed q, k and v."""
+    qkv = tensor(400, 3, 4, 64)
+    leaves = dict(zip("qkv", qkv.unbind(1), strict=True))
+    lengths = {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 191, "max_seqlen_k": 191}
+    same_on_both(leaves | {"sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])}, how | lengths)
+
+
+def test_dropout_in_a_cuda_graph() -> None:
+    """A replay draws another seed, as torch's generator is one of the graph's; about as many weights are dropped as
+    asked for.
+    """
+    q, v = torch.zeros(1, 1, 64, 128, device="cuda").bfloat16(), torch.eye(128, device="cuda").bfloat16()[None, None]
+    attention(q, v, v, dropout=0.3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, v, v, dropout=0.3)
+    replays = []
+    for _ in range(2):
+        graph.replay()
+        replays.append(out.clone())
+        assert abs((out == 0).float().mean().item() - 0.3) < 0.03
+    assert not torch.equal(*replays)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_features_are_eager(backend: str) -> None:
+    """A bias, sinks and a drawn seed in one graph: results are eager's, but for what a compiled generator draws."""
+    torch._dynamo.reset()
+    q, k, v, _ = problem(True)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, tensor(200, 200), torch.ones(4, device="cuda"))]
+
+    def block(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
+        return attention(q * 2, k, v, bias=bias, sinks=sinks, causal=True).sin()
+
+    compiled = torch.compile(block, fullgraph=True, backend=backend)
+    for got, expected in zip(trained(compiled, *leaves), trained(block, *leaves), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
+    drops = torch.compile(lambda q: attention(q, k, v, dropout=0.5), fullgraph=True, backend=backend)
+    assert not torch.equal(drops(q), drops(q))
+
+
+MASKS: dict[str, Callable[[], Any]] = {
+    "bool": lambda: torch.rand(2, 1, 200, 200, device="cuda") > 0.3,
+    "of a batch": lambda: tensor(2, 1, 1, 200, seed=5),
+    "of all": lambda: tensor(200, 200, seed=5),
+}
+MASKED = {
+    "as it is": nullcontext,
+    "memory-efficient": lambda: sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION]),
+}
+
+
+@pytest.mark.parametrize("choice", MASKED.values(), ids=MASKED)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("active")
+def test_masks_of_sdpa_run_here(
+    choice: Callable[[], Any],
+    mask: Callable[[], Any],
+    compiled: bool,
+    ran: Callable[[], dict[str, tuple[int, int]]],
+) -> None:
+    """Whichever backend SDPA chooses for a mask; results are those of torch's own formula, within a few roundings."""
+    torch._dynamo.reset()
+    leaves = [tensor(2, 4, 200, 64, seed=i).requires_grad_() for i in range(3)]
+    given = mask()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return sdpa(q, k, v, attn_mask=given)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = trained(call, *leaves)
+    with choice():
+        found = trained(torch.compile(call, fullgraph=True) if compiled else call, *leaves)
+    for got, want in zip(found, expected, strict=True):
+        close(got, want, 16)
+    assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.usefixtures("active")
+def test_the_gradient_of_sdpas_mask_is_computed_here(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """A mask that asks for a gradient, of a length that is no multiple of 16, gets the one of torch's own formula."""
+    leaves = [*(tensor(2, 4, 203, 64, seed=i).requires_grad_() for i in range(3)), tensor(203, 203).requires_grad_()]
+
+    def call(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return sdpa(q, k, v, attn_mask=mask)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = trained(call, *leaves)
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION]):
+        found = trained(call, *leaves)
+    for got, want in zip(found, expected, strict=True):
+        close(got, want, 16)
+    assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("active")
+def test_dropout_of_sdpa_runs_here(
+    choice: Callable[[], Any], compiled: bool, ran: Callable[[], dict[str, tuple[int, int]]]
+) -> None:
+    """As many weights are dropped as asked for, other ones in each call, and the backward drops the same ones."""
+    torch._dynamo.reset()
+    q = torch.zeros(1, 1, 128, 128, device="cuda").bfloat16()
+    v = torch.eye(128, device="cuda").bfloat16()[None, None].requires_grad_()  # so that out has the weights themselves
+
+    def call(v: Any) -> Any:
+        return sdpa(q, q, v, dropout_p=0.25)
+
+    run = torch.compile(call, fullgraph=True) if compiled else call
+    with choice():
+        outs = [run(v), run(v)]
+    assert not torch.equal(*outs)
+    for out in outs:
+        assert abs((out == 0).float().mean().item() - 0.25) < 0.03
+        (dv,) = torch.autograd.grad(out, v, torch.ones_like(out))
+        close(dv[0, 0, :, 0], out[0, 0].float().sum(0), 4)
+    assert ran() == {"forward": (2, 0), "backward": (2, 0)}
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (30, 10)])
+def test_varlen_attn_runs_here(window: tuple[int, int], ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """torch's function for sequences of different lengths, both ways: results are those of torch's own kernel."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    leaves = [x.detach().requires_grad_() for x in tensor(400, 3, 4, 64).unbind(1)]
+    starts = STARTS.cuda()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return varlen_attn(q, k, v, starts, starts, 191, 191, window_size=window)
+
+    expected = trained(call, *leaves)
+    activate_flash_attention_impl("aotriton")
+    found = trained(call, *leaves)
+    restore_flash_attention_impl()
+    for got, want in zip(found, expected, strict=True):
+        close(got, want, 16)
+    assert ran() == {"forward": (1, 0), "backward": (1, 0)}
+
+
+@pytest.mark.usefixtures("active")
+def test_nested_tensors_run_here(ran: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    """SDPA of jagged tensors is that of each sequence by itself."""
+    parts = [tensor(n, 4, 64, seed=n) for n in (130, 191, 79)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        found = sdpa(nested, nested, nested, is_causal=True).transpose(1, 2).unbind()
+    assert ran()["forward"] == (1, 0)
+    for got, part in zip(found, parts, strict=True):
+        one = part.transpose(0, 1)[None]
+        close(got, attention(one, one, one, causal=True)[0].transpose(0, 1), 4)
+
+
+def test_flash_attns_functions_run_here() -> None:
+    """Sequences of different lengths, packed, are each by itself."""
+    qkv = tensor(400, 3, 4, 64)
+    out = flash.flash_attn_varlen_qkvpacked_func(qkv, STARTS.cuda(), 191, causal=True, window_size=(64, 0))
+    for begin, end in pairwise(STARTS.tolist()):
+        one = flash.flash_attn_qkvpacked_func(qkv[begin:end][None], causal=True, window_size=(64, 0))
+        torch.testing.assert_close(out[begin:end][None], one)

@@ -157,3 +157,64 @@ def test_a_program_without_python(tmp_path: Path) -> None:
     assert float(done.stdout) == pytest.approx(Module()(q).double().sum().item(), rel=1e-6)
     linked = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=True).stdout
     assert "libpython" not in linked
+
+
+def featured(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
+    """Calls with each kind of feature: of a batch, and of sequences of different lengths."""
+    slopes = torch.tensor([0.5, 0.25])
+    out = attention(q, k, v, bias=bias, sinks=sinks, alibi_slopes=slopes, causal=True)
+    batch, _, rows, _ = q.shape
+    starts = torch.arange(0, batch * rows + 1, rows, dtype=torch.int32)
+    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": rows, "max_seqlen_k": rows}
+    packed = [x.transpose(1, 2).flatten(0, 1) for x in (out, k, v)]
+    return attention(*packed, **lengths, causal=True, sinks=sinks, softcap=1.5).sin()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_features_compile(backend: str) -> None:
+    """Calls with features are in one graph, forward and backward, of several sizes too, and give eager's results."""
+    torch._dynamo.reset()
+    compiled = torch.compile(featured, fullgraph=True, backend=backend)
+    for rows in (6, 9, 10):
+        given = [*(tensor(2, 2, rows, 16, seed=seed) for seed in range(3)), tensor(rows, rows), torch.ones(2)]
+        results = []
+        for call in (compiled, featured):
+            leaves = [x.clone().requires_grad_() for x in given]
+            out = call(*leaves)
+            results.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+        for got, expected in zip(*results, strict=True):
+            torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_compiles(backend: str) -> None:
+    """A compiled call draws another seed each time, from torch's generator, and its backward drops what the forward
+    dropped.
+    """
+    torch._dynamo.reset()
+    q, v = torch.zeros(1, 1, 64, 128).bfloat16(), torch.eye(128).bfloat16()[None, None].requires_grad_()
+    call = torch.compile(lambda v: attention(q, v, v, dropout=0.3), fullgraph=True, backend=backend)
+    first, second = call(v), call(v)
+    assert not torch.equal(first, second)
+    for out in (first, second):  # weights themselves, as v is the identity
+        assert (out == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
+        (dv,) = torch.autograd.grad(out, v, torch.ones_like(out))
+        torch.testing.assert_close(dv[0, 0, :, 0].float(), out[0, 0].float().sum(0), rtol=0.02, atol=0.02)
+    torch.manual_seed(3)
+    again = call(v)
+    torch.manual_seed(3)
+    assert torch.equal(call(v), again)
+
+
+class Featured(torch.nn.Module):
+    def forward(self, *args: Any) -> Any:
+        return featured(*args)
+
+
+def test_features_are_exported() -> None:
+    """An exported program has the operator's overload with features, and computes the same."""
+    args = (*(tensor(2, 2, 9, 16, seed=seed) for seed in range(3)), tensor(9, 9), torch.ones(2))
+    program = torch.export.export(Featured(), args)
+    targets = [node.target for node in program.graph.nodes]
+    assert targets.count(OPS.attn_fwd.features) == 2
+    assert torch.equal(program.module()(*args), featured(*args))

@@ -6,6 +6,7 @@ take, and would hand on, is an error here, which says why.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,9 +27,11 @@ from torch.nn.attention import (  # noqa: E402
     restore_flash_attention_impl,
     sdpa_kernel,
 )
+from torch.nn.attention.varlen import AuxRequest, varlen_attn  # noqa: E402
 
 from aotriton.torch import attention, stats  # noqa: E402
 
+EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention
 CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
 SDPA = torch.ops.aten._scaled_dot_product_flash_attention
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward
@@ -93,7 +96,6 @@ def test_a_call_runs_here(heads_k: int, scale: float | None, counted: Callable[[
 
 Q, K = tensor(2, 4, 6, 16), tensor(2, 4, 5, 16)
 ELSEWHERE = [
-    ((Q, Q, Q, 0.5, False), {}, "dropout"),
     ((Q, Q, Q, 0.0, False, True), {}, "return_debug_mask"),
     ((Q, Q, Q), {"scale": -1.0}, "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
     ((Q[..., :12],) * 3, {}, "attn_fwd: q has head_dim 12, which must be a multiple of 8 up to 256"),
@@ -115,14 +117,17 @@ def test_a_call_goes_elsewhere(
 
 @pytest.mark.parametrize(
     ("dropout", "scale", "why"),
-    [(0.5, None, "dropout"), (0.0, -1.0, "attn_bwd: sm_scale is -1, which must be finite, and not negative")],
+    [
+        (0.5, None, "the forward, with dropout, was torch's own"),
+        (0.0, -1.0, "attn_bwd: sm_scale is -1, which must be finite, and not negative"),
+    ],
 )
 @pytest.mark.usefixtures("active")
 def test_a_backward_goes_elsewhere(
     dropout: float, scale: float | None, why: str, counted: Callable[[], dict[str, Any]]
 ) -> None:
-    """So does a backward by itself."""
-    seed = torch.empty(())
+    """So does a backward by itself, also that of torch's own dropout."""
+    seed = torch.empty(2, dtype=torch.uint64)
     with pytest.raises(RuntimeError, match="torch has no kernel of its own"):
         BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, dropout, True, seed, seed, scale=scale)
     assert counted()["backward"] == {"aotriton": 0, "torch": {why: 1}}
@@ -152,19 +157,107 @@ def test_a_call_that_torch_gives_to_cudnn_runs_here(
 
 @pytest.mark.usefixtures("active")
 def test_a_call_stays_with_cudnn(counted: Callable[[], dict[str, Any]]) -> None:
-    """A mask, dropout, and a user who has disabled the flash backend, in whose place this library is."""
-    mask = torch.zeros(2, 4, 6, 6).bfloat16()
-    for args, why in (
-        ((Q, Q, Q, mask, True), "attn_mask"),
-        ((Q, Q, Q, None, True, 0.5), "dropout"),
-    ):
-        with pytest.raises(RuntimeError, match="torch has no kernel of its own for this device: ") as raised:
-            CUDNN(*args)
-        assert why in str(raised.value)
+    """Of a user who has disabled the flash backend, in whose place this library is; and torch's own dropout."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="the flash backend is disabled"):
         CUDNN(Q, Q, Q, None, True)
-    found = counted()["forward"]
-    assert (found["aotriton"], sum(found["torch"].values())) == (0, 3)
+    seed, rest = torch.empty((), dtype=torch.int64), (None, None, None, 6, 6, 0.5, False)
+    with pytest.raises(RuntimeError, match="the forward, with dropout, was torch's own"):
+        torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            Q, Q, Q, Q, Q, Q[..., :1].float(), seed, seed, *rest
+        )
+    found = counted()
+    assert found["forward"] == {"aotriton": 0, "torch": {"the flash backend is disabled": 1}}
+    assert found["backward"] == {"aotriton": 0, "torch": {"the forward, with dropout, was torch's own": 1}}
+
+
+def same_as_attention(
+    results: Any, leaves: Any, *, dropout: float = 0.0, state: Any = (None, None), **how: Any
+) -> None:
+    """The first result is that of ``attention`` with what the call drew, and so are the gradients of the leaves."""
+    seed, offset = (None if one is None else one.view(torch.int64) for one in state)
+    expected = attention(*leaves[:3], dropout=dropout, dropout_seed=seed, dropout_offset=offset, **how)
+    assert torch.equal(results[0], expected)
+    dout, asking = tensor(*expected.shape, seed=9), [leaf for leaf in leaves if leaf.requires_grad]
+    found = torch.autograd.grad(results[0], asking, dout)
+    for got, want in zip(found, torch.autograd.grad(expected, asking, dout), strict=True):
+        assert torch.equal(got, want)
+
+
+def as_foretold(results: Any, fake: Any) -> None:
+    """Results lie as torch says in advance. A state that is not torch's is of another type."""
+    for got, expected in zip(results, fake, strict=True):
+        if isinstance(got, torch.Tensor):
+            assert (got.shape, got.stride()) == (expected.shape, expected.stride())
+            assert got.dtype == expected.dtype or {got.dtype, expected.dtype} == {torch.int64, torch.uint64}
+
+
+LEAVES = [tensor(2, 4, n, 16, seed=n).requires_grad_() for n in (6, 9)]
+QKV = LEAVES[0], LEAVES[1], tensor(2, 4, 9, 16, seed=3)
+MASKS = {
+    "whole": tensor(2, 4, 6, 9, seed=4),
+    "of a batch": tensor(2, 1, 1, 9, seed=4),
+    "of all": tensor(6, 9, seed=4),
+    "hides": torch.zeros(6, 9).bfloat16().masked_fill(torch.arange(9) > 3, -torch.inf),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.usefixtures("active")
+def test_dropout_of_the_flash_backend_runs_here(causal: bool, counted: Callable[[], dict[str, Any]]) -> None:
+    """torch's generator draws, and the backward drops what the forward dropped."""
+    torch.manual_seed(1)
+    results = SDPA(*QKV, 0.5, causal)
+    as_foretold(results, SDPA(*(x.to("meta") for x in QKV), 0.5, causal))
+    how = {"causal": causal, "causal_variant": "bottom_right"}
+    same_as_attention(results, QKV, dropout=0.5, state=results[6], **how)
+    assert not torch.equal(SDPA(*QKV, 0.5, causal)[0], results[0])
+    torch.manual_seed(1)
+    assert torch.equal(SDPA(*QKV, 0.5, causal)[0], results[0])
+    assert counted() == {"forward": {"aotriton": 3, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+@pytest.mark.usefixtures("active")
+def test_a_backward_that_nobody_can_compute() -> None:
+    """What this library dropped, torch's own kernel cannot know: the call fails where it would be handed on."""
+    state = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(
+        RuntimeError, match="with dropout, was aotriton's, whose backward cannot run: attn_bwd: sm_scale"
+    ):
+        BACKWARD(Q, Q, K, K, Q, Q[..., 0].float(), None, None, 6, 5, 0.5, False, state, state[0], scale=-1.0)
+
+
+@pytest.mark.parametrize("mask", [None, *MASKS.values()], ids=["none", *MASKS])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.usefixtures("active")
+def test_masks_and_dropout_of_cudnn_run_here(mask: Any, dropout: float, counted: Callable[[], dict[str, Any]]) -> None:
+    """A mask of floating point, as SDPA makes it of any, is a bias, broadcast without a copy."""
+    results = CUDNN(*QKV, mask, True, dropout)
+    of_meta = None if mask is None else mask.to("meta")
+    as_foretold(results, CUDNN(*(x.to("meta") for x in QKV), of_meta, True, dropout))
+    same_as_attention(results, QKV, dropout=dropout, state=results[6:8] if dropout else (None, None), bias=mask)
+    assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+@pytest.mark.parametrize("rows", [6, 32])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("keys", [9, 16])
+@pytest.mark.usefixtures("active")
+def test_masks_of_the_memory_efficient_backend_run_here(
+    rows: int, keys: int, dropout: float, counted: Callable[[], dict[str, Any]]
+) -> None:
+    """With the gradient of the mask; results lie as that backend's, whose rows of logsumexp are padded."""
+    leaves = [tensor(2, 4, n, 16, seed=n).requires_grad_() for n in (rows, keys, keys)]
+    mask = tensor(2, 4, rows, keys, seed=4).requires_grad_()
+    results = EFFICIENT(*leaves, mask, True, dropout)
+    meta = [x.to("meta") for x in (*leaves, mask)]
+    as_foretold(results, EFFICIENT(*meta, True, dropout))
+    same_as_attention(
+        results, [*leaves, mask], dropout=dropout, state=results[2:] if dropout else (None, None), bias=mask
+    )
+    assert (results[1][:, :, rows:] == torch.inf).all()
+    with torch.no_grad():
+        assert EFFICIENT(*leaves, mask, False)[1].shape == (2, 4, 0)
+    assert counted() == {"forward": {"aotriton": 2, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
 
 
 @pytest.mark.parametrize("keys", [5, 9])
@@ -187,22 +280,101 @@ def test_causal_of_unequal_lengths_is_as_torch_has_it(keys: int, counted: Callab
     assert counted() == {"forward": {"aotriton": 2, "torch": {}}, "backward": {"aotriton": 2, "torch": {}}}
 
 
+BACKENDS = [
+    "aot_eager",
+    pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("g++"), reason="inductor wants g++ for a CPU")),
+]
+DOORS: dict[str, Callable[..., Any]] = {
+    "flash": lambda *given: SDPA(*given, 0.5)[0],
+    "cuDNN": lambda *given: CUDNN(*given, MASKS["whole"], True, 0.5)[0],
+    "memory-efficient": lambda *given: EFFICIENT(*given, MASKS["whole"], True, 0.5)[0],
+}
+
+
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.usefixtures("active")
+def test_dropout_compiles(door: Callable[..., Any], backend: str) -> None:
+    """A compiled call drops, forward and backward, what the eager one drops after the same manual_seed."""
+    torch._dynamo.reset()
+    leaves, results = [x.detach().clone().requires_grad_() for x in QKV], []
+    for call in (door, torch.compile(door, fullgraph=True, backend=backend)):
+        torch.manual_seed(2)
+        out = call(*leaves)
+        results.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.usefixtures("active")
 def test_a_call_stays_with_the_memory_efficient_backend(counted: Callable[[], dict[str, Any]]) -> None:
-    """What SDPA gives it is counted with the reason, as far as that is known."""
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    calls = {
-        "attn_mask": (Q, torch.zeros(2, 4, 6, 6).bfloat16(), True),
-        "dropout": (Q, None, True, 0.5),
-        "neither float16 nor bfloat16": (Q.float(), None, True),
-        "SDPA chose its memory-efficient backend": (Q, None, True),
-    }
-    for why, (q, *others) in calls.items():
+    """What has no mask is counted with the reason, as far as that is known; and what the user wants there."""
+    calls = {"neither float16 nor bfloat16": Q.float(), "SDPA chose its memory-efficient backend": Q}
+    for why, q in calls.items():
         with pytest.raises(RuntimeError, match=f"torch has no kernel of its own for this device: {why}"):
-            efficient(q, q, q, *others)
+            EFFICIENT(q, q, q, None, True)
+    mask = torch.zeros(2, 4, 6, 6).bfloat16()
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), pytest.raises(RuntimeError, match="flash backend is disabled"):
-        efficient(Q, Q, Q, None, True)
+        EFFICIENT(Q, Q, Q, mask, True)
     assert counted()["forward"] == {"aotriton": 0, "torch": dict.fromkeys([*calls, "the flash backend is disabled"], 1)}
+
+
+STARTS_Q, STARTS_K = (torch.tensor(starts, dtype=torch.int32) for starts in ([0, 5, 5, 14], [0, 7, 9, 16]))
+PACKED = (
+    tensor(14, 4, 16).requires_grad_(),
+    tensor(16, 4, 16, seed=1).requires_grad_(),
+    tensor(16, 4, 16, seed=2).requires_grad_(),
+)
+LENGTHS = STARTS_Q, STARTS_K, 9, 7
+OF_PACKED: dict[str, Any] = dict(
+    zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), LENGTHS, strict=True)
+)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 2)])
+@pytest.mark.usefixtures("active")
+def test_varlen_attn_runs_here(window: tuple[int, int], counted: Callable[[], dict[str, Any]]) -> None:
+    """torch's function for sequences of different lengths, both ways, with its logsumexp."""
+    out, lse = varlen_attn(*PACKED, *LENGTHS, window_size=window, scale=0.3, return_aux=AuxRequest(lse=True))
+    how: dict[str, Any] = {"causal_variant": "bottom_right", "window_left": window[0], "window_right": window[1]}
+    same_as_attention([out], PACKED, scale=0.3, **how, **OF_PACKED)
+    expected = attention(PACKED[0], PACKED[1], PACKED[2], scale=0.3, **how, **OF_PACKED, return_logsumexp=True)[1]
+    assert torch.equal(lse, expected)
+    assert counted() == {"forward": {"aotriton": 1, "torch": {}}, "backward": {"aotriton": 1, "torch": {}}}
+
+
+@pytest.mark.usefixtures("active")
+def test_sequences_with_dropout_run_here() -> None:
+    """As torch's nested tensors call them; results lie as torch says in advance."""
+    call = torch.ops.aten._flash_attention_forward
+    q, k, v = (x.detach() for x in PACKED)
+    results = call(q, k, v, *LENGTHS, 0.5, True, False)
+    as_foretold(results, call(*(x.to("meta") for x in (q, k, v, STARTS_Q, STARTS_K)), 9, 7, 0.5, True, False))
+    seed, offset = results[2]
+    how: dict[str, Any] = {"dropout": 0.5, "dropout_seed": seed, "dropout_offset": offset, "causal": True}
+    out = attention(PACKED[0], PACKED[1], PACKED[2], **OF_PACKED, **how, causal_variant="bottom_right")
+    assert torch.equal(results[0], out)
+    dout = tensor(14, 4, 16, seed=9)
+    found = torch.ops.aten._flash_attention_backward(
+        dout, q, k, v, results[0], results[1], *LENGTHS, 0.5, True, results[2], results[3]
+    )
+    assert all(map(torch.equal, found, torch.autograd.grad(out, PACKED, dout)))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"alibi_slopes": torch.ones(4)}, "alibi_slopes"),
+        ({"seqused_k": torch.ones(3, dtype=torch.int32)}, "seqused_k"),
+        ({"scale": -1.0}, "attn_fwd: sm_scale is -1"),
+    ],
+)
+@pytest.mark.usefixtures("active")
+def test_sequences_go_elsewhere(given: dict[str, Any], why: str, counted: Callable[[], dict[str, Any]]) -> None:
+    """What the backward would not be told, and what is not supported, goes on to torch's own kernel."""
+    with pytest.raises(RuntimeError, match=f"torch has no kernel of its own for this device: {why}"):
+        torch.ops.aten._flash_attention_forward(*(x.detach() for x in PACKED), *LENGTHS, 0.0, True, False, **given)
+    assert sum(counted()["forward"]["torch"].values()) == 1
 
 
 @pytest.mark.skipif(

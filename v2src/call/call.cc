@@ -212,6 +212,10 @@ const char* dtype_name(DType dtype) noexcept {
       return "bfloat16";
     case DType::float32:
       return "float32";
+    case DType::int32:
+      return "int32";
+    case DType::int64:
+      return "int64";
   }
   return "unknown";
 }

@@ -50,6 +50,7 @@ struct Call {
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
   uint32_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
+  bool whole = false;       // the call is not to be made in chunks
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none
@@ -64,7 +65,11 @@ struct Call {
 };
 
 // Bytes of one element; 0 of none.
-constexpr int64_t bytes_of(DType dtype) noexcept { return dtype == DType::none ? 0 : dtype == DType::float32 ? 4 : 2; }
+constexpr int64_t bytes_of(DType dtype) noexcept {
+  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8};
+  const auto number = static_cast<size_t>(dtype);
+  return number < sizeof kBytes ? kBytes[number] : 0;
+}
 
 const char* dtype_name(DType dtype) noexcept;
 

@@ -69,7 +69,7 @@ Result<ChunkedCall> plan_chunks(CheckedCall call, const Gpu& gpu, Backends among
   Dispatch& best = *made;
   if (const Error error = dispatch(call, gpu, &best, among, by).error(); error != Error::success) return error;
   ChunkedCall chunks(call, best);
-  if (!best.limited || call->info->cut == kNoNumber) return chunks;
+  if (!best.limited || call->info->cut == kNoNumber || call->whole) return chunks;
   const int64_t length = call->sizes[call->info->cut];
   bool kept = keeps_limit(best);
   float best_us = best.predicted_us;

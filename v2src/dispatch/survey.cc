@@ -1,6 +1,7 @@
 #include "dispatch/survey.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace aotriton::v2::inline abi1 {
@@ -96,7 +97,7 @@ bool Survey::strides_suit(size_t slot) const noexcept {
   if (!aligned_to(view.data, kAlignment) || (call.misaligned >> call.from[slot] & 1)) return false;
   const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
   const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
-  const int shift = view.dtype == DType::float32 ? 2 : 1;  // of bytes to elements
+  const int shift = std::countr_zero(static_cast<uint64_t>(bytes_of(view.dtype)));  // of bytes to elements
   const uint64_t limit = static_cast<uint64_t>(kMapStrideLimit) >> shift;
   const int64_t partial = (kAlignment >> shift) - 1;
   // Each is below a power of two where all of them are, bit by bit.

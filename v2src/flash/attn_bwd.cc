@@ -35,12 +35,12 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
 
+constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES;
+
 Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
-  AOTRITON_TRY(check_features("attn_bwd", p.features));
   AOTRITON_TRY(check_v_head_dim("attn_bwd", p.q, p.v, p.out));
+  AOTRITON_TRY(bind_features(p.features, kIndices, call));
   if (p.skip_gradients) return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet");
-  if (p.dbias.data) return fail(Error::not_supported, "attn_bwd: no kernel has dbias yet");
-  if (p.dsinks.data) return fail(Error::not_supported, "attn_bwd: no kernel has dsinks yet");
   call->views[q] = View::of(p.q);
   call->views[k] = View::of(p.k);
   call->views[v] = View::of(p.v);
@@ -50,12 +50,10 @@ Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   call->views[dq] = View::of(p.dq);
   call->views[dk] = View::of(p.dk);
   call->views[dv] = View::of(p.dv);
+  call->views[dbias] = p.dbias.data ? View::of(p.dbias) : View::none();
+  call->views[dsinks] = p.dsinks.data ? View::of(p.dsinks) : View::none();
   call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
-  call->set_whole(causal_variant, p.features.causal_variant);
-  call->set_whole(window_left, p.features.windowed ? p.features.window_left : -1);
-  call->set_whole(window_right, p.features.windowed ? p.features.window_right : -1);
-  for (const size_t made : {level, lo, hi}) call->set_whole(made, 0);  // by the checks
   call->set_whole(deterministic, p.deterministic != 0);
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;
@@ -67,8 +65,11 @@ using AttnBwd = COperator<aotriton_attn_bwd_params, attn_bwd_operator, kFields, 
 }  // namespace
 
 Error check_attn_bwd(Call& call) noexcept {
-  return check_attention(call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal, causal_variant,
-                                window_left, window_right, level, lo, hi, kMost_head_dim, kMultiple_head_dim});
+  const bool of_bias = call[dbias].data != nullptr;
+  if (of_bias && !call[bias].data) return fail(Error::null_pointer, "attn_bwd: dbias is given, bias is not");
+  if (call[dsinks].data && !call[sinks].data)
+    return fail(Error::null_pointer, "attn_bwd: dsinks is given, sinks is not");
+  return check_attention(call, kIndices, of_bias ? int64_t{kDbias} : 0);
 }
 
 }  // namespace aotriton::v2::inline abi1::flash

@@ -21,10 +21,12 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_attn_fwd_params)));
 
+constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES;
+
 Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("attn_fwd", p.reserved));
-  AOTRITON_TRY(check_features("attn_fwd", p.features));
   AOTRITON_TRY(check_v_head_dim("attn_fwd", p.q, p.v, p.out));
+  AOTRITON_TRY(bind_features(p.features, kIndices, call));
   call->views[q] = View::of(p.q);
   call->views[k] = View::of(p.k);
   call->views[v] = View::of(p.v);
@@ -32,10 +34,6 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   call->views[logsumexp] = View::of(p.logsumexp);
   call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
-  call->set_whole(causal_variant, p.features.causal_variant);
-  call->set_whole(window_left, p.features.windowed ? p.features.window_left : -1);
-  call->set_whole(window_right, p.features.windowed ? p.features.window_right : -1);
-  for (const size_t made : {level, lo, hi}) call->set_whole(made, 0);  // by the checks
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;
   return Error::success;
@@ -45,10 +43,7 @@ using AttnFwd = COperator<aotriton_attn_fwd_params, attn_fwd_operator, kFields, 
 
 }  // namespace
 
-Error check_attn_fwd(Call& call) noexcept {
-  return check_attention(call, {heads_q, heads_k, seqlen_q, seqlen_k, head_dim, sm_scale, causal, causal_variant,
-                                window_left, window_right, level, lo, hi, kMost_head_dim, kMultiple_head_dim});
-}
+Error check_attn_fwd(Call& call) noexcept { return check_attention(call, kIndices); }
 
 }  // namespace aotriton::v2::inline abi1::flash
 

@@ -2,52 +2,113 @@
 
 #include <aotriton/c.h>
 
-#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 
 #include "base/error.h"
+#include "flash/band.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
 namespace {
 
-constexpr int64_t kPlain = 0, kBanded = 2;  // levels, as rules/flash/common.py has them
+// What a call asks for and how it fits together.
+class Features {
+ public:
+  Features(Call& call, const Indices& x, int64_t of_backward) : call_(call), x_(x), bits_(of_backward) {}
 
-Error set_level(Call& call, const Indices& p) {
-  constexpr int64_t kFar = int64_t{1} << 60;  // beyond what kernels count, and within what is added up here
-  const int64_t seqlen_q = std::min(call.sizes[p.seqlen_q], kFar), seqlen_k = std::min(call.sizes[p.seqlen_k], kFar);
-  const int64_t left = call.scalars[p.window_left].whole, right = call.scalars[p.window_right].whole;
-  const int64_t variant = call.scalars[p.causal_variant].whole;
-  const bool causal = call.scalars[p.causal].whole != 0, windowed = left >= 0 || right >= 0;
-  if (variant < AOTRITON_CAUSAL_TOP_LEFT || variant > AOTRITON_CAUSAL_BOTTOM_RIGHT)
-    return fail(Error::invalid_argument, "%s: causal_variant is %" PRId64 ", which is none of those in c.h",
-                call.info->name, variant);
-  const auto set = [&](int64_t level, bool triangle, int64_t lo, int64_t hi) {
-    call.set_whole(p.level, level);
-    call.set_whole(p.causal, triangle);
-    call.set_whole(p.lo, lo);
-    call.set_whole(p.hi, hi);
+  Error check() {
+    if (given(x_.alibi_slopes)) bits_ |= kAlibi;
+    if (given(x_.sinks)) bits_ |= kSinks;
+    if (given(x_.bias)) bits_ |= kBias;
+    if (given(x_.cu_seqlens_q) || given(x_.cu_seqlens_k)) bits_ |= kPacked;
+    if (given(x_.seqused_q)) bits_ |= kUsedQ;
+    if (given(x_.seqused_k)) bits_ |= kUsedK;
+    if (real(x_.softcap) != 0) bits_ |= kSoftcap;
+    if (real(x_.dropout) != 0) bits_ |= kDropout;
+    call_.set_whole(x_.packed_sequences, 1);
+    call_.set_whole(x_.longest_q, call_.sizes[x_.seqlen_q]);
+    call_.set_whole(x_.longest_k, call_.sizes[x_.seqlen_k]);
+    if (bits_ || call_.scalars[x_.max_seqlen_q].whole || call_.scalars[x_.max_seqlen_k].whole) [[unlikely]]
+      AOTRITON_TRY(check_all());
+    return set_level(call_, x_, bits_);
+  }
+
+ private:
+  bool given(size_t slot) const { return call_[slot].data != nullptr; }
+  float real(size_t scalar) const { return call_.scalars[scalar].real; }
+  const char* op() const { return call_.info->name; }
+  const char* name(size_t slot) const { return call_.info->operands[slot].name; }
+
+  Error check_all() {
+    if (bits_ & kPacked)
+      AOTRITON_TRY(check_packed());
+    else if (call_.scalars[x_.max_seqlen_q].whole || call_.scalars[x_.max_seqlen_k].whole)
+      return fail(Error::invalid_argument, "%s: max_seqlen_q and max_seqlen_k are of calls with cu_seqlens", op());
+    const int64_t sequences = bits_ & kPacked ? call_.sizes[x_.starts] - 1 : call_.sizes[x_.batch];
+    if ((bits_ & (kUsedQ | kUsedK)) && call_.sizes[x_.sequences] != sequences)
+      return fail(Error::invalid_shape, "%s: %s has %" PRId64 " lengths, there are %" PRId64 " sequences", op(),
+                  name(bits_ & kUsedQ ? x_.seqused_q : x_.seqused_k), call_.sizes[x_.sequences], sequences);
+    const float softcap = real(x_.softcap), dropout = real(x_.dropout);
+    if (!(softcap >= 0) || !std::isfinite(softcap))
+      return fail(Error::invalid_argument, "%s: softcap is %g, which must be finite, and not negative", op(),
+                  static_cast<double>(softcap));
+    if (!(dropout >= 0 && dropout < 1))
+      return fail(Error::invalid_argument, "%s: dropout is %g, which must be at least 0 and less than 1", op(),
+                  static_cast<double>(dropout));
+    if (bits_ & kDropout) {
+      for (const size_t slot : {x_.dropout_seed, x_.dropout_offset})
+        if (!given(slot)) return fail(Error::null_pointer, "%s: dropout is given, %s is not", op(), name(slot));
+      if (call_.sizes[x_.one] != 1)
+        return fail(Error::invalid_shape, "%s: dropout_seed has %" PRId64 " elements, which must be 1", op(),
+                    call_.sizes[x_.one]);
+    }
+    if (bits_ & kSoftcap)
+      for (const size_t slot : {x_.bias, x_.alibi_slopes})
+        if (given(slot))
+          return fail(Error::not_supported, "%s: no kernel has softcap together with %s yet", op(), name(slot));
+    if ((bits_ & kSoftcap) && (bits_ & kDropout))
+      return fail(Error::not_supported, "%s: no kernel has softcap together with dropout yet", op());
+    // A descriptor ends where the tensor does, not where a sequence does.
+    if (bits_ & (kPacked | kUsedQ | kUsedK)) call_.misaligned |= 1u << call_.from[x_.q];
+    call_.whole = true;
     return Error::success;
-  };
-  if (!windowed && (!causal || call.sizes[p.seqlen_q] == call.sizes[p.seqlen_k])) [[likely]]
-    return set(kPlain, causal, 0, 0);
-  // A row's own key is the one of its number, or as far from the last key as the row is from the last row. Numbers that
-  // reach beyond both sequences say no more than those that reach their ends.
-  const int64_t own = variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? seqlen_k - seqlen_q : 0;
-  const int64_t most = std::max(seqlen_q, seqlen_k);
-  const int64_t behind = causal ? 0 : right < 0 ? most : std::min(right, most);
-  const int64_t before = left < 0 ? most : std::min(left, most);
-  const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);
-  const bool no_lower = lo <= 1 - seqlen_q;
-  if (no_lower && hi >= seqlen_k - 1) return set(kPlain, false, 0, 0);
-  if (no_lower && hi == 0 && seqlen_q == seqlen_k) return set(kPlain, true, 0, 0);
-  return set(kBanded, false, lo, hi);
-}
+  }
+
+  Error check_packed() {
+    for (const size_t slot : {x_.cu_seqlens_q, x_.cu_seqlens_k})
+      if (!given(slot)) return fail(Error::null_pointer, "%s: %s is not given, and the other one is", op(), name(slot));
+    if (bits_ & (kBias | kDbias))
+      return fail(Error::not_supported, "%s: no kernel has bias together with cu_seqlens yet", op());
+    if (call_.sizes[x_.batch] != 1)
+      return fail(Error::invalid_shape, "%s: with cu_seqlens, q has batch %" PRId64 ", which must be 1", op(),
+                  call_.sizes[x_.batch]);
+    if (call_.sizes[x_.starts] < 1)
+      return fail(Error::invalid_shape, "%s: cu_seqlens_q has no elements, it must have one more than sequences", op());
+    const struct {
+      const char* name;
+      size_t asked, made, rows;
+    } sides[] = {{"max_seqlen_q", x_.max_seqlen_q, x_.longest_q, x_.seqlen_q},
+                 {"max_seqlen_k", x_.max_seqlen_k, x_.longest_k, x_.seqlen_k}};
+    for (const auto& [named, asked, made, rows] : sides) {
+      const int64_t longest = call_.scalars[asked].whole;
+      if (longest < 1)
+        return fail(Error::invalid_argument, "%s: with cu_seqlens, %s is %" PRId64 ", which must be positive", op(),
+                    named, longest);
+      call_.set_whole(made, std::min(longest, call_.sizes[rows]));
+    }
+    call_.set_whole(x_.packed_sequences, call_.sizes[x_.starts] - 1);
+    return Error::success;
+  }
+
+  Call& call_;
+  const Indices& x_;
+  int64_t bits_;
+};
 
 }  // namespace
 
-Error check_attention(Call& call, const Indices& p) noexcept {
+Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcept {
   const char* const op = call.info->name;
   const int64_t *const sizes = call.sizes, head_dim = sizes[p.head_dim];
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])
@@ -57,7 +118,7 @@ Error check_attention(Call& call, const Indices& p) noexcept {
     return fail(Error::not_supported,
                 "%s: q has head_dim %" PRId64 ", which must be a multiple of %" PRId64 " up to %" PRId64, op, head_dim,
                 p.multiple_of_head_dim, p.most_head_dim);
-  AOTRITON_TRY(set_level(call, p));
+  AOTRITON_TRY(Features(call, p, of_backward).check());
   constexpr float kLog2E = 1.4426950408889634f;  // kernels multiply by it
   const float scale = call.scalars[p.sm_scale].real;
   if (!is_given(scale)) {

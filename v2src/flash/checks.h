@@ -5,11 +5,68 @@
 
 namespace aotriton::v2::inline abi1::flash {
 
-// The indices of an operator's sizes and scalars that the checks are about.
+// The indices of what both operators have.
 struct Indices {
-  size_t heads_q, heads_k, seqlen_q, seqlen_k, head_dim;                              // sizes
-  size_t sm_scale, causal, causal_variant, window_left, window_right, level, lo, hi;  // scalars
-  int64_t most_head_dim, multiple_of_head_dim;  // what kernels serve, by their description
+  size_t q, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dropout_seed,
+      dropout_offset;                                                                    // operands
+  size_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, one, starts, sequences;  // sizes
+  size_t sm_scale, causal, causal_variant, window_left, window_right, softcap, dropout, max_seqlen_q, max_seqlen_k,
+      level, lo, hi, features, longest_q, longest_k, packed_sequences;  // scalars
+  int64_t most_head_dim, multiple_of_head_dim;                          // what kernels serve, by their description
+};
+
+// The same names in the namespace of an operator's indices, as Indices.
+#define AOTRITON_ATTENTION_INDICES \
+  {q,                              \
+   bias,                           \
+   alibi_slopes,                   \
+   sinks,                          \
+   cu_seqlens_q,                   \
+   cu_seqlens_k,                   \
+   seqused_q,                      \
+   seqused_k,                      \
+   dropout_seed,                   \
+   dropout_offset,                 \
+   batch,                          \
+   heads_q,                        \
+   heads_k,                        \
+   seqlen_q,                       \
+   seqlen_k,                       \
+   head_dim,                       \
+   one,                            \
+   starts,                         \
+   sequences,                      \
+   sm_scale,                       \
+   causal,                         \
+   causal_variant,                 \
+   window_left,                    \
+   window_right,                   \
+   softcap,                        \
+   dropout,                        \
+   max_seqlen_q,                   \
+   max_seqlen_k,                   \
+   level,                          \
+   lo,                             \
+   hi,                             \
+   features,                       \
+   longest_q,                      \
+   longest_k,                      \
+   packed_sequences,               \
+   kMost_head_dim,                 \
+   kMultiple_head_dim}
+
+// The features of a call, as bits: the same as in tritonsrc/flash/lib/features.py.
+enum Feature : int64_t {
+  kAlibi = 1,
+  kSinks = 2,
+  kPacked = 4,  // sequences follow each other along the rows, and cu_seqlens says where each begins
+  kUsedQ = 8,   // seqused_q says how many rows of a sequence count
+  kUsedK = 16,
+  kOwnLast = 32,  // lo and hi are relative to the key that is as far from the last as the row is
+  kBias = 64,
+  kDropout = 128,
+  kDbias = 256,
+  kSoftcap = 512,
 };
 
 // The scale of parameters of c.h, kNotGiven where these say so.
@@ -18,13 +75,13 @@ float scale_of(const Params& p) noexcept {
   return p.sm_scale == AOTRITON_DEFAULT_SCALE || (p.sm_scale == 0 && !p.scale_given) ? kNotGiven : p.sm_scale;
 }
 
-// Sets sm_scale where the caller left it to the library, and makes the level of what the caller asks for: causal or
-// not, where nothing else is hidden, or the band that every row sees, [row + lo, row + hi], with causal 0 then.
+// Sets sm_scale where the caller left it to the library, and what kernels are passed of the features that the caller
+// asks for: the level, the band and the lengths (see band.h). `of_backward`: the features that only the backward has.
 //
 // A scale of 0 is every kernel's to compute. Those that hide scores, the forward's and Hopper's of dk and dv, take
 // 1e-30 instead, as 0 times minus infinity is no number: weights are even to their last bit where scores are below
 // 1e22. The others hide weights, and multiply by 0. None divides by it, and all multiply dq and dk by it, which makes
 // them 0.
-Error check_attention(Call& call, const Indices& indices) noexcept;
+Error check_attention(Call& call, const Indices& indices, int64_t of_backward = 0) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

@@ -1,5 +1,7 @@
 #include "flash/features.h"
 
+#include <cinttypes>
+
 namespace aotriton::v2::inline abi1::flash {
 
 Error check_v_head_dim(const char* op, const aotriton_tensor4& q, const aotriton_tensor4& v,
@@ -30,37 +32,57 @@ bool asks_nothing(const aotriton_attn_features& f) {
   return !data && !numbers && f.dropout == 0 && f.softcap == 0;
 }
 
-}  // namespace
-
-Error check_features(const char* op, const aotriton_attn_features& f) noexcept {
-  if (asks_nothing(f)) [[likely]]
-    return Error::success;
+// Refuses what no kernel has.
+Error check_features(const char* op, const aotriton_attn_features& f) {
   const struct {
     const char* name;
-    bool asked;
-  } features[] = {
-      {"bias", f.bias.data != nullptr},
-      {"alibi_slopes", f.alibi_slopes.data != nullptr},
-      {"sinks", f.sinks.data != nullptr},
-      {"cu_seqlens_q", f.cu_seqlens_q.data != nullptr},
-      {"cu_seqlens_k", f.cu_seqlens_k.data != nullptr},
-      {"seqused_q", f.seqused_q.data != nullptr},
-      {"seqused_k", f.seqused_k.data != nullptr},
-      {"block_table", f.block_table.data != nullptr},
-      {"q_descale", f.q_descale.data != nullptr},
-      {"k_descale", f.k_descale.data != nullptr},
-      {"v_descale", f.v_descale.data != nullptr},
-      {"dropout", f.dropout != 0 || f.dropout_seed || f.dropout_offset},
-      {"max_seqlen_q", f.max_seqlen_q != 0},
-      {"max_seqlen_k", f.max_seqlen_k != 0},
-      {"softcap", f.softcap != 0},
+    const void* data;
+  } missing[] = {
+      {"block_table", f.block_table.data},
+      {"q_descale", f.q_descale.data},
+      {"k_descale", f.k_descale.data},
+      {"v_descale", f.v_descale.data},
   };
-  for (const auto& [name, asked] : features)
-    if (asked) return fail(Error::not_supported, "%s: no kernel has %s yet", op, name);
+  for (const auto& [name, data] : missing)
+    if (data) return fail(Error::not_supported, "%s: no kernel has %s yet", op, name);
   for (const uint8_t byte : f.reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field of features is not zero", op);
   if (!f.windowed && (f.window_left || f.window_right))
-    return fail(Error::invalid_argument, "%s: window_left or window_right is given, and windowed is zero", op);
+    return fail(Error::invalid_argument,
+                "%s: window_left is %" PRId64 " and window_right %" PRId64 ", but windowed is 0", op, f.window_left,
+                f.window_right);
+  for (const auto& [name, length] : {std::pair{"max_seqlen_q", f.max_seqlen_q}, {"max_seqlen_k", f.max_seqlen_k}})
+    if (length < 0 || length > INT32_MAX)
+      return fail(Error::invalid_argument, "%s: %s is %" PRId64 ", which must be from 0 to %d", op, name, length,
+                  INT32_MAX);
+  return Error::success;
+}
+
+}  // namespace
+
+Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* call) noexcept {
+  const size_t optional[] = {x.bias,      x.alibi_slopes, x.sinks,        x.cu_seqlens_q,  x.cu_seqlens_k,
+                             x.seqused_q, x.seqused_k,    x.dropout_seed, x.dropout_offset};
+  for (const size_t slot : optional) call->views[slot] = View::none();
+  for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
+    call->set_whole(made, 0);  // by the checks
+  call->set_whole(x.causal_variant, f.causal_variant);
+  call->set_whole(x.window_left, f.windowed ? f.window_left : -1);
+  call->set_whole(x.window_right, f.windowed ? f.window_right : -1);
+  call->set_real(x.softcap, f.softcap);
+  call->set_real(x.dropout, f.dropout);
+  call->set_whole(x.max_seqlen_q, f.max_seqlen_q);
+  call->set_whole(x.max_seqlen_k, f.max_seqlen_k);
+  if (asks_nothing(f)) [[likely]]
+    return Error::success;
+  AOTRITON_TRY(check_features(call->info->name, f));
+  static constexpr int64_t kOne[] = {1};
+  const auto number = [](const void* data) { return View{const_cast<void*>(data), DType::int64, kOne, kOne}; };
+  const View given[] = {View::of(f.bias),         View::of(f.alibi_slopes), View::of(f.sinks),
+                        View::of(f.cu_seqlens_q), View::of(f.cu_seqlens_k), View::of(f.seqused_q),
+                        View::of(f.seqused_k),    number(f.dropout_seed),   number(f.dropout_offset)};
+  for (size_t i = 0; i < std::size(given); ++i)
+    if (given[i].data) call->views[optional[i]] = given[i];
   return Error::success;
 }
 

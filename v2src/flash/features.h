@@ -1,4 +1,4 @@
-// The part of attention's parameters that no kernel does yet.
+// The part of attention's parameters that forward and backward share: from c.h's struct to a call.
 #pragma once
 
 #include <aotriton/c.h>
@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "flash/checks.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -17,8 +18,8 @@ Error check_v_head_dim(const char* op, const aotriton_tensor4& q, const aotriton
 // not_supported where a byte is not zero: a later version may have made a field of it.
 Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept;
 
-// not_supported, with the name of the first feature that is asked for and that no kernel has; invalid_argument where a
-// window is given that does not count.
-Error check_features(const char* op, const aotriton_attn_features& features) noexcept;
+// Sets the views and the scalars of all features. not_supported, with the name of the first feature that is asked for
+// and that no kernel has; invalid_argument where a window is given that does not count.
+Error bind_features(const aotriton_attn_features& features, const Indices& indices, Call* call) noexcept;
 
 }  // namespace aotriton::v2::inline abi1::flash

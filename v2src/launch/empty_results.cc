@@ -11,7 +11,7 @@ namespace {
 // The bits of 0 or an infinity in an element.
 uint32_t pattern_of(DType dtype, float value) {
   const auto bits = __builtin_bit_cast(uint32_t, value);
-  if (dtype == DType::float32) return bits;
+  if (bytes_of(dtype) >= 4) return bits;
   if (dtype == DType::bfloat16) return bits >> 16;
   return std::isinf(value) ? (value < 0 ? 0xfc00 : 0x7c00) : 0;
 }

@@ -1,5 +1,6 @@
 #include "launch/request.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -62,6 +63,8 @@ class Contiguous {
     int64_t sizes[kMaxSizes];
     for (size_t i = 0; i < info.given_sizes; ++i) {
       const Named* found = find_size(request.values, info.sizes[i]);
+      sizes[i] = kNotNamed;
+      if (!found && is_optional(i)) continue;
       if (!found) return fail(Error::invalid_argument, "explain: %s of %s is missing", info.sizes[i], info.name);
       if (!(found->value >= 0 && found->value < 0x1p63) || found->value != std::floor(found->value))
         return fail(Error::invalid_argument, "explain: %s is %g, which must be a whole number, and not negative",
@@ -71,6 +74,8 @@ class Contiguous {
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
       const size_t rank = operand.dims.size();
+      call.views[slot] = View::none();
+      if (std::ranges::any_of(operand.dims, [&](uint8_t dim) { return sizes[dim] == kNotNamed; })) continue;
       bool by_columns = false;
       for (const Named& one : request.values)
         by_columns |= transposed_operand(info, one.name) == &operand && one.value != 0;
@@ -101,6 +106,15 @@ class Contiguous {
   Call call;
 
  private:
+  static constexpr int64_t kNotNamed = -1;
+
+  // Whether only operands that may be left out have the size.
+  bool is_optional(size_t size) const {
+    return std::ranges::all_of(call.info->operands, [&](const OperandInfo& operand) {
+      return operand.optional || std::ranges::find(operand.dims, size) == operand.dims.end();
+    });
+  }
+
   int64_t sizes_[kMaxOperands][kMaxRank], strides_[kMaxOperands][kMaxRank];
 };
 

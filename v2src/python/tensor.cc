@@ -22,7 +22,7 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 constexpr int32_t kDLCUDA = 2, kDLROCM = 10, kDLCUDAManaged = 13;
-constexpr uint8_t kDLFloat = 2, kDLBfloat = 4;
+constexpr uint8_t kDLInt = 0, kDLFloat = 2, kDLBfloat = 4;
 
 int rank_of(size_t rank, const char* name) {
   if (rank > 4) throw py::value_error(std::string(name) + " has more than 4 dimensions");
@@ -40,6 +40,8 @@ TensorView view_of_torch(py::handle object, const char* name) {
   if (spelled == "float16") view.dtype = DType::float16;
   if (spelled == "bfloat16") view.dtype = DType::bfloat16;
   if (spelled == "float32") view.dtype = DType::float32;
+  if (spelled == "int32") view.dtype = DType::int32;
+  if (spelled == "int64") view.dtype = DType::int64;
   const py::sequence shape = object.attr("shape"), strides = object.attr("stride")();
   view.rank = rank_of(shape.size(), name);
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -65,6 +67,8 @@ TensorView view_of_dlpack(py::handle object, const char* name) {
   if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLFloat) view.dtype = DType::float16;
   if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLBfloat) view.dtype = DType::bfloat16;
   if (tensor->lanes == 1 && tensor->bits == 32 && tensor->type_code == kDLFloat) view.dtype = DType::float32;
+  if (tensor->lanes == 1 && tensor->bits == 32 && tensor->type_code == kDLInt) view.dtype = DType::int32;
+  if (tensor->lanes == 1 && tensor->bits == 64 && tensor->type_code == kDLInt) view.dtype = DType::int64;
   view.rank = rank_of(static_cast<size_t>(tensor->rank), name);
   int64_t contiguous = 1;
   for (int i = view.rank - 1; i >= 0; --i) {

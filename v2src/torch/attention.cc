@@ -3,7 +3,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <cmath>
-#include <limits>
+#include <type_traits>
 
 #include "torch/hints.h"
 #include "torch/reference.h"
@@ -31,6 +31,39 @@ void set_mask(const Mask& mask, Params& params) {
   params.features.window_right = mask.window_right;
 }
 
+const void* number_at(const char* op, const char* name, const Tensor& q, const Maybe& tensor) {
+  if (!tensor) return nullptr;
+  const int32_t type = scalar_type(*tensor);
+  if (tensor->numel() != 1 || (type != aoti_torch_dtype_int64() && type != aoti_torch_dtype_uint64()))
+    fail(std::string(op) + ": " + name + " must be one number of int64, in a tensor");
+  require_one_device(op, {{"q", q}, {name, *tensor}});
+  return tensor->data_ptr();
+}
+
+// Tensors whose last dimension is not contiguous are replaced by copies.
+void set_features(const char* op, const Tensor& q, Features& given, aotriton_attn_features& features) {
+  const auto set = [&](const char* name, Maybe& tensor, auto& view) {
+    if (!tensor) return;
+    require_rank(op, name, *tensor, std::size(view.sizes));
+    require_one_device(op, {{"q", q}, {name, *tensor}});
+    tensor = with_contiguous_rows(*tensor);
+    view = view_of<std::remove_reference_t<decltype(view)>>(*tensor);
+  };
+  set("bias", given.bias, features.bias);
+  set("alibi_slopes", given.alibi_slopes, features.alibi_slopes);
+  set("sinks", given.sinks, features.sinks);
+  set("cu_seqlens_q", given.cu_seqlens_q, features.cu_seqlens_q);
+  set("cu_seqlens_k", given.cu_seqlens_k, features.cu_seqlens_k);
+  set("seqused_q", given.seqused_q, features.seqused_q);
+  set("seqused_k", given.seqused_k, features.seqused_k);
+  features.dropout_seed = number_at(op, "dropout_seed", q, given.dropout_seed);
+  features.dropout_offset = number_at(op, "dropout_offset", q, given.dropout_offset);
+  features.max_seqlen_q = given.max_seqlen_q;
+  features.max_seqlen_k = given.max_seqlen_k;
+  features.softcap = static_cast<float>(given.softcap);
+  features.dropout = static_cast<float>(given.dropout);
+}
+
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
@@ -56,7 +89,8 @@ Mask mask_of(const char* op, bool causal, const std::string& causal_variant, int
   return {causal, bottom_right, window_left, window_right};
 }
 
-Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, const Mask& mask) {
+Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_scale, const Mask& mask,
+                   const Features& features) {
   require_rank("attn_fwd", "q", q, 4);
   require_rank("attn_fwd", "k", k, 4);
   require_rank("attn_fwd", "v", v, 4);
@@ -67,6 +101,7 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
                   with_contiguous_rows(v),
                   empty_as(rows),
                   empty(logsumexp_sizes(q), aoti_torch_dtype_float32(), q),
+                  features,
                   {}};
   call.params.size = sizeof call.params;
   call.params.q = view_of<aotriton_tensor4>(call.q);
@@ -76,11 +111,13 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   call.params.logsumexp = view_of<aotriton_tensor3>(call.logsumexp);
   set_scale(sm_scale, call.params);
   set_mask(mask, call.params);
+  set_features("attn_fwd", q, call.features, call.params.features);
   return call;
 }
 
 Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout,
-                     const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic) {
+                     const Tensor& logsumexp, Scale sm_scale, const Mask& mask, bool deterministic,
+                     const Features& features, const Asked& asked) {
   for (const Named& one : {Named{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}})
     require_rank("attn_bwd", one.name, one.tensor, 4);
   require_rank("attn_bwd", "logsumexp", logsumexp, 3);
@@ -96,6 +133,9 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                    empty_as(rows_q),
                    empty_as(rows_k),
                    empty_as(rows_v),
+                   {},
+                   {},
+                   features,
                    {}};
   call.params.size = sizeof call.params;
   call.params.q = view_of<aotriton_tensor4>(call.q);
@@ -109,7 +149,18 @@ Backward backward_of(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   call.params.dv = view_of<aotriton_tensor4>(call.dv);
   set_scale(sm_scale, call.params);
   set_mask(mask, call.params);
+  set_features("attn_bwd", q, call.features, call.params.features);
   call.params.deterministic = deterministic;
+  if (asked.dbias) {
+    if (!features.bias) fail("attn_bwd: dbias is asked for, and bias is not given");
+    call.dbias = empty({q.size(0), q.size(1), q.size(2), k.size(2)}, scalar_type(q), q);
+    call.params.dbias = view_of<aotriton_tensor4>(*call.dbias);
+  }
+  if (asked.dsinks) {
+    if (!features.sinks) fail("attn_bwd: dsinks is asked for, and sinks is not given");
+    call.dsinks = empty({q.size(1)}, aoti_torch_dtype_float32(), q);
+    call.params.dsinks = view_of<aotriton_tensor1>(*call.dsinks);
+  }
   return call;
 }
 
@@ -142,6 +193,42 @@ std::tuple<Tensor, Tensor, Tensor> attn_bwd(const Tensor& q, const Tensor& k, co
                                     deterministic ? *deterministic : deterministic_algorithms());
   raise_if(compute(call, hints));
   return {call.dq, call.dk, call.dv};
+}
+
+std::tuple<Tensor, Tensor> attn_fwd_features(const Tensor& q, const Tensor& k, const Tensor& v, const Maybe& bias,
+                                             const Maybe& alibi_slopes, const Maybe& sinks, const Maybe& cu_seqlens_q,
+                                             const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k,
+                                             const Maybe& dropout_seed, const Maybe& dropout_offset,
+                                             int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
+                                             Scale sm_scale, bool causal, const std::string& causal_variant,
+                                             int64_t window_left, int64_t window_right, const std::string& hints) {
+  const Mask mask = mask_of("attn_fwd", causal, causal_variant, window_left, window_right);
+  const Features features = {bias,         alibi_slopes, sinks,        cu_seqlens_q,   cu_seqlens_k,
+                             seqused_q,    seqused_k,    dropout_seed, dropout_offset, max_seqlen_q,
+                             max_seqlen_k, softcap,      dropout};
+  const Forward call = forward_of(q, k, v, sm_scale, mask, features);
+  raise_if(compute(call, hints));
+  return {call.out, call.logsumexp};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> attn_bwd_features(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dout, const Tensor& logsumexp,
+    const Maybe& bias, const Maybe& alibi_slopes, const Maybe& sinks, const Maybe& cu_seqlens_q,
+    const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k, const Maybe& dropout_seed,
+    const Maybe& dropout_offset, int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
+    Scale sm_scale, bool causal, const std::string& causal_variant, int64_t window_left, int64_t window_right,
+    bool dbias, bool dsinks, std::optional<bool> deterministic, const std::string& hints) {
+  const Mask mask = mask_of("attn_bwd", causal, causal_variant, window_left, window_right);
+  const Features features = {bias,         alibi_slopes, sinks,        cu_seqlens_q,   cu_seqlens_k,
+                             seqused_q,    seqused_k,    dropout_seed, dropout_offset, max_seqlen_q,
+                             max_seqlen_k, softcap,      dropout};
+  const Backward call =
+      backward_of(q, k, v, out, dout, logsumexp, sm_scale, mask,
+                  deterministic ? *deterministic : deterministic_algorithms(), features, {dbias, dsinks});
+  raise_if(compute(call, hints));
+  const auto or_empty = [&](const Maybe& made, int32_t dtype) { return made ? *made : empty({0}, dtype, q); };
+  return {call.dq, call.dk, call.dv, or_empty(call.dbias, scalar_type(q)),
+          or_empty(call.dsinks, aoti_torch_dtype_float32())};
 }
 
 }  // namespace aotriton_torch

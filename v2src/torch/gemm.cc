@@ -25,9 +25,7 @@ Tensor gemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
   require_one_device("gemm", {{"a", a}, {"b", b}, {"bias", bias ? *bias : a}});
   std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
   sizes.back() = b.size(-1);
-  int32_t dtype;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(a.get(), &dtype));
-  const Tensor d = empty(sizes, dtype, a);
+  const Tensor d = empty(sizes, scalar_type(a), a);
   aotriton_gemm_params params = {};
   params.size = sizeof params;
   params.a = view_of<aotriton_tensor3>(a);

@@ -11,26 +11,40 @@ namespace aotriton_torch {
 
 namespace {
 
-constexpr const char* kSchemas[] = {
-    "attn_fwd(Tensor q, Tensor k, Tensor v, *, float? sm_scale=None, bool causal=False, "
-    "str causal_variant=\"top_left\", int window_left=-1, int window_right=-1, str hints=\"\") "
-    "-> (Tensor out, Tensor logsumexp)",
-    "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, float? sm_scale=None, "
-    "bool causal=False, str causal_variant=\"top_left\", int window_left=-1, int window_right=-1, "
-    "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
+const std::string kFeatures =
+    "Tensor? bias=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? cu_seqlens_q=None, "
+    "Tensor? cu_seqlens_k=None, Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? dropout_seed=None, "
+    "Tensor? dropout_offset=None, *, SymInt max_seqlen_q=0, SymInt max_seqlen_k=0, float softcap=0.0, float "
+    "dropout=0.0, ";
+const std::string kMask =
+    "float? sm_scale=None, bool causal=False, str causal_variant=\"top_left\", int window_left=-1, "
+    "int window_right=-1, ";
+
+// attn_fwd and attn_bwd have two overloads: one without features, whose calls cost the host less, and one with them.
+const std::string kSchemas[] = {
+    "attn_fwd(Tensor q, Tensor k, Tensor v, *, " + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
+    "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, " + kMask +
+        "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
+    "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kFeatures + kMask +
+        "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
+    "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kFeatures + kMask +
+        "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
+        "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     "gemm(Tensor a, Tensor b, Tensor? bias=None, *, float alpha=1.0, str activation=\"none\", str hints=\"\") "
     "-> Tensor",
 };
 
 // Each operator has a twin: autograd's kernel in Python of the first one calls the second, which has none. To call
 // the first one past autograd would cost the host as much again.
-std::string twin_of(const char* name_or_schema) { return std::string(1, '_').append(name_or_schema); }
+std::string twin_of(const std::string& name_or_schema) { return "_" + name_or_schema; }
 
 void implement(torch::stable::detail::StableLibrary& m) {
   for (const bool twin : {false, true}) {
-    const auto name = [&](const char* of) { return twin ? twin_of(of) : of; };
+    const auto name = [&](const char* of) { return twin ? twin_of(of) : std::string(of); };
     m.impl(name("attn_fwd").c_str(), TORCH_BOX(attn_fwd));
     m.impl(name("attn_bwd").c_str(), TORCH_BOX(attn_bwd));
+    m.impl(name("attn_fwd.features").c_str(), TORCH_BOX(attn_fwd_features));
+    m.impl(name("attn_bwd.features").c_str(), TORCH_BOX(attn_bwd_features));
     m.impl(name("gemm").c_str(), TORCH_BOX(gemm));
   }
 }
@@ -38,8 +52,8 @@ void implement(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(aotriton, m) {
-  for (const char* schema : kSchemas) {
-    m.def(schema);
+  for (const std::string& schema : kSchemas) {
+    m.def(schema.c_str());
     m.def(twin_of(schema).c_str());
   }
   m.def("_activate(str dispatch_key) -> ()");

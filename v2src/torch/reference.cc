@@ -4,9 +4,15 @@
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "torch/tensor.h"
 
 namespace aotriton_torch {
 
@@ -30,28 +36,31 @@ void store(void* data, aotriton_dtype dtype, int64_t offset, float value) {
     static_cast<float*>(data)[offset] = value;
 }
 
-// One head of one sequence: rows of head_dim.
+int64_t offset(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t i, int64_t j) {
+  return batch * of.strides[0] + head * of.strides[1] + i * of.strides[2] + j * of.strides[3];
+}
+
+// Rows of a tensor that belong to one head of one sequence.
 struct Head {
   int64_t rows, columns;
   std::vector<float> values;
 
-  explicit Head(const aotriton_tensor4& of)
-      : rows(of.sizes[2]), columns(of.sizes[3]), values(static_cast<size_t>(rows * columns)) {}
-  Head(const aotriton_tensor4& of, int64_t batch, int64_t head) : Head(of) {
+  Head(int64_t rows, int64_t columns)
+      : rows(rows), columns(columns), values(static_cast<size_t>(std::max<int64_t>(rows, 0) * columns)) {}
+  Head(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t begin, int64_t count)
+      : Head(count, of.sizes[3]) {
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) (*this)[i][j] = load(of.data, of.dtype, offset(of, batch, head, i, j));
+      for (int64_t j = 0; j < columns; ++j)
+        (*this)[i][j] = load(of.data, of.dtype, offset(of, batch, head, begin + i, j));
   }
 
   float* operator[](int64_t row) { return values.data() + row * columns; }
   const float* operator[](int64_t row) const { return values.data() + row * columns; }
 
-  void write(const aotriton_tensor4& to, int64_t batch, int64_t head) const {
+  void write(const aotriton_tensor4& to, int64_t batch, int64_t head, int64_t begin) const {
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) store(to.data, to.dtype, offset(to, batch, head, i, j), (*this)[i][j]);
-  }
-
-  static int64_t offset(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t i, int64_t j) {
-    return batch * of.strides[0] + head * of.strides[1] + i * of.strides[2] + j * of.strides[3];
+      for (int64_t j = 0; j < columns; ++j)
+        store(to.data, to.dtype, offset(to, batch, head, begin + i, j), (*this)[i][j]);
   }
 };
 
@@ -65,26 +74,136 @@ void add(float* to, float factor, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-template <class Params>
-float scale_of(const Params& p) {
-  return p.sm_scale == 0 && !p.scale_given ? 1 / std::sqrt(static_cast<float>(p.q.sizes[3])) : p.sm_scale;
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+int64_t whole(const aotriton_tensor1& of, int64_t index) {
+  return static_cast<const int32_t*>(of.data)[index * of.strides[0]];
 }
 
-// The keys that a query sees, from one on to before another one.
-struct Seen {
-  int64_t begin, end;
+// Which rows of one side belong to a sequence, and how many of them count.
+struct Rows {
+  int64_t begin, count, used;
 };
-template <class Params>
-Seen seen(const Params& p, int64_t query) {
-  const aotriton_attn_features& f = p.features;
-  const int64_t queries = p.q.sizes[2], keys = p.k.sizes[2];
-  const int64_t own = query + (f.causal_variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? keys - queries : 0);
-  Seen found = {0, p.causal ? own + 1 : keys};
-  if (f.windowed && f.window_left >= 0) found.begin = own - std::min(f.window_left, own + 1);
-  if (f.windowed && f.window_right >= 0)
-    found.end = std::min(found.end, own + 1 + std::min(f.window_right, queries + keys));
-  return {std::max<int64_t>(found.begin, 0), std::min(found.end, keys)};
+
+Rows rows_of(int64_t sequence, int64_t rows, const aotriton_tensor1& starts, const aotriton_tensor1& used) {
+  Rows found = {0, rows, rows};
+  if (starts.data) {
+    found.begin = whole(starts, sequence);
+    found.count = whole(starts, sequence + 1) - found.begin;
+    found.used = found.count;
+  }
+  if (used.data) found.used = std::clamp<int64_t>(whole(used, sequence), 0, found.count);
+  return found;
 }
+
+int64_t sequences_of(const aotriton_attn_features& f, int64_t batch) {
+  return f.cu_seqlens_q.data ? std::max<int64_t>(f.cu_seqlens_q.sizes[0] - 1, 0) : batch;
+}
+
+// A GPU would read and write elsewhere.
+void require_rising(const char* op, const char* name, const aotriton_tensor1& starts, int64_t rows) {
+  int64_t before = 0;
+  for (int64_t i = 0; starts.data && i < starts.sizes[0]; before = whole(starts, i++))
+    if (whole(starts, i) < before || whole(starts, i) > rows)
+      fail(std::string(op) + ": " + name + "[" + std::to_string(i) + "] is " + std::to_string(whole(starts, i)) +
+           ", which must be from " + std::to_string(before) + " to " + std::to_string(rows));
+}
+
+template <class Params>
+void require_sequences(const char* op, const Params& p) {
+  require_rising(op, "cu_seqlens_q", p.features.cu_seqlens_q, p.q.sizes[2]);
+  require_rising(op, "cu_seqlens_k", p.features.cu_seqlens_k, p.k.sizes[2]);
+}
+
+// The 16 random bits of a score: Philox 4x32 with seven rounds (Salmon et al., 2011), whose four words serve eight
+// keys.
+uint32_t random_bits(uint64_t seed, uint64_t place, uint64_t slice, int64_t query, int64_t key) {
+  uint32_t c[] = {static_cast<uint32_t>(key / 8), static_cast<uint32_t>(query), static_cast<uint32_t>(place),
+                  static_cast<uint32_t>(slice + (place >> 32))};
+  uint32_t k[] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  for (int round = 0; round < 7; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
+    const uint32_t next[] = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(b),
+                             static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(a)};
+    std::copy(std::begin(next), std::end(next), std::begin(c));
+    k[0] += 0x9E3779B9;
+    k[1] += 0xBB67AE85;
+  }
+  return c[key / 2 % 4] >> (key % 2 ? 16 : 0) & 0xFFFF;
+}
+
+// One query head of one sequence: what scores it has, of which keys, and how much of each is kept.
+class Scores {
+ public:
+  template <class Params>
+  Scores(const Params& p, int64_t sequence, int64_t head)
+      : f_(p.features),
+        causal_(p.causal),
+        scale_(p.sm_scale == 0 && !p.scale_given ? 1 / std::sqrt(static_cast<float>(p.q.sizes[3])) : p.sm_scale),
+        q_(rows_of(sequence, p.q.sizes[2], f_.cu_seqlens_q, f_.seqused_q)),
+        k_(rows_of(sequence, p.k.sizes[2], f_.cu_seqlens_k, f_.seqused_k)),
+        batch_(f_.cu_seqlens_q.data ? 0 : sequence),
+        head_(head),
+        slice_(static_cast<uint64_t>(sequence * p.q.sizes[1] + head)) {
+    if (f_.sinks.data) sink_ = load(f_.sinks.data, f_.sinks.dtype, head * f_.sinks.strides[0]);
+    const auto& slopes = f_.alibi_slopes;
+    if (slopes.data) slope_ = load(slopes.data, slopes.dtype, batch_ * slopes.strides[0] + head * slopes.strides[1]);
+    if (f_.dropout > 0 && f_.dropout_seed && f_.dropout_offset) {
+      dropped_ = std::min(static_cast<uint32_t>(f_.dropout * 65536 + 0.5f), uint32_t{65535});
+      seed_ = static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_seed));
+      place_ = static_cast<uint64_t>(*static_cast<const int64_t*>(f_.dropout_offset));
+    }
+  }
+
+  const Rows& q() const { return q_; }
+  const Rows& k() const { return k_; }
+  int64_t batch() const { return batch_; }
+  float scale() const { return scale_; }
+  float sink() const { return sink_; }
+
+  // The keys that a query sees, from one on to before another one.
+  std::pair<int64_t, int64_t> seen(int64_t query) const {
+    if (query >= q_.used) return {0, 0};
+    const int64_t own = query + (f_.causal_variant == AOTRITON_CAUSAL_BOTTOM_RIGHT ? k_.used - q_.used : 0);
+    int64_t begin = 0, end = causal_ ? own + 1 : k_.used;
+    if (f_.windowed && f_.window_left >= 0) begin = own - std::min(f_.window_left, own + 1);
+    if (f_.windowed && f_.window_right >= 0)
+      end = std::min(end, own + 1 + std::min(f_.window_right, q_.used + k_.used));
+    return {std::max<int64_t>(begin, 0), std::min(end, k_.used)};
+  }
+
+  // Of the product of a query and a key the score; and what the score's derivative is multiplied by.
+  float of(float product, int64_t i, int64_t j, float* derivative = nullptr) const {
+    float x = scale_ * product;
+    if (f_.softcap > 0) {
+      const float part = std::tanh(x / f_.softcap);
+      x = f_.softcap * part;
+      if (derivative) *derivative = 1 - part * part;
+    } else if (derivative) {
+      *derivative = 1;
+    }
+    if (slope_ != 0) x -= slope_ * static_cast<float>(std::abs(i + k_.used - q_.used - j));
+    if (f_.bias.data) x += load(f_.bias.data, f_.bias.dtype, offset(f_.bias, batch_, head_, i, j));
+    return x;
+  }
+
+  // 0 where dropout drops the score, else what it is multiplied by.
+  float kept(int64_t i, int64_t j) const {
+    if (!dropped_) return 1;
+    return random_bits(seed_, place_, slice_, i, j) < dropped_ ? 0 : 65536.0f / static_cast<float>(65536 - dropped_);
+  }
+
+ private:
+  const aotriton_attn_features& f_;
+  bool causal_;
+  float scale_;
+  Rows q_, k_;
+  int64_t batch_, head_;
+  uint64_t slice_;
+  float slope_ = 0, sink_ = kNothing;
+  uint32_t dropped_ = 0;
+  uint64_t seed_ = 0, place_ = 0;
+};
 
 float activate(int32_t activation, float x) {
   switch (activation) {
@@ -101,59 +220,89 @@ float activate(int32_t activation, float x) {
 }  // namespace
 
 void reference(const aotriton_attn_fwd_params& p) {
+  require_sequences("attn_fwd", p);
   const int64_t heads = p.q.sizes[1], group = heads / std::max<int64_t>(p.k.sizes[1], 1);
-  const float scale = scale_of(p);
-  torch::stable::parallel_for(0, p.q.sizes[0] * heads, 1, [&](int64_t begin, int64_t end) {
+  const int64_t slices = sequences_of(p.features, p.q.sizes[0]) * heads;
+  torch::stable::parallel_for(0, slices, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slice = begin; slice < end; ++slice) {
-      const int64_t batch = slice / heads, head = slice % heads;
-      const Head q(p.q, batch, head), k(p.k, batch, head / group), v(p.v, batch, head / group);
-      Head out(p.out);
-      std::vector<float> weights(static_cast<size_t>(k.rows));
-      for (int64_t i = 0; i < q.rows; ++i) {
-        const auto [first, after] = seen(p, i);
-        float highest = -std::numeric_limits<float>::infinity(), sum = 0;
+      const int64_t head = slice % heads;
+      const Scores scores(p, slice / heads, head);
+      const int64_t batch = scores.batch();
+      const Rows &of_q = scores.q(), &of_k = scores.k();
+      const Head q(p.q, batch, head, of_q.begin, of_q.used), k(p.k, batch, head / group, of_k.begin, of_k.used),
+          v(p.v, batch, head / group, of_k.begin, of_k.used);
+      Head out(of_q.count, p.out.sizes[3]);
+      float* const logsumexp =
+          static_cast<float*>(p.logsumexp.data) + (batch * heads + head) * p.q.sizes[2] + of_q.begin;
+      std::vector<float> weights(static_cast<size_t>(of_k.used));
+      for (int64_t i = 0; i < of_q.count; ++i) {
+        const auto [first, after] = scores.seen(i);
+        float highest = i < of_q.used ? scores.sink() : kNothing;
         for (int64_t j = first; j < after; ++j) {
-          weights[j] = scale * dot(q[i], k[j], q.columns);
+          weights[j] = scores.of(dot(q[i], k[j], q.columns), i, j);
           highest = std::max(highest, weights[j]);
         }
+        logsumexp[i] = kNothing;
+        if (highest == kNothing) continue;
+        float sum = std::exp(scores.sink() - highest);
         for (int64_t j = first; j < after; ++j) sum += weights[j] = std::exp(weights[j] - highest);
-        for (int64_t j = first; j < after; ++j) add(out[i], weights[j] / sum, v[j], q.columns);
-        static_cast<float*>(p.logsumexp.data)[slice * q.rows + i] = highest + std::log(sum);
+        for (int64_t j = first; j < after; ++j) add(out[i], scores.kept(i, j) * weights[j] / sum, v[j], v.columns);
+        logsumexp[i] = highest + std::log(sum);
       }
-      out.write(p.out, batch, head);
+      out.write(p.out, batch, head, of_q.begin);
     }
   });
 }
 
 void reference(const aotriton_attn_bwd_params& p) {
+  require_sequences("attn_bwd", p);
   const int64_t heads_q = p.q.sizes[1], heads_k = p.k.sizes[1], group = heads_q / std::max<int64_t>(heads_k, 1);
-  const float scale = scale_of(p);
-  torch::stable::parallel_for(0, p.k.sizes[0] * heads_k, 1, [&](int64_t begin, int64_t end) {
+  const int64_t sequences = sequences_of(p.features, p.q.sizes[0]);
+  std::vector<float> dsinks(static_cast<size_t>(sequences * heads_q));
+  torch::stable::parallel_for(0, sequences * heads_k, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slice = begin; slice < end; ++slice) {
-      const int64_t batch = slice / heads_k, head_k = slice % heads_k;
-      const Head k(p.k, batch, head_k), v(p.v, batch, head_k);
-      Head dk(p.dk), dv(p.dv);
+      const int64_t sequence = slice / heads_k, head_k = slice % heads_k;
+      const Scores any(p, sequence, head_k * group);
+      const int64_t batch = any.batch();
+      const Rows &of_q = any.q(), &of_k = any.k();
+      const Head k(p.k, batch, head_k, of_k.begin, of_k.used), v(p.v, batch, head_k, of_k.begin, of_k.used);
+      Head dk(of_k.count, k.columns), dv(of_k.count, v.columns);
       for (int64_t head = head_k * group; head < (head_k + 1) * group; ++head) {
-        const Head q(p.q, batch, head), out(p.out, batch, head), dout(p.dout, batch, head);
-        const float* logsumexp = static_cast<const float*>(p.logsumexp.data) + (batch * heads_q + head) * q.rows;
-        Head dq(p.dq);
-        for (int64_t i = 0; i < q.rows; ++i) {
-          const float delta = dot(dout[i], out[i], q.columns);
-          const auto [first, after] = seen(p, i);
+        const Scores scores(p, sequence, head);
+        const Head q(p.q, batch, head, of_q.begin, of_q.used), out(p.out, batch, head, of_q.begin, of_q.used),
+            dout(p.dout, batch, head, of_q.begin, of_q.used);
+        const float* const logsumexp =
+            static_cast<const float*>(p.logsumexp.data) + (batch * heads_q + head) * p.q.sizes[2] + of_q.begin;
+        Head dq(of_q.count, q.columns), dbias(p.dbias.data ? of_q.count : 0, of_k.count);
+        for (int64_t i = 0; i < of_q.used; ++i) {
+          if (logsumexp[i] == kNothing) continue;
+          const float delta = dot(dout[i], out[i], out.columns);
+          dsinks[sequence * heads_q + head] -= std::exp(scores.sink() - logsumexp[i]) * delta;
+          const auto [first, after] = scores.seen(i);
           for (int64_t j = first; j < after; ++j) {
-            const float weight = std::exp(scale * dot(q[i], k[j], q.columns) - logsumexp[i]);
-            const float dscore = scale * weight * (dot(dout[i], v[j], q.columns) - delta);
-            add(dv[j], weight, dout[i], q.columns);
-            add(dk[j], dscore, q[i], q.columns);
-            add(dq[i], dscore, k[j], q.columns);
+            float derivative;
+            const float weight = std::exp(scores.of(dot(q[i], k[j], q.columns), i, j, &derivative) - logsumexp[i]);
+            const float kept = scores.kept(i, j);
+            const float dbiased = weight * (kept * dot(dout[i], v[j], v.columns) - delta);
+            const float dproduct = scores.scale() * derivative * dbiased;
+            if (dbias.rows) dbias[i][j] = dbiased;
+            add(dv[j], kept * weight, dout[i], v.columns);
+            add(dk[j], dproduct, q[i], q.columns);
+            add(dq[i], dproduct, k[j], q.columns);
           }
         }
-        dq.write(p.dq, batch, head);
+        dq.write(p.dq, batch, head, of_q.begin);
+        if (dbias.rows) dbias.write(p.dbias, batch, head, 0);
       }
-      dk.write(p.dk, batch, head_k);
-      dv.write(p.dv, batch, head_k);
+      dk.write(p.dk, batch, head_k, of_k.begin);
+      dv.write(p.dv, batch, head_k, of_k.begin);
     }
   });
+  for (int64_t head = 0; p.dsinks.data && head < heads_q; ++head) {
+    float sum = 0;
+    for (int64_t sequence = 0; sequence < sequences; ++sequence) sum += dsinks[sequence * heads_q + head];
+    store(p.dsinks.data, p.dsinks.dtype, head * p.dsinks.strides[0], sum);
+  }
 }
 
 void reference(const aotriton_gemm_params& p) {

@@ -1,12 +1,13 @@
 #include "torch/sdpa.h"
 
-#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 
+#include <limits>
 #include <memory>
 #include <tuple>
 
-#include "torch/attention.h"
 #include "torch/counts.h"
+#include "torch/doors.h"
 
 // torch's own kernels, without a way through its dispatcher, which would lead back here. Of the interface that compiled
 // models (AOTInductor) are linked with, so as stable as that; only builds for CUDA or ROCm have them.
@@ -37,6 +38,15 @@ __attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_efficie
     AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* attn_bias,
     int32_t compute_logsumexp, double dropout_p, int32_t is_causal, double* scale, AtenTensorHandle* out,
     AtenTensorHandle* logsumexp, AtenTensorHandle* philox_seed, AtenTensorHandle* philox_offset);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__scaled_dot_product_efficient_attention_backward(
+    AtenTensorHandle grad_out, AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value,
+    AtenTensorHandle attn_bias, AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle philox_seed,
+    AtenTensorHandle philox_offset, double dropout_p, const int32_t* grad_input_mask, int64_t grad_input_mask_len,
+    int32_t is_causal, double* scale, AtenTensorHandle* dq, AtenTensorHandle* dk, AtenTensorHandle* dv,
+    AtenTensorHandle* dbias);
+
+// Builds of torch for ROCm have it.
+__attribute__((weak)) int hipGetDeviceCount(int* count);
 
 // What the user has left of SDPA's backends, by torch.backends.cuda and sdpa_kernel. Not of a stable interface: a
 // release of torch without them has all of them on, as far as is seen here.
@@ -77,24 +87,26 @@ class Quiet {
   void* before_ = nullptr;
 };
 
-// Why the call cannot run here; empty where it has. An error of the driver is no reason to go on.
-std::string reason(aotriton_error error) {
-  if (error == AOTRITON_DRIVER_FAILED) raise_if(error);
-  return error == AOTRITON_SUCCESS ? "" : aotriton_last_error_message();
-}
-
-void require_own_kernel(const Tensor& query, bool exists, const char* op, const std::string& why) {
-  count(op, "torch", why);
-  if (!query.is_cuda() || !exists) fail("torch has no kernel of its own for this device: " + why);
-}
+constexpr const char* kDropoutOfTorch = "the forward, with dropout, was torch's own";
 
 // Whether the user lets SDPA take its flash backend, which is what this library takes the place of.
 bool flash_is_wanted() { return !torch_context || !flash_is_enabled || flash_is_enabled(torch_context()); }
 
-AtenTensorHandle* handle_of(std::optional<Tensor>& tensor, AtenTensorHandle* handle) {
-  if (!tensor) return nullptr;
-  *handle = tensor->get();
-  return handle;
+// The seed and the offset of a forward's dropout, of int64 where torch's forward drew them, and where there is none.
+std::pair<Tensor, Tensor> seed_and_offset(double dropout, const Tensor& like, Features& features) {
+  if (dropout == 0) {
+    const int32_t seeds = aoti_torch_dtype_int64();
+    return {empty({}, seeds, like), empty({}, seeds, like)};
+  }
+  const Tensor state = drawn(aoti_torch_dtype_uint64(), like);
+  const Tensor seed = torch::stable::select(state, 0, 0), offset = torch::stable::select(state, 0, 1);
+  set_dropout(dropout, seed, offset, features);
+  return {seed, offset};
+}
+
+// Why a backward cannot take what a forward dropped.
+const char* reason_of_seed(double dropout, const Tensor& seed) {
+  return dropout != 0 && scalar_type(seed) != aoti_torch_dtype_uint64() ? kDropoutOfTorch : "";
 }
 
 using SdpaResults = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, Tensor, Tensor, Tensor>;
@@ -105,24 +117,20 @@ Mask mask_of_flash(bool is_causal) { return {.causal = is_causal, .bottom_right 
 
 SdpaResults flash_forward(const Tensor& query, const Tensor& key, const Tensor& value, double dropout_p, bool is_causal,
                           bool return_debug_mask, std::optional<double> scale) {
-  std::string why = dropout_p != 0 ? "dropout" : return_debug_mask ? "return_debug_mask" : "";
+  std::string why = return_debug_mask ? "return_debug_mask" : "";
   if (why.empty()) {
-    const Forward call = forward_of(query, key, value, scale, mask_of_flash(is_causal));
+    Features features;
+    const int32_t seeds = aoti_torch_dtype_uint64();
+    const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
+    if (dropout_p != 0)
+      set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
+    const Forward call = forward_of(query, key, value, scale, mask_of_flash(is_causal), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");
-      const int32_t seeds = aoti_torch_dtype_uint64();
-      int32_t dtype;
-      TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(query.get(), &dtype));
-      return {call.out,
-              call.logsumexp,
-              Tensor(),
-              Tensor(),
-              query.size(2),
-              key.size(2),
-              empty({2}, seeds, query),
-              empty({}, seeds, query),
-              empty({0}, dtype, query)};
+      return {call.out, call.logsumexp,          Tensor(),
+              Tensor(), query.size(2),           key.size(2),
+              state,    empty({}, seeds, query), empty({0}, scalar_type(query), query)};
     }
   }
   require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_flash_attention, "forward", why);
@@ -141,15 +149,20 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
                                                   int64_t max_k, double dropout_p, bool is_causal,
                                                   const Tensor& philox_seed, const Tensor& philox_offset,
                                                   std::optional<double> scale) {
-  std::string why = dropout_p != 0 ? "dropout" : "";
+  std::string why = dropout_p != 0 && scalar_type(philox_seed) != aoti_torch_dtype_int64() ? kDropoutOfTorch : "";
   if (why.empty()) {
+    Features features;
+    if (dropout_p != 0)
+      set_dropout(dropout_p, torch::stable::select(philox_seed, 0, 0), torch::stable::select(philox_seed, 0, 1),
+                  features);
     const Backward call = backward_of(query, key, value, out, grad_out, logsumexp, scale, mask_of_flash(is_causal),
-                                      deterministic_algorithms());
+                                      deterministic_algorithms(), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("backward", "aotriton", "");
       return {call.dq, call.dk, call.dv};
     }
+    require_no_dropout(dropout_p, why);
   }
   require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_flash_attention_backward, "backward", why);
   AtenTensorHandle made[3];
@@ -165,25 +178,18 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& grad_out, const 
 SdpaResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value, std::optional<Tensor> attn_bias,
                           bool compute_logsumexp, double dropout_p, bool is_causal, bool return_debug_mask,
                           std::optional<double> scale) {
-  std::string why = attn_bias           ? "attn_mask"
-                    : dropout_p != 0    ? "dropout"
-                    : return_debug_mask ? "return_debug_mask"
-                    : flash_is_wanted() ? ""
-                                        : "the flash backend is disabled";
+  std::string why = return_debug_mask ? "return_debug_mask" : flash_is_wanted() ? "" : "the flash backend is disabled";
   if (why.empty()) {
-    const Forward call = forward_of(query, key, value, scale, {.causal = is_causal});
+    Features features = {.bias = expanded(attn_bias, query, key)};
+    const auto [seed, offset] = seed_and_offset(dropout_p, query, features);
+    const Forward call = forward_of(query, key, value, scale, {.causal = is_causal}, features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("forward", "aotriton", "");
-      const int32_t seeds = aoti_torch_dtype_int64();
-      return {call.out,
-              torch::stable::unsqueeze(call.logsumexp, 3),
-              Tensor(),
-              Tensor(),
-              query.size(2),
-              key.size(2),
-              empty({}, seeds, query),
-              empty({}, seeds, query),
+      return {call.out,      torch::stable::unsqueeze(call.logsumexp, 3),
+              Tensor(),      Tensor(),
+              query.size(2), key.size(2),
+              seed,          offset,
               Tensor()};
     }
   }
@@ -204,15 +210,19 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const 
                                                   const Tensor& attn_bias, const Tensor& cum_seq_q,
                                                   const Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
                                                   double dropout_p, bool is_causal, std::optional<double> scale) {
-  std::string why = attn_bias.defined() ? "attn_mask" : dropout_p != 0 ? "dropout" : "";
+  std::string why = reason_of_seed(dropout_p, philox_seed);
   if (why.empty()) {
+    Features features;
+    if (attn_bias.defined()) features.bias = expanded(attn_bias, query, key);
+    if (dropout_p != 0) set_dropout(dropout_p, philox_seed, philox_offset, features);
     const Backward call = backward_of(query, key, value, out, grad_out, torch::stable::squeeze(logsumexp, 3), scale,
-                                      {.causal = is_causal}, deterministic_algorithms());
+                                      {.causal = is_causal}, deterministic_algorithms(), features);
     why = reason(compute(call, ""));
     if (why.empty()) {
       count("backward", "aotriton", "");
       return {call.dq, call.dk, call.dv};
     }
+    require_no_dropout(dropout_p, why);
   }
   require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward, "backward", why);
   AtenTensorHandle made[3];
@@ -223,24 +233,103 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const 
   return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
 }
 
-// What SDPA gives its memory-efficient backend is counted, and goes on to it: it has a mask, or a type or a head dim
-// that neither of the others takes, or the user wants it.
+// What SDPA gives its memory-efficient backend: with a mask it runs here. Without, it has a type or a head dim that
+// neither of the others takes, or the user wants that backend, which it goes on to.
+//
+// Its results lie as [batch, seqlen, heads, head_dim], and rows of its log-sum-exp are padded to a multiple of 32, with
+// infinity, by which a backward's weights are zero.
+Tensor heads_within_rows(const Tensor& like, const Tensor& made) {
+  if (made.stride(3) == 1 && made.stride(1) == made.size(3) && made.stride(2) == made.size(3) * made.size(1) &&
+      made.stride(0) == made.stride(2) * made.size(2))
+    return made;
+  return torch::stable::transpose(
+      empty({like.size(0), like.size(2), like.size(1), like.size(3)}, scalar_type(like), like), 1, 2);
+}
+
+int64_t padded(int64_t rows, int64_t to) { return (rows + to - 1) / to * to; }
+
+Tensor padded_logsumexp(const Tensor& logsumexp) {
+  const int64_t rows = logsumexp.size(2), wanted = hipGetDeviceCount ? rows : padded(rows, 32);
+  if (rows == wanted) return logsumexp;
+  Tensor all = empty({logsumexp.size(0), logsumexp.size(1), wanted}, aoti_torch_dtype_float32(), logsumexp);
+  torch::stable::fill_(all, std::numeric_limits<double>::infinity());
+  Tensor own = torch::stable::narrow(all, 2, 0, rows);
+  torch::stable::copy_(own, logsumexp);
+  return all;
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_forward(const Tensor& query, const Tensor& key,
                                                              const Tensor& value, std::optional<Tensor> attn_bias,
                                                              bool compute_logsumexp, double dropout_p, bool is_causal,
                                                              std::optional<double> scale) {
   const aotriton_dtype dtype = dtype_of(query);
-  const char* why = attn_bias            ? "attn_mask"
-                    : dropout_p != 0     ? "dropout"
-                    : !flash_is_wanted() ? "the flash backend is disabled"
-                    : dtype != AOTRITON_FLOAT16 && dtype != AOTRITON_BFLOAT16
-                        ? "neither float16 nor bfloat16"
-                        : "SDPA chose its memory-efficient backend";
+  std::string why = !flash_is_wanted()                                        ? "the flash backend is disabled"
+                    : dtype != AOTRITON_FLOAT16 && dtype != AOTRITON_BFLOAT16 ? "neither float16 nor bfloat16"
+                    : attn_bias ? ""
+                                : "SDPA chose its memory-efficient backend";
+  if (why.empty()) {
+    Features features = {.bias = expanded(attn_bias, query, key)};
+    const auto [seed, offset] = seed_and_offset(dropout_p, query, features);
+    Forward call = forward_of(query, key, value, scale, {.causal = is_causal}, features);
+    call.out = heads_within_rows(query, call.out);
+    call.params.out = view_of<aotriton_tensor4>(call.out);
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("forward", "aotriton", "");
+      return {call.out,
+              compute_logsumexp ? padded_logsumexp(call.logsumexp)
+                                : empty({query.size(0), query.size(1), 0}, aoti_torch_dtype_float32(), query),
+              seed, offset};
+    }
+  }
   require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_efficient_attention, "forward", why);
   AtenTensorHandle made[4], bias;
   TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_efficient_attention(
       query.get(), key.get(), value.get(), handle_of(attn_bias, &bias), compute_logsumexp, dropout_p, is_causal,
       scale ? &*scale : nullptr, &made[0], &made[1], &made[2], &made[3]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3])};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& attn_bias,
+    const Tensor& out, const Tensor& logsumexp, const Tensor& philox_seed, const Tensor& philox_offset,
+    double dropout_p, const std::vector<bool>& grad_input_mask, bool is_causal, std::optional<double> scale) {
+  std::string why =
+      attn_bias.defined() ? reason_of_seed(dropout_p, philox_seed) : "SDPA chose its memory-efficient backend";
+  if (why.empty()) {
+    Features features = {.bias = expanded(attn_bias, query, key)};
+    if (dropout_p != 0) set_dropout(dropout_p, philox_seed, philox_offset, features);
+    Tensor all_rows = logsumexp;
+    Backward call = backward_of(query, key, value, out, grad_out, torch::stable::narrow(all_rows, 2, 0, query.size(2)),
+                                scale, {.causal = is_causal}, deterministic_algorithms(), features);
+    const auto place = [](const Tensor& like, Tensor& made, aotriton_tensor4& view) {
+      made = heads_within_rows(like, made);
+      view = view_of<aotriton_tensor4>(made);
+    };
+    place(query, call.dq, call.params.dq);
+    place(key, call.dk, call.params.dk);
+    place(value, call.dv, call.params.dv);
+    Tensor dbias;
+    if (grad_input_mask[3]) {  // rows are padded here, too
+      const int64_t keys = key.size(2);
+      dbias = empty({query.size(0), query.size(1), query.size(2), padded(keys, 16)}, scalar_type(query), query);
+      dbias = torch::stable::narrow(dbias, 3, 0, keys);
+      call.params.dbias = view_of<aotriton_tensor4>(dbias);
+    }
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("backward", "aotriton", "");
+      return {call.dq, call.dk, call.dv, dbias};
+    }
+    require_no_dropout(dropout_p, why);
+  }
+  require_own_kernel(query, aoti_torch_cuda__scaled_dot_product_efficient_attention_backward, "backward", why);
+  AtenTensorHandle made[4];
+  const int32_t wanted[] = {grad_input_mask[0], grad_input_mask[1], grad_input_mask[2], grad_input_mask[3]};
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__scaled_dot_product_efficient_attention_backward(
+      grad_out.get(), query.get(), key.get(), value.get(), attn_bias.get(), out.get(), logsumexp.get(),
+      philox_seed.get(), philox_offset.get(), dropout_p, wanted, 4, is_causal, scale ? &*scale : nullptr, &made[0],
+      &made[1], &made[2], &made[3]));
   return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3])};
 }
 
@@ -258,6 +347,8 @@ void activate(const std::string& dispatch_key) {
   taken->impl("_scaled_dot_product_cudnn_attention", TORCH_BOX(cudnn_forward));
   taken->impl("_scaled_dot_product_cudnn_attention_backward", TORCH_BOX(cudnn_backward));
   taken->impl("_scaled_dot_product_efficient_attention", TORCH_BOX(efficient_forward));
+  taken->impl("_scaled_dot_product_efficient_attention_backward", TORCH_BOX(efficient_backward));
+  take_varlen(*taken);
 }
 
 void restore() { taken.reset(); }

@@ -35,12 +35,19 @@ void require_one_device(const char* op, std::initializer_list<Named> tensors) {
       fail(std::string(op) + ": " + one.name + " is on another device than " + first.name);
 }
 
-aotriton_dtype dtype_of(const Tensor& tensor) {
+int32_t scalar_type(const Tensor& tensor) {
   int32_t dtype;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  return dtype;
+}
+
+aotriton_dtype dtype_of(const Tensor& tensor) {
+  const int32_t dtype = scalar_type(tensor);
   if (dtype == aoti_torch_dtype_float16()) return AOTRITON_FLOAT16;
   if (dtype == aoti_torch_dtype_bfloat16()) return AOTRITON_BFLOAT16;
   if (dtype == aoti_torch_dtype_float32()) return AOTRITON_FLOAT32;
+  if (dtype == aoti_torch_dtype_int32()) return AOTRITON_INT32;
+  if (dtype == aoti_torch_dtype_int64()) return AOTRITON_INT64;
   return AOTRITON_NO_DTYPE;
 }
 
@@ -79,9 +86,7 @@ Tensor allocate(const int64_t* sizes, const int64_t* strides, size_t rank, int32
 Tensor empty_as(const Tensor& tensor) {
   if (!is_dense(tensor)) return torch::stable::empty_like(tensor);
   // The same, without a way through torch's dispatcher, which costs as much as a launch.
-  int32_t dtype;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-  return allocate(tensor.sizes().data(), tensor.strides().data(), tensor.sizes().size(), dtype, tensor);
+  return allocate(tensor.sizes().data(), tensor.strides().data(), tensor.sizes().size(), scalar_type(tensor), tensor);
 }
 
 Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {

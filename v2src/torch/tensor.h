@@ -37,6 +37,7 @@ struct Named {
 };
 void require_one_device(const char* op, std::initializer_list<Named> tensors);
 
+int32_t scalar_type(const Tensor& tensor);  // as aoti_torch_dtype_float32() names it
 aotriton_dtype dtype_of(const Tensor& tensor);
 
 // The tensor, of the view's rank or one less, which counts as a batch of one.

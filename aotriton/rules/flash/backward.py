@@ -12,6 +12,7 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    present,
     psel,
     scalar,
     size,
@@ -82,6 +83,32 @@ ATTN_BWD_PREPROCESS = KernelDescription(
     restrictions=RESTRICTIONS,
 )
 
+# Where the call asks for it. It has no work: what it takes is the same whatever the backend's other kernels are.
+ATTN_BWD_DSINKS = KernelDescription(
+    name="attn_bwd_dsinks",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        Tensor("Sinks", c.SINKS, general=True),
+        Tensor("DSinks", c.DSINKS, general=True),
+        Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True),
+        Number("features", "i32", scalar("features")),
+        Number("sequences", "i32", c.SEQUENCES),
+        Number("batch", "i32", size("batch")),
+        c.HEADS_Q,
+        c.SEQLEN_Q,
+        *c.constexprs("BLOCK_M"),
+    ),
+    choices=(),
+    psels=by_vendor(cuda={"BLOCK_M": (2048,)}, hip={"BLOCK_M": (2048,)}),
+    copts=by_vendor(
+        cuda={"num_warps": (8,), "num_stages": (1,)}, hip={"num_warps": (8,), "num_stages": (1,), "waves_per_eu": (0,)}
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q,),
+    grid=(size("heads_q") * present("dsinks"), constant(1), constant(1)),
+)
+
 ATTN_BWD_DK_DV = KernelDescription(
     name="attn_bwd_dk_dv",
     family=c.FAMILY,
@@ -97,10 +124,10 @@ ATTN_BWD_DK_DV = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DK", "DV"),
         *c.SIZES,
-        *c.OF_BAND,
+        *c.of_features("k"),
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    sources={c.GENERAL: "attn_bwd_dk_dv_features"},
+    sources=dict.fromkeys(c.FEATURED, "attn_bwd_dk_dv_features"),
     choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
@@ -117,7 +144,7 @@ ATTN_BWD_DK_DV = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
-    grid=c.grid("seqlen_k", "BLOCK_N", "heads_k"),
+    grid=c.grid_of_sequences("k", "BLOCK_N", "heads_k"),
     work=c.work("k", "BLOCK_N", "BLOCK_M", tensors=(2, 4), banded=True),
     guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
@@ -138,10 +165,12 @@ ATTN_BWD_DQ = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DQ"),
         *c.SIZES,
-        *c.OF_BAND,
+        *c.of_features("q"),
+        Tensor("DBias", c.DBIAS, general=True, levels=c.FEATURED),
+        *strides("bhs", "DBias", levels=c.FEATURED),
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    sources={c.GENERAL: "attn_bwd_dq_features"},
+    sources=dict.fromkeys(c.FEATURED, "attn_bwd_dq_features"),
     choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
@@ -157,7 +186,7 @@ ATTN_BWD_DQ = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1,)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(3, 2), banded=True),
     guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
@@ -626,10 +655,10 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
 OPERATOR = Operator(
     name="attn_bwd",
     family=c.FAMILY,
-    operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV),
+    operands=(c.Q, c.K, c.V, OUT, DOUT, LOGSUMEXP, DQ, DK, DV, *c.FEATURE_OPERANDS, c.DBIAS, c.DSINKS),
     scalars=(*c.SCALARS, Scalar("deterministic", "bool")),
     backends=(
-        Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
+        Backend("portable", (ATTN_BWD_PREPROCESS, ATTN_BWD_DSINKS, ATTN_BWD_DK_DV, ATTN_BWD_DQ), (DELTA,)),
         Backend(
             "hopper_pair",
             (ATTN_BWD_HOPPER_PREPARE, ATTN_BWD_HOPPER_PAIR, ATTN_BWD_HOPPER_FINISH),

@@ -36,6 +36,7 @@ from aotriton.rules.kernel import (
     Side,
     Tensor,
     of_vendor,
+    strides,
 )
 from aotriton.rules.operators import Scalar
 from aotriton.rules.work import BAND, GROWING, NONE, ONE, SHRINKING, WHOLE, Work
@@ -57,11 +58,13 @@ HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 # The features of attention that an image computes; a call runs on the lowest level that serves it. PLAIN: causal with
 # equal lengths, or nothing hidden, as CAUSAL says. A BANDED call gives the keys that a row sees, as the interval
-# [row + lo, row + hi], and is never CAUSAL; GENERAL images serve it.
-PLAIN, BANDED, GENERAL = 0, 2, 4
-LEVEL = Choice("LEVEL", (PLAIN, GENERAL), scalar("level"), round_up=True, default=PLAIN, lends=True)
+# [row + lo, row + hi], and is never CAUSAL; GENERAL images serve it, and softcap, sinks and sequences of different
+# lengths. FULL ones have bias, ALiBi and dropout in place of softcap; they take registers and time.
+PLAIN, BANDED, GENERAL, FULL = 0, 2, 4, 5
+FEATURED = (GENERAL, FULL)  # the levels whose images have features
+LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
-NO_CALL_HAS = ({"LEVEL": GENERAL, "CAUSAL": True},)
+NO_CALL_HAS = tuple({"LEVEL": level, "CAUSAL": True} for level in FEATURED)
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
 
@@ -80,6 +83,12 @@ def waves(side: str) -> TuningKey:
 def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, Expression]:
     """A program for each tile of each head of each batch, all along x, which has room for two thousand million."""
     return tiles(of, rows) * size(heads) * size("batch"), constant(1), constant(1)
+
+
+def grid_of_sequences(of: str, rows: str, heads: str) -> tuple[Expression, Expression, Expression]:
+    """As ``grid``, with as many tiles of each sequence as the longest one has; ``of`` is "q" or "k"."""
+    each = ceil_divide(scalar(f"longest_{of}"), psel(rows))
+    return each * size(heads) * (size("batch") * SEQUENCES), constant(1), constant(1)
 
 
 BEGIN, END = scalar("lo"), scalar("hi")  # of the band: row i sees keys from i + BEGIN to i + END
@@ -195,7 +204,60 @@ WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
 HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
 SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
-OF_BAND = tuple(Number(one.name, "i32", one, levels=(GENERAL,)) for one in (BEGIN, END))
+
+ONES = ("one",)  # the dimension of a number in device memory
+BIAS = Operand("bias", ("batch", "heads_q", "seqlen_q", "seqlen_k"), optional=True)
+DBIAS = Operand("dbias", BIAS.dims, written=True, optional=True)
+ALIBI_SLOPES = Operand("alibi_slopes", ("batch", "heads_q"), "fp32", optional=True)
+SINKS = Operand("sinks", ("heads_q",), "fp32", optional=True)
+DSINKS = Operand("dsinks", ("heads_q",), "fp32", written=True, optional=True)
+CU_SEQLENS_Q, CU_SEQLENS_K = (Operand(f"cu_seqlens_{one}", ("starts",), "i32", optional=True) for one in "qk")
+SEQUSED_Q, SEQUSED_K = (Operand(f"seqused_{one}", ("sequences",), "i32", optional=True) for one in "qk")
+DROPOUT_SEED, DROPOUT_OFFSET = (Operand(f"dropout_{one}", ONES, "i64", optional=True) for one in ("seed", "offset"))
+# What both operators may be given beside the tensors of a plain call.
+FEATURE_OPERANDS = (
+    BIAS,
+    ALIBI_SLOPES,
+    SINKS,
+    CU_SEQLENS_Q,
+    CU_SEQLENS_K,
+    SEQUSED_Q,
+    SEQUSED_K,
+    DROPOUT_SEED,
+    DROPOUT_OFFSET,
+)
+
+
+FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
+SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
+
+
+def _featured(name: str, operand: Operand) -> Tensor:
+    return Tensor(name, operand, general=True, levels=FEATURED)
+
+
+def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
+    """The arguments of an image with features, whose grid walks the rows of ``of``, "q" or "k"."""
+    return (
+        *(Number(one.name, "i32", one, levels=FEATURED) for one in (BEGIN, END)),
+        FEATURES,
+        Number("softcap", "fp32", scalar("softcap"), levels=FEATURED),
+        _featured("AlibiSlopes", ALIBI_SLOPES),
+        *strides("b", "AlibiSlopes", levels=FEATURED),
+        *((_featured("Sinks", SINKS),) if sinks else ()),
+        _featured("CuSeqlensQ", CU_SEQLENS_Q),
+        _featured("CuSeqlensK", CU_SEQLENS_K),
+        _featured("SequsedQ", SEQUSED_Q),
+        _featured("SequsedK", SEQUSED_K),
+        Number("longest", "i32", scalar(f"longest_{of}"), levels=FEATURED),
+        _featured("Bias", BIAS),
+        *strides("bhs", "Bias", levels=FEATURED),
+        Number("dropout", "fp32", scalar("dropout"), levels=FEATURED),
+        _featured("DropoutSeed", DROPOUT_SEED),
+        _featured("DropoutOffset", DROPOUT_OFFSET),
+    )
+
+
 # Scalars of both operators. From what the caller asks for, their checks compute the level and the band.
 SCALARS = (
     Scalar("sm_scale", "fp32", None),
@@ -203,10 +265,18 @@ SCALARS = (
     Scalar("causal_variant", "i32", values=("top_left", "bottom_right")),
     Scalar("window_left", "i32", -1),
     Scalar("window_right", "i32", -1),
+    Scalar("softcap", "fp32"),
+    Scalar("dropout", "fp32"),
+    Scalar("max_seqlen_q", "i32"),
+    Scalar("max_seqlen_k", "i32"),
     Scalar("level", "i32", internal=True),
     # Bands are measured as causal ones, in which every row sees a key.
     Scalar(BEGIN.name, "i32", internal=True, measured=NONE - size("seqlen_q")),
     Scalar(END.name, "i32", internal=True, measured=maximum(size("seqlen_k") - size("seqlen_q"), 0)),
+    Scalar("features", "i32", internal=True),
+    Scalar("longest_q", "i32", internal=True, measured=size("seqlen_q")),
+    Scalar("longest_k", "i32", internal=True, measured=size("seqlen_k")),
+    Scalar(SEQUENCES.name, "i32", internal=True, measured=constant(1)),
 )
 
 
@@ -224,7 +294,12 @@ def constexprs(*names: str) -> tuple[Constexpr, ...]:
 
 def tile(*psels: str) -> tuple[Constexpr, ...]:
     """The constexprs of a portable kernel."""
-    return (*constexprs(*psels, "BLOCK_DMODEL"), Constexpr("CAUSAL", levels=(PLAIN,)), Constexpr("ADDRESSING"))
+    return (
+        *constexprs(*psels, "BLOCK_DMODEL"),
+        Constexpr("CAUSAL", levels=(PLAIN,)),
+        Constexpr("LEVEL", levels=FEATURED),
+        Constexpr("ADDRESSING"),
+    )
 
 
 def tiled_side(kernel: KernelDescription) -> str:
@@ -269,7 +344,7 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         name=f"{kernel.name}_slim",
         source=kernel.name,
         sources={},
-        arguments=tuple(one for one in kernel.arguments if one not in OF_BAND),
+        arguments=tuple(one for one in kernel.arguments if one.levels != FEATURED),
         choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         impossible=(),
         guards=(),

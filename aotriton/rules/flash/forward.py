@@ -38,10 +38,10 @@ ATTN_FWD = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "Out"),
         *c.SIZES,
-        *c.OF_BAND,
+        *c.of_features("q", sinks=True),
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
-    sources={c.GENERAL: "attn_fwd_features"},
+    sources=dict.fromkeys(c.FEATURED, "attn_fwd_features"),
     choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
@@ -57,7 +57,7 @@ ATTN_FWD = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
+    grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2), banded=True),
     guards=(c.GUARD_BAND,),
     restrictions=RESTRICTIONS,
@@ -139,7 +139,7 @@ ATTN_FWD_HOPPER_SLIM = replace(
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
-    operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP),
+    operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS),
     scalars=c.SCALARS,
     backends=(
         Backend("portable", (ATTN_FWD,)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotriton.rules.flash.common import tiled_side
+from aotriton.rules.flash.common import FULL, tiled_side
 from aotriton.rules.kernel import Config, Functional, Restriction
 
 ELEMENT = 2  # bytes of fp16 and bf16
@@ -40,7 +40,9 @@ def _more_stages_than_iterations(functional: Functional, keys: Mapping[str, int]
 
 
 def _idle_warps(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    if functional.arch_spec.vendor != "cuda" or "BLOCK_N" not in config or _head_dim(functional) >= 128:
+    if functional.arch_spec.vendor != "cuda" or "BLOCK_N" not in config:
+        return False
+    if _head_dim(functional) >= 128 or functional.level == FULL:
         return False
     rows = config["BLOCK_M"] if tiled_side(functional.kernel) == "q" else max(config["BLOCK_M"], config["BLOCK_N"])
     return config["num_warps"] * 16 > rows
@@ -101,7 +103,7 @@ RESTRICTIONS = (
     # The pipeline is never full, so the image is one of fewer stages with more shared memory.
     Restriction("more stages than the loop has iterations", _more_stages_than_iterations),
     # A warp holds 16 rows of a matrix product (a warp group 64). Beyond head dim 128 more warps are still worth having:
-    # they share the accumulators.
+    # they share the accumulators. Bias and dropout want registers, too.
     Restriction("more warps than the tile has rows of 16", _idle_warps, certain=False),
     # The accumulators alone need more registers than a thread has.
     Restriction("the accumulators do not fit in the registers", _certain_spill),

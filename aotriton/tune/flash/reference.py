@@ -168,7 +168,9 @@ class Attention:
     def scalars(self) -> dict[str, float]:
         begin, end = self.band or (0, 0)
         level = BANDED if self.band else PLAIN
-        return {"sm_scale": self.sm_scale, "causal": self.causal, "level": level, "lo": begin, "hi": end}
+        lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
+        band = {"causal": self.causal, "level": level, "lo": begin, "hi": end}
+        return {"sm_scale": self.sm_scale, **band, **lengths}
 
     def result(
         self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]

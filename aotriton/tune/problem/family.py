@@ -115,8 +115,9 @@ def tuning(name: str) -> Tuning:
 
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:
-    """The tensors that a kernel writes or adds to."""
-    return [one for one in kernel.arguments if isinstance(one, Tensor) and one.access in ("write", "add")]
+    """The tensors that a kernel writes or adds to in a measured call, which has no feature of some levels only."""
+    results = (one for one in kernel.arguments if isinstance(one, Tensor) and one.access in ("write", "add"))
+    return [one for one in results if not one.levels]
 
 
 def scratch_of(kernel: KernelDescription) -> list[Tensor]:

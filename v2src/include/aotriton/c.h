@@ -75,7 +75,7 @@ AOTRITON_API const char* aotriton_version(void);
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 typedef int32_t aotriton_dtype;
-enum { AOTRITON_NO_DTYPE = 0, AOTRITON_FLOAT16, AOTRITON_BFLOAT16, AOTRITON_FLOAT32 };
+enum { AOTRITON_NO_DTYPE = 0, AOTRITON_FLOAT16, AOTRITON_BFLOAT16, AOTRITON_FLOAT32, AOTRITON_INT32, AOTRITON_INT64 };
 
 /* Strided views of device memory, outermost dimension first. Strides are in elements. Null data: not given. */
 typedef struct aotriton_tensor1 {

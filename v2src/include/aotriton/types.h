@@ -40,6 +40,8 @@ enum class DType : int32_t {
   float16 = AOTRITON_FLOAT16,
   bfloat16 = AOTRITON_BFLOAT16,
   float32 = AOTRITON_FLOAT32,
+  int32 = AOTRITON_INT32,
+  int64 = AOTRITON_INT64,
 };
 
 namespace detail {

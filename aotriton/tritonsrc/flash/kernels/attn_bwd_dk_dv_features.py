@@ -1,11 +1,15 @@
-"""Backward with features, gradients of keys and values: as attn_bwd_dk_dv, where rows see keys by the call's band."""
+"""Backward with features, gradients of keys and values."""
 
 import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, visited
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
+from aotriton.tritonsrc.flash.lib.features import FULL, OWN_LAST, PACKED, SOFTCAP, USED_K, USED_Q, has
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
-from aotriton.tritonsrc.flash.lib.tile import Heads, head_rows, load_pair, load_tile, store_tile
+from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
+from aotriton.tritonsrc.flash.lib.sequence import band_of, heads_of, sequence_of
+from aotriton.tritonsrc.flash.lib.tile import head_rows, load_pair, load_tile, store_tile
 
 
 @triton.jit
@@ -44,62 +48,99 @@ def attn_bwd_dk_dv_features(
     head_dim,
     lo,
     hi,
+    features,
+    softcap,
+    AlibiSlopes,
+    stride_alibislopes_b,
+    CuSeqlensQ,
+    CuSeqlensK,
+    SequsedQ,
+    SequsedK,
+    longest,
+    Bias,
+    stride_bias_b,
+    stride_bias_h,
+    stride_bias_s,
+    dropout,
+    DropoutSeed,
+    DropoutOffset,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
+    LEVEL: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
-    """Grid (cdiv(max_seqlen_k, BLOCK_N) * num_heads_k * batch); sums over the query heads that share a key head.
+    """Grid (cdiv(longest, BLOCK_N) * num_heads_k * sequences); sums over the query heads that share a key head.
 
     Row i of the queries sees keys from i + lo to i + hi. L and Delta are contiguous [batch, num_heads_q, max_seqlen_q];
-    of a row that sees no key L is minus infinity.
+    of a row that sees no key L is minus infinity. ``longest``: the most keys of a sequence. ``features``: as of
+    attn_fwd_features.
     """
-    all_q = Heads(Q, stride_q_b, stride_q_h, stride_q_s, max_seqlen_q, head_dim)
-    all_k = Heads(K, stride_k_b, stride_k_h, stride_k_s, max_seqlen_k, head_dim)
-    all_v = Heads(V, stride_v_b, stride_v_h, stride_v_s, max_seqlen_k, head_dim)
-    all_do = Heads(DO, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim)
-    all_dk = Heads(DK, stride_dk_b, stride_dk_h, stride_dk_s, max_seqlen_k, head_dim)
-    all_dv = Heads(DV, stride_dv_b, stride_dv_h, stride_dv_s, max_seqlen_k, head_dim)
-    tile, head_k, batch = tile_of_program(tl.cdiv(max_seqlen_k, BLOCK_N), num_heads_k)
+    tile, head_k, sequence = tile_of_program(tl.cdiv(longest, BLOCK_N), num_heads_k)
     key = tile * BLOCK_N  # of a causal call the first tile has the most queries
+    of_k = sequence_of(sequence, CuSeqlensK, SequsedK, features, max_seqlen_k, USED_K, ADDRESSING)
+    if key >= of_k.rows:
+        return
+    of_q = sequence_of(sequence, CuSeqlensQ, SequsedQ, features, max_seqlen_q, USED_Q, ADDRESSING)
+    batch = tl.where((features & PACKED) != 0, 0, sequence)
+    all_q = heads_of(Q, stride_q_b, stride_q_h, stride_q_s, of_q.begin, of_q.used, head_dim, ADDRESSING)
+    all_k = heads_of(K, stride_k_b, stride_k_h, stride_k_s, of_k.begin, of_k.used, head_dim, ADDRESSING)
+    all_v = heads_of(V, stride_v_b, stride_v_h, stride_v_s, of_k.begin, of_k.used, head_dim, ADDRESSING)
+    all_do = heads_of(DO, stride_do_b, stride_do_h, stride_do_s, of_q.begin, of_q.used, head_dim, ADDRESSING)
+    all_dk = heads_of(DK, stride_dk_b, stride_dk_h, stride_dk_s, of_k.begin, of_k.rows, head_dim, ADDRESSING)
+    all_dv = heads_of(DV, stride_dv_b, stride_dv_h, stride_dv_s, of_k.begin, of_k.rows, head_dim, ADDRESSING)
     group = num_heads_q // num_heads_k
-    scale = sm_scale * 1.4426950408889634  # log2(e): exponentials are taken to base 2
+    lo, hi = band_of(lo, hi, features, of_q.used, of_k.used, OWN_LAST, ADDRESSING)
 
     k = load_tile(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
     v = load_tile(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
     dk = tl.zeros([BLOCK_N, BLOCK_DMODEL], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DMODEL], tl.float32)
-    first, clear, full, after = visited(key, key + BLOCK_N, max_seqlen_k, max_seqlen_q, -hi, -lo, BLOCK_M)
-    first_row = key - hi + tl.arange(0, BLOCK_N)  # that sees each key; more than there are do no harm
+    first, clear, full, after = visited(key, key + BLOCK_N, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
+    keys = key + tl.arange(0, BLOCK_N)
+    first_row = keys - hi  # that sees each key; more than there are do no harm
     for member in range(group):
         head = head_k * group + member
-        l_rows = head_rows(L, batch, head, num_heads_q, max_seqlen_q)
-        delta_rows = head_rows(Delta, batch, head, num_heads_q, max_seqlen_q)
+        l_rows = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of_q.begin
+        delta_rows = head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + of_q.begin
+        scores = scores_of(
+            batch, head, of_k.used - of_q.used, of_q.used, of_k.used, features, sm_scale, softcap,
+            AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
+        )  # fmt: skip
+        # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
+        scale = tl.maximum(sm_scale * LOG2E, 1e-30)
+        drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
         for row in range(first, after, BLOCK_M):
             # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing.
             q = load_tile(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
-            lse, delta = load_pair(l_rows, delta_rows, row, max_seqlen_q, BLOCK_M, ADDRESSING)
+            lse, delta = load_pair(l_rows, delta_rows, row, of_q.used, BLOCK_M, ADDRESSING)
             # Scores are transposed, [keys, queries], so that p and ds are register operands of the products after them.
-            s = tl.dot(k, q.T)
-            lse = (lse * 1.4426950408889634)[None, :]
+            # Of a row that sees no key anything finite will do.
+            lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)[None, :]
             rows = row + tl.arange(0, BLOCK_M)
-            partial = (row < clear) | (row >= full)
-            # Of a row that sees no key exponentials are infinite, and then hidden.
-            if ADDRESSING == "descriptor":
-                p = tl.exp2(s * scale - lse)
-                # At 256 a branch would hide from the compiler that p is an operand, and cost registers.
-                if BLOCK_DMODEL == 256:  # noqa: SIM114 (one test is a constexpr)
-                    p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
-                elif partial:
-                    p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), p, 0.0)
-            elif partial:  # exponentials in both branches: before them, they would take registers beside p
-                p = tl.where(inside(rows[None, :], first_row[:, None], hi - lo + 1), tl.exp2(s * scale - lse), 0.0)
+            if LEVEL == FULL:
+                s = tl.dot(k, q.T, biases(scores, rows[None, :], keys[:, None]))
             else:
-                p = tl.exp2(s * scale - lse)
+                s = tl.dot(k, q.T)
+            if (row < clear) | (row >= full) | has(features, SOFTCAP, row):
+                seen = inside(rows[None, :], first_row[:, None], hi - lo + 1)
+                s = tl.where(seen, capped(s, scores), float("-inf"))
+            p = tl.exp2(s * scale - lse)
             do = load_tile(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
-            dv = tl.dot(p.to(do.dtype), do, dv)
-            ds = p * (tl.dot(v, do.T) - delta[None, :])
+            if LEVEL == FULL:
+                keep = kept(drop, row, key, BLOCK_M, BLOCK_N).T
+                dv = tl.dot(tl.where(keep, p * drop.scale, 0.0).to(do.dtype), do, dv)
+                ds = p * (tl.where(keep, tl.dot(v, do.T) * drop.scale, 0.0) - delta[None, :])
+            else:
+                dv = tl.dot(p.to(do.dtype), do, dv)
+                ds = p * (tl.dot(v, do.T) - delta[None, :])
+            if LEVEL != FULL:
+                if has(features, SOFTCAP, row):
+                    ds *= cap_gradient(p, lse, scores)
             dk = tl.dot(ds.to(q.dtype), q, dk)
 
+    if of_k.used < of_k.rows:
+        dk = tl.where((keys < of_k.used)[:, None], dk, 0.0)
+        dv = tl.where((keys < of_k.used)[:, None], dv, 0.0)
     store_tile(all_dk, dk * sm_scale, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
     store_tile(all_dv, dv, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)

@@ -1,0 +1,60 @@
+#include "flash/band.h"
+
+#include <aotriton/c.h>
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "base/error.h"
+
+namespace aotriton::v2::inline abi1::flash {
+
+namespace {
+
+constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5;  // levels, as rules/flash/common.py has them
+
+}  // namespace
+
+Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
+  constexpr int64_t kFar = int64_t{1} << 60;  // beyond what kernels count, and within what is added up here
+  const int64_t seqlen_q = std::min(call.scalars[x.longest_q].whole, kFar);
+  const int64_t seqlen_k = std::min(call.scalars[x.longest_k].whole, kFar);
+  const int64_t left = call.scalars[x.window_left].whole, right = call.scalars[x.window_right].whole;
+  const int64_t variant = call.scalars[x.causal_variant].whole;
+  const bool causal = call.scalars[x.causal].whole != 0, windowed = left >= 0 || right >= 0;
+  if (variant < AOTRITON_CAUSAL_TOP_LEFT || variant > AOTRITON_CAUSAL_BOTTOM_RIGHT)
+    return fail(Error::invalid_argument, "%s: causal_variant is %" PRId64 ", which is none of those in c.h",
+                call.info->name, variant);
+  const auto set = [&](int64_t level, bool triangle, int64_t lo, int64_t hi) {
+    call.set_whole(x.level, level);
+    call.set_whole(x.causal, triangle);
+    call.set_whole(x.lo, lo);
+    call.set_whole(x.hi, hi);
+    call.set_whole(x.features, features);
+    return Error::success;
+  };
+  if (!features && !windowed && (!causal || seqlen_q == seqlen_k)) [[likely]]
+    return set(kPlain, causal, 0, 0);
+  // A row's own key is the one of its number, or as far from the last key as the row is from the last row. Numbers that
+  // reach beyond both sequences say no more than those that reach their ends. Where lengths are in device memory, the
+  // kernel finds the last key.
+  const bool last = variant == AOTRITON_CAUSAL_BOTTOM_RIGHT && (causal || windowed);
+  const bool found_by_kernel = features & (kPacked | kUsedQ | kUsedK);
+  const int64_t own = last && !found_by_kernel ? seqlen_k - seqlen_q : 0;
+  const int64_t most = std::max(seqlen_q, seqlen_k);
+  const int64_t behind = causal ? 0 : right < 0 ? most : std::min(right, most);
+  const int64_t before = left < 0 ? most : std::min(left, most);
+  const int64_t level = features & (kAlibi | kBias | kDropout | kDbias) ? kFull : kGeneral;
+  if (found_by_kernel) {
+    if (last) features |= kOwnLast;
+    return set(level, false, -before, behind);
+  }
+  const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);
+  if (features) return set(level, false, lo, hi);
+  const bool no_lower = lo <= 1 - seqlen_q;
+  if (no_lower && hi >= seqlen_k - 1) return set(kPlain, false, 0, 0);
+  if (no_lower && hi == 0 && seqlen_q == seqlen_k) return set(kPlain, true, 0, 0);
+  return set(kBanded, false, lo, hi);
+}
+
+}  // namespace aotriton::v2::inline abi1::flash

@@ -1,0 +1,131 @@
+// Sequences of different lengths, one after the other, as torch's varlen_attn and its nested tensors call them: in the
+// place of torch's kernels of FlashAttention.
+#include <torch/csrc/stable/ops.h>
+
+#include <tuple>
+
+#include "torch/counts.h"
+#include "torch/doors.h"
+
+// torch's own kernels, as sdpa.cc has them.
+extern "C" {
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__flash_attention_forward(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle* cum_seq_q,
+    AtenTensorHandle* cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, int32_t is_causal,
+    int32_t return_debug_mask, double* scale, int64_t* window_size_left, int64_t* window_size_right,
+    AtenTensorHandle* seqused_k, AtenTensorHandle* alibi_slopes, AtenTensorHandle* out, AtenTensorHandle* logsumexp,
+    AtenTensorHandle* rng_state, AtenTensorHandle* unused, AtenTensorHandle* debug_mask);
+__attribute__((weak)) AOTITorchError aoti_torch_cuda__flash_attention_backward(
+    AtenTensorHandle grad_out, AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value,
+    AtenTensorHandle out, AtenTensorHandle logsumexp, AtenTensorHandle cum_seq_q, AtenTensorHandle cum_seq_k,
+    int64_t max_q, int64_t max_k, double dropout_p, int32_t is_causal, AtenTensorHandle rng_state,
+    AtenTensorHandle unused, double* scale, int64_t* window_size_left, int64_t* window_size_right, AtenTensorHandle* dq,
+    AtenTensorHandle* dk, AtenTensorHandle* dv);
+
+// Builds of torch for ROCm have it.
+__attribute__((weak)) int hipGetDeviceCount(int* count);
+}
+
+namespace aotriton_torch {
+
+namespace {
+
+using Window = std::optional<int64_t>;
+
+Mask mask_of_varlen(bool is_causal, const Window& left, const Window& right) {
+  return {
+      .causal = is_causal, .bottom_right = true, .window_left = left.value_or(-1), .window_right = right.value_or(-1)};
+}
+
+// [total, heads, head_dim] as the operators have it, and back.
+Tensor one_batch(const Tensor& rows) { return torch::stable::unsqueeze(torch::stable::transpose(rows, 0, 1), 0); }
+Tensor rows_of(const Tensor& batch) { return torch::stable::transpose(torch::stable::select(batch, 0, 0), 0, 1); }
+
+// In torch's kernels for ROCm logsumexp lies otherwise.
+std::string reason_of_layout() { return hipGetDeviceCount ? "the layout of logsumexp on ROCm" : ""; }
+
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+Results forward(const Tensor& query, const Tensor& key, const Tensor& value, const Maybe& cum_seq_q,
+                const Maybe& cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal,
+                bool return_debug_mask, Scale scale, const Window& window_size_left, const Window& window_size_right,
+                const Maybe& seqused_k, const Maybe& alibi_slopes) {
+  const bool dense = !cum_seq_q || !cum_seq_k;  // from torch's own kernel of SDPA
+  // A backward does not see the last two.
+  std::string why = dense               ? "no cum_seq"
+                    : return_debug_mask ? "return_debug_mask"
+                    : alibi_slopes      ? "alibi_slopes"
+                    : seqused_k         ? "seqused_k"
+                                        : reason_of_layout();
+  if (why.empty()) {
+    Features features = {
+        .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
+    const int32_t seeds = aoti_torch_dtype_uint64();
+    const Tensor state = dropout_p != 0 ? drawn(aoti_torch_dtype_int64(), query) : empty({2}, seeds, query);
+    if (dropout_p != 0)
+      set_dropout(dropout_p, torch::stable::select(state, 0, 0), torch::stable::select(state, 0, 1), features);
+    const Forward call = forward_of(one_batch(query), one_batch(key), one_batch(value), scale,
+                                    mask_of_varlen(is_causal, window_size_left, window_size_right), features);
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("forward", "aotriton", "");
+      return {rows_of(call.out), torch::stable::select(call.logsumexp, 0, 0), state, empty({}, seeds, query),
+              empty({0}, scalar_type(query), query)};
+    }
+  }
+  require_own_kernel(query, aoti_torch_cuda__flash_attention_forward, dense ? "" : "forward", why);
+  AtenTensorHandle made[5], starts_q, starts_k, used, slopes;
+  Window left = window_size_left, right = window_size_right;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_forward(
+      query.get(), key.get(), value.get(), handle_of(cum_seq_q, &starts_q), handle_of(cum_seq_k, &starts_k), max_q,
+      max_k, dropout_p, is_causal, return_debug_mask, scale ? &*scale : nullptr, left ? &*left : nullptr,
+      right ? &*right : nullptr, handle_of(seqused_k, &used), handle_of(alibi_slopes, &slopes), &made[0], &made[1],
+      &made[2], &made[3], &made[4]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2]), Tensor(made[3]), Tensor(made[4])};
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                            const Tensor& cum_seq_q, const Tensor& cum_seq_k, int64_t max_q,
+                                            int64_t max_k, double dropout_p, bool is_causal, const Tensor& rng_state,
+                                            const Tensor& unused, Scale scale, const Window& window_size_left,
+                                            const Window& window_size_right) {
+  const bool dense = !cum_seq_q.defined() || !cum_seq_k.defined();
+  std::string why = dense ? "no cum_seq"
+                    : dropout_p != 0 && scalar_type(rng_state) != aoti_torch_dtype_int64()
+                        ? "the forward, with dropout, was torch's own"
+                        : reason_of_layout();
+  if (why.empty()) {
+    Features features = {
+        .cu_seqlens_q = cum_seq_q, .cu_seqlens_k = cum_seq_k, .max_seqlen_q = max_q, .max_seqlen_k = max_k};
+    if (dropout_p != 0)
+      set_dropout(dropout_p, torch::stable::select(rng_state, 0, 0), torch::stable::select(rng_state, 0, 1), features);
+    const Backward call = backward_of(one_batch(query), one_batch(key), one_batch(value), one_batch(out),
+                                      one_batch(grad_out), torch::stable::unsqueeze(logsumexp, 0), scale,
+                                      mask_of_varlen(is_causal, window_size_left, window_size_right),
+                                      deterministic_algorithms(), features);
+    why = reason(compute(call, ""));
+    if (why.empty()) {
+      count("backward", "aotriton", "");
+      return {rows_of(call.dq), rows_of(call.dk), rows_of(call.dv)};
+    }
+    require_no_dropout(dropout_p, why);
+  }
+  require_own_kernel(query, aoti_torch_cuda__flash_attention_backward, dense ? "" : "backward", why);
+  AtenTensorHandle made[3];
+  Window left = window_size_left, right = window_size_right;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cuda__flash_attention_backward(
+      grad_out.get(), query.get(), key.get(), value.get(), out.get(), logsumexp.get(), cum_seq_q.get(), cum_seq_k.get(),
+      max_q, max_k, dropout_p, is_causal, rng_state.get(), unused.get(), scale ? &*scale : nullptr,
+      left ? &*left : nullptr, right ? &*right : nullptr, &made[0], &made[1], &made[2]));
+  return {Tensor(made[0]), Tensor(made[1]), Tensor(made[2])};
+}
+
+}  // namespace
+
+void take_varlen(torch::stable::detail::StableLibrary& library) {
+  library.impl("_flash_attention_forward", TORCH_BOX(forward));
+  library.impl("_flash_attention_backward", TORCH_BOX(backward));
+}
+
+}  // namespace aotriton_torch
