@@ -21,11 +21,12 @@ class Case:
 
     ``used_q``, ``used_k``: how many rows of each count, None where that is not given. A packed call has ``beyond`` rows
     behind its last sequence, and a max_seqlen that is larger than it needs to be by as many. ``spread`` multiplies q:
-    0.3 makes the softmax flat, 8 makes it peaked. ``layout``: rows of a head follow each other ("heads"), rows of all
-    heads alternate ("rows"), or rows are odd numbers of elements apart ("odd"). ``bias``: one for all scores ("full"),
-    a row of it for all batches and queries ("broadcast"), minus infinity for many scores, and for all of some rows
-    ("hiding"), or none (""). ``alibi``: a slope for each head ("heads"), and batch ("batch"), or none.
-    ``addressing`` is that of kernels which a test launches by itself; the library chooses its own.
+    0.3 makes the softmax flat, 8 makes it peaked; with 0 it is the scale that is 0. ``layout``: rows of a head follow
+    each other ("heads"), rows of all heads alternate ("rows"), or rows are odd numbers of elements apart ("odd").
+    ``bias``: one for all scores ("full"), a row of it for all batches and queries ("broadcast"), minus infinity for
+    many scores, and for all of some rows ("hiding"), or none (""). ``alibi``: a slope for each head ("heads"; below -1
+    where "negative") and batch ("batch"), or none. ``addressing`` is that of kernels which a test launches by itself;
+    the library chooses its own.
     """
 
     lengths_q: Lengths
@@ -116,7 +117,7 @@ class Case:
 
     @property
     def sm_scale(self) -> float:
-        return float(np.float32(self.head_dim**-0.5))
+        return float(np.float32(self.head_dim**-0.5)) if self.spread else 0.0
 
     @property
     def seed(self) -> int:
@@ -148,7 +149,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         made: np.ndarray = rng.standard_normal(shape) * factor
         return made
 
-    made = {"q": normal(case.q_shape, case.spread), "k": normal(case.k_shape)}
+    made = {"q": normal(case.q_shape, case.spread or 1.0), "k": normal(case.k_shape)}
     made |= {"v": normal(case.k_shape), "dout": normal(case.q_shape)}
     counts_q, counts_k = (_counting(case, side) for side in "qk")
     for name, counts in (("q", counts_q), ("dout", counts_q), ("k", counts_k), ("v", counts_k)):
@@ -164,7 +165,8 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
             bias = np.where((counts_q[:, None, :, None] & counts_k[:, None, None, :]), bias, np.nan)
         made["bias"] = bias
     if case.alibi:
-        made["alibi_slopes"] = rng.random((case.batch if case.alibi == "batch" else 1, case.heads_q)) * 0.3
+        slopes = rng.random((case.batch if case.alibi == "batch" else 1, case.heads_q))
+        made["alibi_slopes"] = -1 - slopes if case.alibi == "negative" else 0.3 * slopes
     if case.sinks:
         made["sinks"] = normal((case.heads_q,), 2.0)
     for side, lengths, used in (("q", case.lengths_q, case.used_q), ("k", case.lengths_k, case.used_k)):
@@ -199,14 +201,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "lengths": ("equal", "q longer", "k longer"),
     "sequences": ("dense", "packed", "dense used k", "dense used", "packed used"),
     "bias": ("", "full", "broadcast", "hiding"),
-    "alibi": ("", "heads", "batch"),
+    "alibi": ("", "heads", "batch", "negative"),
     "sinks": (False, True),
     "softcap": (0.0, 4.0),
     "dropout": (0.0, 0.1, 0.5),
     "group": (1, 2, 4),
     "head_dim": (8, 32, 40, 64, 72, 128, 136, 256),
     "dtype": ("fp16", "bf16"),
-    "spread": (0.3, 8.0),
+    "spread": (0.0, 0.3, 8.0),
     "layout": ("heads", "rows", "odd"),
     "addressing": ADDRESSING,
 }

@@ -117,8 +117,7 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(case: Ca
     """
     prepared = Prepared(case)
     prepared.launch()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     prepared.check()
 
 
