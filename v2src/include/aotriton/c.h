@@ -145,39 +145,80 @@ enum { AOTRITON_MOST_OUTCOMES = 12 }; /* of a call; unknown names beyond it are 
 enum { AOTRITON_CAUSAL_TOP_LEFT = 0, AOTRITON_CAUSAL_BOTTOM_RIGHT };       /* of causal_variant */
 enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bits of skip_gradients */
 
-/* What attention knows beyond the plain softmax(sm_scale q k^T) v. Kernels compute causal_variant and windows. No
- * kernel computes the others yet: a field of them that is not zero is refused with AOTRITON_NOT_SUPPORTED, by name. */
+/* What attention computes beyond softmax(sm_scale q k^T) v, forward and backward. Everything is optional: a tensor
+ * without data, a null pointer and a number that is zero are not given, also where a call is only asked about
+ * (workspace, supported, explanations). Lengths, seeds and offsets are read on the device when the kernels run: the
+ * library cannot check their values.
+ *
+ * A sequence is one of the batch, or, with cu_seqlens, one of those that follow each other. Its used lengths are its
+ * seqused_q and seqused_k where they are given, else its lengths. The score x of query i and key j, both counted from
+ * the beginning of the sequence:
+ *
+ *   x = sm_scale q_i k_j
+ *   x = softcap tanh(x / softcap)             with softcap
+ *   x = x - slope |i + used_k - used_q - j|   with alibi_slopes, whatever causal_variant is
+ *   x = x + bias_ij                           with bias
+ *   x = -inf                                  where the query does not see the key
+ *   logsumexp_i = log(sum_j exp(x_ij) + exp(sink)), the sink only where it is given
+ *   out_i = sum_j keep_ij exp(x_ij - logsumexp_i) v_j / (1 - p)
+ *
+ * A bias of minus infinity hides a key, and so does one that float32 cannot hold when it is divided by sm_scale. A
+ * query that sees no key has an out of 0, gradients of 0, and as its logsumexp the sink, or minus infinity.
+ *
+ * Packed sequences (cu_seqlens): q, out, dout and dq are [1, heads_q, total_q, head_dim], k, v, dk and dv
+ * [1, heads_k, total_k, head_dim], logsumexp [1, heads_q, total_q], alibi_slopes [1, heads_q]: the batch is 1. Sequence
+ * z has the rows from cu_seqlens[z] to before cu_seqlens[z + 1]; it may have none. Numbers must not fall, nor exceed
+ * the total. max_seqlen_q and max_seqlen_k are at least the longest sequence's lengths: what is longer is not computed.
+ * Rows of no sequence are not computed either: results keep what they had there.
+ *
+ * Used lengths: rows of a sequence from seqused_q on get an out and dq of 0 and a logsumexp of minus infinity, keys
+ * from seqused_k on a dk and dv of 0. More than the sequence has counts as what it has.
+ *
+ * dropout: p is t / 65536, where t is 65536 dropout, rounded to the nearest whole number, 65535 at most. A score is
+ * kept where 16 random bits, as a number, are at least t. The bits are those of Philox 4x32 with 7 rounds: the key is
+ * the seed, the counter is (j / 8, i, the offset's low 32 bits, z heads_q + h + the offset's high 32 bits), modulo
+ * 2^32; score j has word j / 2 % 4 of the result, its low half where j is even, else its high half; h is the head, and
+ * z the sequence. So a mask depends on nothing else, and every kernel finds the same one. A backward takes the seed,
+ * the offset and the dropout of its forward. Calls that share a seed need offsets whose low 32 bits differ.
+ *
+ * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
+ * block_table and the descales, which no kernel computes yet. AOTRITON_NULL_POINTER: cu_seqlens of one side only;
+ * dropout without dropout_seed or dropout_offset. AOTRITON_INVALID_SHAPE: cu_seqlens with a batch that is not 1, or
+ * lengths of another number of sequences. AOTRITON_INVALID_ARGUMENT: cu_seqlens without max_seqlen_q and max_seqlen_k,
+ * or these without cu_seqlens; a softcap or dropout out of its range. The message names the field. */
 typedef struct aotriton_attn_features {
-  aotriton_tensor4 bias;         /* added to the scores, [batch, heads_q, seqlen_q, seqlen_k] */
-  aotriton_tensor2 alibi_slopes; /* [batch, heads_q] float32 */
-  aotriton_tensor1 sinks;        /* [heads_q]: a score that takes part in the sum and has no value */
-  /* [batch + 1] int32: sequences of different lengths, one after the other */
+  aotriton_tensor4 bias;         /* [batch, heads_q, seqlen_q, seqlen_k], of q's type; the last dimension is contiguous,
+                                    and a stride of 0 repeats the others */
+  aotriton_tensor2 alibi_slopes; /* [batch, heads_q] float32; heads are contiguous, the batch's stride may be 0 */
+  aotriton_tensor1 sinks; /* [heads_q] float32, contiguous: a score that takes part in the sum and has no value */
+  /* [sequences + 1] int32, contiguous: where each of the packed sequences begins, and the last one ends */
   aotriton_tensor1 cu_seqlens_q, cu_seqlens_k;
-  aotriton_tensor1 seqused_q, seqused_k;            /* [batch] int32: how much of each sequence counts */
-  aotriton_tensor2 block_table;                     /* [batch, blocks] int32: pages of k and v */
-  aotriton_tensor2 q_descale, k_descale, v_descale; /* [batch, heads_k] float32 */
-  const void *dropout_seed, *dropout_offset;        /* of Philox, one int64 of device memory each */
-  int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens */
+  aotriton_tensor1 seqused_q, seqused_k;            /* [sequences] int32, contiguous; each may be given alone */
+  aotriton_tensor2 block_table;                     /* refused; [batch, blocks] int32: pages of k and v */
+  aotriton_tensor2 q_descale, k_descale, v_descale; /* refused; [batch, heads_k] float32 */
+  const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned */
+  int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens: positive, below 2^31 */
   int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own position; a
                                         negative number means all */
-  float softcap;                     /* scores become softcap * tanh(score / softcap) */
-  float dropout;                     /* probability */
+  float softcap;                     /* in the unit of scores; finite, not negative */
+  float dropout;                     /* the probability that a score is dropped; at least 0, less than 1 */
   uint8_t windowed;
   uint8_t causal_variant; /* the own position of query i: key i, or the key that is as far from the last key as the
-                             query is from the last query */
+                             query is from the last query; of used lengths, where they are given */
   uint8_t reserved[6];
 } aotriton_attn_features;
 
 /* An sm_scale that is not given: 1 / sqrt(head_dim). */
 #define AOTRITON_DEFAULT_SCALE (-FLT_MAX)
 
-/* out = softmax(sm_scale q k^T) v, and logsumexp = log(sum(exp(sm_scale q k^T))) where it is given.
+/* out = softmax(sm_scale q k^T) v, and logsumexp = log(sum(exp(sm_scale q k^T))) where it is given; with features as
+ * aotriton_attn_features says. logsumexp is in natural units.
  *
  * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
  * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
  * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key
  * behind its own position, which is key i for query i unless features.causal_variant says otherwise. A query that sees
- * no key has an out of 0, a logsumexp of minus infinity, and gradients of 0. sm_scale: finite, not
+ * no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not
  * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
  * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
  * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity. */
@@ -195,8 +236,14 @@ typedef struct aotriton_attn_fwd_params {
   const aotriton_hints* hints; /* null: none */
 } aotriton_attn_fwd_params;
 
-/* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them. deterministic: the same
- * bits every time; without it, a backend may add to dq in an order that varies. With a scale of 0, dq and dk are 0. */
+/* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them, and the same features.
+ * deterministic: the same bits every time; without it, a backend may add to dq in an order that varies. With a scale of
+ * 0, dq and dk are 0.
+ *
+ * dbias: the gradient of each score, before its scale: [batch, heads_q, seqlen_q, seqlen_k], of q's type. It has an
+ * element for each score, also of a bias that strides of 0 repeat: the caller sums what repeats. All of it is written,
+ * with 0 where a query does not see a key. dsinks: [heads_q] float32, contiguous, summed over the batch in an order
+ * that does not vary. Both are optional; AOTRITON_NULL_POINTER: without bias, and without sinks. */
 typedef struct aotriton_attn_bwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out, dout;
@@ -205,12 +252,12 @@ typedef struct aotriton_attn_bwd_params {
   float sm_scale;
   uint8_t causal;
   uint8_t deterministic;
-  uint8_t skip_gradients; /* AOTRITON_SKIP_ bits; not supported yet */
+  uint8_t skip_gradients; /* AOTRITON_SKIP_ bits; refused: no kernel has it yet */
   uint8_t scale_given;    /* as of attn_fwd */
   void* workspace;        /* device memory, 256-byte aligned, as large as aotriton_attn_bwd_workspace_size says */
   size_t workspace_size;
   aotriton_attn_features features;
-  aotriton_tensor4 dbias; /* not supported yet, as features */
+  aotriton_tensor4 dbias;
   aotriton_tensor1 dsinks;
   const aotriton_hints* hints; /* null: none */
 } aotriton_attn_bwd_params;
