@@ -108,7 +108,7 @@ def attn_bwd_dk_dv_features(
             AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
         )  # fmt: skip
         # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
-        scale = tl.maximum(sm_scale * LOG2E, 1e-30)
+        scale = tl.maximum(sm_scale, 1e-30) * LOG2E
         drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
         for row in range(first, after, BLOCK_M):
             # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing.

@@ -94,7 +94,7 @@ def attn_fwd_features(
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
     )  # fmt: skip
     # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
-    scale = tl.maximum(sm_scale * LOG2E, 1e-30)
+    scale = tl.maximum(sm_scale, 1e-30) * LOG2E
     rows = q_row + tl.arange(0, BLOCK_M)
     first_key, keys_seen = interval(rows, of_k.used, lo, hi)
     keys_seen = tl.where(rows < of_q.used, keys_seen, 0)

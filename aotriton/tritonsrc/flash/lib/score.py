@@ -54,6 +54,8 @@ def biases(scores, queries, keys):
     place = scores.bias + queries.to(tl.int64) * scores.bias_stride + keys
     bias = tl.load(place, mask=there, other=0.0).to(tl.float32)
     alibi = tl.abs(queries + scores.own - keys).to(tl.float32) * scores.slope
+    # A negative slope would give rows beyond the last one infinite weights.
+    alibi = tl.where(queries < scores.queries, alibi, 0.0)
     return (bias - alibi) * (1 / tl.maximum(scores.sm_scale, 1e-30))
 
 
