@@ -92,6 +92,7 @@ FIGURES = {
     ),
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
+    "features": Figure("features", 90, lambda run: _python("features.py", "--json", run.out), plain=False),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,

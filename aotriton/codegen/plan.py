@@ -278,25 +278,9 @@ class _Specs:
     def _fit(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
             spec = self.of(config)
-            if self._spills is None or (self._spilled(spec) == 0 and self._may_run(spec)):
+            if self._spills is None or self._spills.get(spec.name) == 0:
                 return spec
         return None
-
-    def _may_run(self, spec: ImageSpec) -> bool:
-        """Whether the image may run in some cell; of a level other than 0, True if it was compiled before."""
-        own, config = self._functional, {**dict(spec.psels), **dict(spec.copts)}
-        known = not own.level or spec.name in (self._spills or {})
-        return known or not all(own.ruled_out(cell, config) for cell in own.kernel.cells())
-
-    def _spilled(self, spec: ImageSpec) -> int | None:
-        """The bytes that the image spills; None if unknown.
-
-        If it was never compiled, the most that a plain image with this config spills.
-        """
-        known = self._spills or {}
-        if spec.name in known:
-            return known[spec.name]
-        return max((known[name] for name in spec.plain_names if name in known), default=None)
 
 
 _Present = tuple[tuple[int, ...], Winner, ImageSpec]  # a bin, its winner and the image that this asks for today
