@@ -159,7 +159,9 @@ def plan(
             bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
             for functional in covered(kernel, arch, coverage):
                 specs = _Specs(functional, spills)
-                worth = [one for one in models.shipped(functional) if specs.fitting(one.config)]
+                # Models are of plain images. What they say of another level's images may wait for its products.
+                shipped = [] if functional.level else models.shipped(functional)
+                worth = [one for one in shipped if specs.fitting(one.config)]
                 text, number = str(functional), functional.godel_number
                 present: list[list[_Present]] = []  # by product
                 absent: dict[tuple[int, ...], None] = {}
