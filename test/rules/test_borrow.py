@@ -72,8 +72,8 @@ def test_siblings_differ_in_type_addressing_and_level_only() -> None:
     """Nothing is borrowed across head dims or masks, but across levels."""
     found = siblings(functional())
     assert functional() in found
-    assert len(found) == 8
-    assert {one.level for one in found} == {0, 4}
+    assert len(found) == 12
+    assert {one.level for one in found} == {0, 4, 5}
     assert {(one["BLOCK_DMODEL"], one["CAUSAL"]) for one in found} == {(64, False)}
 
 
@@ -83,7 +83,7 @@ def test_every_cell_of_every_sibling_gets_a_winner() -> None:
     """
     own = row(functional(), CELL, FAST, runners_up=[SLOW])
     made = fill(own)
-    assert len(made) == 8 * len(list(KERNEL.cells()))
+    assert len(made) == 12 * len(list(KERNEL.cells()))
     assert made.pop((own.functional, own.bin)) is own
     named = {str(one): one for one in siblings(functional())}
     for one in made.values():

@@ -138,7 +138,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
     ),
     "an operand of an unknown type": (
         lambda: replace(X, dtype="fp8"),
-        r"operand x: dtype must be T or among \('fp16', 'bf16', 'fp32'\), not 'fp8'",
+        r"operand x: dtype must be T or among \('fp16', 'bf16', 'fp32', 'i32', 'i64'\), not 'fp8'",
     ),
     "an operand of two layouts": (
         lambda: replace(X, contiguous=True, strided=True),
@@ -190,7 +190,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
     ),
     "an unknown element type": (
         lambda: Choice("T", ("bf16", "fp8"), e.dtype()),
-        r"choice T: 'fp8' is not among \('none', 'fp16', 'bf16', 'fp32'\)",
+        r"choice T: 'fp8' is not among \('none', 'fp16', 'bf16', 'fp32', 'i32', 'i64'\)",
     ),
     "an unknown addressing": (
         lambda: Choice("A", ("far",), e.addressing()),
@@ -399,8 +399,8 @@ NAMES: dict[str, Wrong] = {
         "scale: 29 operands and workspace tensors, .* room for 28",
     ),
     "too many scalars": (
-        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(15)))),
-        "scale: 17 scalars, and there is room for 16",
+        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(23)))),
+        "scale: 25 scalars, and there is room for 24",
     ),
     "too many backends": (
         numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdefghijk"))),
@@ -463,7 +463,7 @@ def test_what_just_fits_is_taken() -> None:
     assert len(operator_program(replace(OPERATOR, operands=sizes)).sizes) == program.MAX_SIZES
     full = operator_program(replace(OPERATOR, operands=many(23)))
     assert len(full.operands) + len(full.workspace) == program.MAX_OPERANDS
-    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(14)))
+    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(22)))
     assert len(operator_program(replace(OPERATOR, scalars=scalars)).scalars) == program.MAX_SCALARS
     others = (backend("b", 8), *(backend(name, 1) for name in "cdefghij"))
     wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, *others)))
