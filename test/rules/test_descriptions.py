@@ -23,6 +23,7 @@ from aotriton.rules.kernel import (
     Parameter,
     Stride,
     Tensor,
+    strides,
 )
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 
@@ -147,6 +148,20 @@ DESCRIPTIONS: dict[str, Wrong] = {
     "a tensor that is used in an unknown way": (
         lambda: Tensor("Partial", PARTIAL, does="sum"),
         "Partial: does must be read, write, add or scratch, not 'sum'",
+    ),
+    "a general tensor that is reached by blocks": (
+        lambda: Tensor("X", X, block=(1, 1, "BLOCK_M", "BLOCK_DMODEL"), general=True),
+        "X: general addressing has no block",
+    ),
+    "a tensor of an unknown level": (
+        lambda: Tensor("X", X, levels=(0, 8)),
+        r"X: levels are from 0 to 7, got \(0, 8\)",
+    ),
+    "a stride that other levels have than its tensor": (
+        lambda: replace(
+            KERNEL, arguments=(*KERNEL.arguments, Tensor("Z", X, levels=(0,)), *strides("bhs", "Z", levels=(0, 1)))
+        ),
+        "scale_rows: stride_z_b is of other levels than Z",
     ),
     "a psel of an unknown vendor": (
         lambda: Parameter("UNROLL", {"rocm": (1, 2)}),
@@ -277,6 +292,15 @@ def test_a_wrong_description_is_refused(what: str) -> None:
     make, message = DESCRIPTIONS[what]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_optional_result_may_lack_the_size_of_the_cut() -> None:
+    """Calls that do not ask for it are cut; what is only read may lack the size, too."""
+    sums = Operand("sums", ("heads",), written=True, optional=True)
+    made = replace(OPERATOR, operands=(*OPERATOR.operands, sums, Operand("mean", ("heads",))))
+    assert operator_program(made).cut == made.sizes.index("batch")
+    with pytest.raises(ValueError, match=r"scale: sums cannot be cut along batch, it has \('heads',\)"):
+        replace(made, operands=(*OPERATOR.operands, replace(sums, optional=False)))
 
 
 def test_options_have_names() -> None:
