@@ -141,10 +141,15 @@ def _time(
     bins: Mapping[str, str],
     rows: Mapping[CellKey, Winner],
 ) -> _Time | None:
-    """The total time of all kernels' measured winners in a cell of an arch and product; None if a kernel has none."""
+    """The total time of all kernels' measured winners in a cell of an arch and product; None if a kernel has none.
+
+    A kernel without choices does not count: it is not measured, and no measured call launches it.
+    """
     total: float = 0.0
     places: list[tuple[str, str, str]] = []
     for kernel, functional in kernels or ():
+        if not kernel.choices:
+            continue
         row = rows.get((*on, kernel.name, functional, bins[kernel.name]))
         if isinstance(row, Borrowed):
             row = row.lender

@@ -347,9 +347,7 @@ class _Numbering:
                 )
             elif isinstance(argument, Stride):
                 has_block = tensors[argument.tensor].block is not None
-                arguments.append(
-                    Argument("stride", has_block, slots[argument.tensor], argument.dim, levels=levels)
-                )
+                arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim, levels=levels))
             elif isinstance(argument, Number) and argument.dtype == "fp32":
                 slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
                 arguments.append(Argument("fp32", slot=slot, levels=levels))

@@ -53,8 +53,8 @@ def filled(
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
     ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
-    out, unless its kernel has one config only. An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element
-    type may spill registers where another does not.
+    out, unless its kernel has one config only. An image whose name is in ``unfit`` is not borrowed if the lender's
+    runners-up have another image: one element type may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
     by_product: dict[str, _Winners] = {}

@@ -24,6 +24,11 @@ LEVELS = 8  # its values are below this
 Config = Mapping[str, int]
 
 
+def _check_levels(name: str, levels: tuple[int, ...]) -> None:
+    if not all(0 <= level < LEVELS for level in levels):
+        raise ValueError(f"{name}: levels are from 0 to {LEVELS - 1}, got {levels}")
+
+
 @dataclass(frozen=True)
 class Operand:
     """A tensor of an operator. ``dims`` names its sizes, outermost first.
@@ -81,6 +86,7 @@ class Tensor:
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
         if self.general and self.block:
             raise ValueError(f"{self.name}: general addressing has no block")
+        _check_levels(self.name, self.levels)
         if self.does not in ("", "read", "write", "add", "scratch"):
             raise ValueError(f"{self.name}: does must be read, write, add or scratch, not {self.does!r}")
 
@@ -129,8 +135,7 @@ class Number:
             raise ValueError(f"{self.name}: dtype must be i32, i64 or fp32, not {self.dtype!r}")
         if self.dtype == "fp32" and self.value.code != "scalar":
             raise ValueError(f"{self.name}: a number of type fp32 must be a scalar of the operator")
-        if not all(0 <= level < LEVELS for level in self.levels):
-            raise ValueError(f"{self.name}: levels are from 0 to {LEVELS - 1}, got {self.levels}")
+        _check_levels(self.name, self.levels)
 
 
 @dataclass(frozen=True)
@@ -377,6 +382,8 @@ class KernelDescription:
                 argument.tensor in tensors and argument.dim < tensors[argument.tensor].rank
             ):
                 raise ValueError(f"{self.name}: {argument.name} is of no dimension of a tensor")
+            if isinstance(argument, Stride) and argument.levels != tensors[argument.tensor].levels:
+                raise ValueError(f"{self.name}: {argument.name} is of other levels than {argument.tensor}")
             if isinstance(argument, Tensor) and argument.block is not None:
                 steps = [step for side in argument.block for step in _expression(side).postfix() if step[0] in LEAVES]
                 for code, name in steps:

@@ -297,8 +297,8 @@ def test_commands_for_attention() -> None:
     commands = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
     start = "python3 tune/tune.py --family flash --arch {} --kernel attn_fwd "
     assert commands == [
-        start.format("gfx942") + "--predict --level 0 4 --dtype bf16 --head-dim 64 --addressing general offset32",
-        start.format("sm_90") + "--level 0 4 --dtype bf16 --head-dim 64 --addressing general descriptor",
+        start.format("gfx942") + "--predict --level 0 4 5 --dtype bf16 --head-dim 64 --addressing general offset32",
+        start.format("sm_90") + "--level 0 4 5 --dtype bf16 --head-dim 64 --addressing general descriptor",
     ]
     kernel = ATTN_FWD_KERNEL
     functionals = covered(kernel, "sm_90", "small")
@@ -401,6 +401,6 @@ def test_generator_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"error: {path}: there is no such file" in capsys.readouterr().err
     TuningDatabase(path).close()
     assert main(arguments) == 1
-    start = "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_bwd_dq --level 0 4 --dtype bf16"
+    start = "  python3 tune/tune.py --family flash --arch sm_90 --kernel attn_bwd_dq --level 0 4 5 --dtype bf16"
     assert start in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

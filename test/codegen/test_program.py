@@ -97,7 +97,9 @@ def test_operands_and_backends_mean_what_they_said(operator: Operator) -> None:
 
 @EVERY_OPERATOR
 def test_kernels_mean_what_they_said(operator: Operator) -> None:
-    """Arguments in order, and the expressions of numbers, grid, guards, choices and keys, name by name."""
+    """Arguments in order, with their levels, and the expressions of numbers, grid, guards, choices and keys, name by
+    name. Of which tensors addressing asks for strides and alignment: of all that are not general.
+    """
     whole = operator_program(operator)
     for kernel in operator.kernels:
         made, reader = read(whole, kernel.name)
@@ -117,10 +119,10 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
             else:
                 assert one.kind == argument.dtype
                 assert reader.says(one.value, argument.value)
-            levels = argument.levels if isinstance(argument, Number) else ()
-            assert one.levels == (sum(1 << level for level in levels) if levels else 0xFF)
+            assert one.levels == (sum(1 << level for level in argument.levels) if argument.levels else 0xFF)
         strided = {one.tensor for one in kernel.arguments if isinstance(one, Stride)}
-        uses = [(one.operand.name, one.block is not None or one.name in strided) for one in tensors.values()]
+        addressed = [one for one in tensors.values() if not one.general]
+        uses = [(one.operand.name, one.block is not None or one.name in strided) for one in addressed]
         assert [(reader.slots[slot], follows) for slot, follows in made.uses] == uses
         assert all(reader.says(code, axis) for code, axis in zip(made.grid, kernel.grid, strict=True))
         for guard, wanted in zip(made.guards, kernel.all_guards(operator.sizes), strict=True):
@@ -190,8 +192,9 @@ def test_codes_and_types_are_in_the_order_of_cxx() -> None:
     """
     assert tuple(enumeration("v2src/program/expression.h", "Code")) == program.CODES
     assert len(program.CODES) == len(LEAVES) + len(OPERATIONS) + 1
-    assert enumeration("v2src/include/aotriton/types.h", "DType") == ["none", "float16", "bfloat16", "float32"]
-    assert DTYPES == ("none", "fp16", "bf16", "fp32")
+    types = ["none", "float16", "bfloat16", "float32", "int32", "int64"]
+    assert enumeration("v2src/include/aotriton/types.h", "DType") == types
+    assert DTYPES == ("none", "fp16", "bf16", "fp32", "i32", "i64")
     assert ADDRESSING == ("general", "offset32", "descriptor")
     assert enumeration("v2src/program/program.h", "Pass") == ["tensor", "stride", "i32", "i64", "fp32"]
     assert enumeration("v2src/program/program.h", "Layout") == ["rows", "contiguous", "strided"]

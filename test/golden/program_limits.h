@@ -9,7 +9,7 @@ namespace aotriton::v2::inline abi1 {
 // refuses an operator that exceeds one.
 inline constexpr size_t kMaxOperands = 28;  // of an operator, with the workspace tensors of its backends
 inline constexpr size_t kMaxSizes = 24;  // of an operator, with the derived ones
-inline constexpr size_t kMaxScalars = 16;  // of an operator
+inline constexpr size_t kMaxScalars = 24;  // of an operator
 inline constexpr size_t kMaxRank = 4;  // of an operand
 inline constexpr size_t kMaxSteps = 255;  // of an operator
 inline constexpr size_t kMaxChoices = 32;  // of an operator, those that its kernels share

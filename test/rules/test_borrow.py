@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 from toy.rules import KERNEL as TOY
+from toy.rules import WEIGH
 from toy_database import spec, winner
 
 from aotriton.rules import borrow, image
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import filled, siblings
 from aotriton.rules.database import Product, Winner
 from aotriton.rules.expression import scalar
+from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Constexpr, Functional, KernelDescription
@@ -72,8 +75,8 @@ def test_siblings_differ_in_type_addressing_and_level_only() -> None:
     """Nothing is borrowed across head dims or masks, but across levels."""
     found = siblings(functional())
     assert functional() in found
-    assert len(found) == 8
-    assert {one.level for one in found} == {0, 4}
+    assert len(found) == 12
+    assert {one.level for one in found} == {0, 4, 5}
     assert {(one["BLOCK_DMODEL"], one["CAUSAL"]) for one in found} == {(64, False)}
 
 
@@ -83,7 +86,7 @@ def test_every_cell_of_every_sibling_gets_a_winner() -> None:
     """
     own = row(functional(), CELL, FAST, runners_up=[SLOW])
     made = fill(own)
-    assert len(made) == 8 * len(list(KERNEL.cells()))
+    assert len(made) == 12 * len(list(KERNEL.cells()))
     assert made.pop((own.functional, own.bin)) is own
     named = {str(one): one for one in siblings(functional())}
     for one in made.values():
@@ -91,6 +94,35 @@ def test_every_cell_of_every_sibling_gets_a_winner() -> None:
         assert (one.provenance, one.product, one.median_us, one.runners_up) == ("borrowed", HOME.name, 0.0, ())
         assert one.source
     assert fill() == {}
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("kernel", [WEIGH, ATTN_BWD_DSINKS], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_what_has_one_config_needs_no_winner(kernel: KernelDescription, arch: str) -> None:
+    """Each cell has the only config that there is, also without choices; one that some product measured comes first.
+    With a second value of any parameter nothing is left to fill from.
+    """
+    product = Product("Any", arch, 100)
+    made = filled(kernel, arch, product.name, [], [product])
+    places = {
+        (str(one), bin_text(kernel.tuning_keys, cell)) for one in kernel.functionals(arch) for cell in kernel.cells()
+    }
+    assert len(made) == len(places) > 0
+    assert {(one.functional, one.bin) for one in made} == places
+    of_name = {str(one): one for one in kernel.functionals(arch)}
+    for one in made:
+        assert one.image == ImageSpec.parse(of_name[one.functional], one.config).name
+        assert (one.provenance, one.product, one.source) == ("predicted", "Any", "the only config that there is")
+        assert (one.median_us, one.runners_up) == (0.0, ())
+    measured = replace(made[0], provenance="measured", source="", median_us=5.0)
+    again = filled(kernel, arch, product.name, [measured], [product])
+    assert again[0] == measured
+    same = [one.provenance for one in again if one.functional == measured.functional]
+    assert same == ["measured"] + ["borrowed"] * (len(same) - 1)
+    vendor = arch_spec(arch).vendor
+    other = replace(kernel.copts[0], values={**kernel.copts[0].values, vendor: (4, 8)})
+    assert filled(replace(kernel, copts=(other, *kernel.copts[1:])), arch, product.name, [], [product]) == []
 
 
 def test_rows_are_in_the_order_of_the_description() -> None:

@@ -23,6 +23,7 @@ from aotriton.rules.kernel import (
     Parameter,
     Stride,
     Tensor,
+    strides,
 )
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 
@@ -138,7 +139,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
     ),
     "an operand of an unknown type": (
         lambda: replace(X, dtype="fp8"),
-        r"operand x: dtype must be T or among \('fp16', 'bf16', 'fp32'\), not 'fp8'",
+        r"operand x: dtype must be T or among \('fp16', 'bf16', 'fp32', 'i32', 'i64'\), not 'fp8'",
     ),
     "an operand of two layouts": (
         lambda: replace(X, contiguous=True, strided=True),
@@ -147,6 +148,20 @@ DESCRIPTIONS: dict[str, Wrong] = {
     "a tensor that is used in an unknown way": (
         lambda: Tensor("Partial", PARTIAL, does="sum"),
         "Partial: does must be read, write, add or scratch, not 'sum'",
+    ),
+    "a general tensor that is reached by blocks": (
+        lambda: Tensor("X", X, block=(1, 1, "BLOCK_M", "BLOCK_DMODEL"), general=True),
+        "X: general addressing has no block",
+    ),
+    "a tensor of an unknown level": (
+        lambda: Tensor("X", X, levels=(0, 8)),
+        r"X: levels are from 0 to 7, got \(0, 8\)",
+    ),
+    "a stride that other levels have than its tensor": (
+        lambda: replace(
+            KERNEL, arguments=(*KERNEL.arguments, Tensor("Z", X, levels=(0,)), *strides("bhs", "Z", levels=(0, 1)))
+        ),
+        "scale_rows: stride_z_b is of other levels than Z",
     ),
     "a psel of an unknown vendor": (
         lambda: Parameter("UNROLL", {"rocm": (1, 2)}),
@@ -190,7 +205,7 @@ DESCRIPTIONS: dict[str, Wrong] = {
     ),
     "an unknown element type": (
         lambda: Choice("T", ("bf16", "fp8"), e.dtype()),
-        r"choice T: 'fp8' is not among \('none', 'fp16', 'bf16', 'fp32'\)",
+        r"choice T: 'fp8' is not among \('none', 'fp16', 'bf16', 'fp32', 'i32', 'i64'\)",
     ),
     "an unknown addressing": (
         lambda: Choice("A", ("far",), e.addressing()),
@@ -277,6 +292,15 @@ def test_a_wrong_description_is_refused(what: str) -> None:
     make, message = DESCRIPTIONS[what]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_optional_result_may_lack_the_size_of_the_cut() -> None:
+    """Calls that do not ask for it are cut; what is only read may lack the size, too."""
+    sums = Operand("sums", ("heads",), written=True, optional=True)
+    made = replace(OPERATOR, operands=(*OPERATOR.operands, sums, Operand("mean", ("heads",))))
+    assert operator_program(made).cut == made.sizes.index("batch")
+    with pytest.raises(ValueError, match=r"scale: sums cannot be cut along batch, it has \('heads',\)"):
+        replace(made, operands=(*OPERATOR.operands, replace(sums, optional=False)))
 
 
 def test_options_have_names() -> None:
@@ -399,8 +423,8 @@ NAMES: dict[str, Wrong] = {
         "scale: 29 operands and workspace tensors, .* room for 28",
     ),
     "too many scalars": (
-        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(15)))),
-        "scale: 17 scalars, and there is room for 16",
+        numbered_operator(scalars=(*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(23)))),
+        "scale: 25 scalars, and there is room for 24",
     ),
     "too many backends": (
         numbered_operator(backends=(*OPERATOR.backends, *(backend(name, 1) for name in "bcdefghijk"))),
@@ -463,7 +487,7 @@ def test_what_just_fits_is_taken() -> None:
     assert len(operator_program(replace(OPERATOR, operands=sizes)).sizes) == program.MAX_SIZES
     full = operator_program(replace(OPERATOR, operands=many(23)))
     assert len(full.operands) + len(full.workspace) == program.MAX_OPERANDS
-    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(14)))
+    scalars = (*OPERATOR.scalars, *(Scalar(f"s{n}", "i32") for n in range(22)))
     assert len(operator_program(replace(OPERATOR, scalars=scalars)).scalars) == program.MAX_SCALARS
     others = (backend("b", 8), *(backend(name, 1) for name in "cdefghij"))
     wide = operator_program(replace(OPERATOR, backends=(*OPERATOR.backends, *others)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec, source_digest
+from aotriton.rules.kernel import Argument, Operand, Tensor, strides
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -177,6 +179,34 @@ def test_a_level_is_an_image_of_its_own() -> None:
     assert not {one for one in code if "features" in one or "band" in one}
     assert "lib.band" in image._closure(package, "kernels.attn_fwd_features")
     assert banded.plain_names[0] == plain.name
+
+
+def test_a_general_tensor_is_one_in_every_image_of_its_levels() -> None:
+    """Its pointer has no attribute and its strides have 64 bits; the same tensor without ``general`` follows the
+    addressing. Images of other levels have neither.
+    """
+    operand = Operand("extra", ("batch", "heads_q", "seqlen_q"), alignment=16)
+
+    def request(level: int, general: bool) -> dict[str, Any]:
+        own: tuple[Argument, ...] = (
+            Tensor("Extra", operand, general=general, levels=(4,)),
+            *strides("bh", "Extra", levels=(4,)),
+        )
+        kernel = replace(ATTN_FWD, arguments=(*ATTN_FWD.arguments, *own))
+        functional = kernel.functional(
+            "gfx942", LEVEL=level, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="offset32"
+        )
+        copts = {"num_warps": 4, "num_stages": 1, "waves_per_eu": 1}
+        return ImageSpec.of(functional, {"BLOCK_M": 64, "BLOCK_N": 64}, copts).compiler_request()
+
+    names = ["Extra", "stride_extra_b", "stride_extra_h"]
+    general, addressed = request(4, True), request(4, False)
+    assert [general["signature"][name] for name in names] == ["*bf16", "i64", "i64"]
+    assert not general["attrs"].keys() & set(names)
+    assert [addressed["signature"][name] for name in names] == ["*bf16", "i32", "i32"]
+    assert addressed["attrs"].keys() >= set(names)
+    for level in (0, 5):
+        assert not request(level, True)["signature"].keys() & set(names)
 
 
 def test_wrong_names_are_refused() -> None:

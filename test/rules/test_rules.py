@@ -14,6 +14,7 @@ from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
+    ATTN_BWD_DSINKS,
     ATTN_BWD_HOPPER_DQ_SLIM,
     ATTN_BWD_HOPPER_HEADS,
     ATTN_BWD_HOPPER_PAIR,
@@ -29,7 +30,7 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import FIRST, REST
+from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, PLAIN_ONLY, REST
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
@@ -105,14 +106,16 @@ def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
 
 @KERNELS
 def test_descriptions_hold_together(kernel: KernelDescription) -> None:
-    """Strides are of the outer dimensions, outermost first, of tensors that have their own; no value is negative."""
+    """Strides are of all dimensions but the last, outermost first, of tensors that have their own; no value is
+    negative.
+    """
     tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
     dims: dict[str, list[int]] = {}
     for argument in kernel.arguments:
         if isinstance(argument, Stride):
             dims.setdefault(argument.tensor, []).append(argument.dim)
-    assert set(map(tuple, dims.values())) <= {(0, 1, 2)}
-    assert all(tensors[name].rank == 4 for name in dims)
+    assert dims == {name: list(range(tensors[name].rank - 1)) for name in dims}
+    assert all(not tensors[name].operand.contiguous for name in dims)
     for parameter in (*kernel.psels, *kernel.copts):
         assert set(parameter.values) <= {arch_spec(arch).vendor for arch in kernel.archs}
         assert all(values and min(values) >= 0 for values in parameter.values.values())
@@ -129,36 +132,73 @@ def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> N
     functionals = list(kernel.functionals(row.arch))
     names = [choice.name for choice in kernel.choices]
     every = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in kernel.choices))]
-    here = [one for one in every if one["ADDRESSING"] in row.addressing and row.arch in kernel.archs]
+    here = [one for one in every if one.get("ADDRESSING", "general") in row.addressing and row.arch in kernel.archs]
     possible = [one for one in here if not any(rows.items() <= one.items() for rows in kernel.impossible)]
     assert [functional.as_dict() for functional in functionals] == possible
     for functional in functionals:
-        assert functional["ADDRESSING"] == functional.addressing
+        assert functional.as_dict().get("ADDRESSING", "general") == functional.addressing
         assert functional.addressing in row.addressing
         assert parse_functional(kernel, row.arch, str(functional)) == functional
+
+
+def pointer(tensor: Tensor) -> str:
+    """The type of a pointer to a tensor of a call of fp16."""
+    return f"*{'fp16' if tensor.dtype == 'T' else tensor.dtype}"
+
+
+def always_general(kernel: KernelDescription) -> set[str]:
+    """The arguments that every image reaches by general addressing: the kernel's general tensors and their strides."""
+    tensors = {one.name for one in kernel.arguments if isinstance(one, Tensor) and one.general}
+    return tensors | {one.name for one in kernel.arguments if isinstance(one, Stride) and one.tensor in tensors}
 
 
 @serving("sm_90", "general")
 def test_general_addressing(kernel: KernelDescription) -> None:
     """general: pointers and 64-bit strides of which nothing is promised, but that L and Delta are aligned."""
+    aligned = {"L", "Delta"}
     for made, arguments in requests(kernel, "sm_90", "general"):
         for argument in arguments:
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
             if isinstance(argument, Tensor):
-                assert given == (("*fp16", None) if argument.dtype == "T" else ("*fp32", [["tt.divisibility", 16]]))
+                promised = [["tt.divisibility", 16]] if argument.name in aligned else None
+                assert given == (pointer(argument), promised)
             elif isinstance(argument, Stride):
                 assert given == ("i64", None)
 
 
+@pytest.mark.parametrize("row", ARCHS, ids=lambda row: row.arch)
+@KERNELS
+def test_what_is_general_is_so_in_every_image(kernel: KernelDescription, row: ArchSpec) -> None:
+    """General tensors are pointers and their strides have 64 bits, of which nothing is promised, by any addressing."""
+    general = always_general(kernel)
+    for addressing in row.addressing:
+        for made, arguments in requests(kernel, row.arch, addressing):
+            for argument in (one for one in arguments if one.name in general):
+                kind = pointer(argument) if isinstance(argument, Tensor) else "i64"
+                assert (made["signature"][argument.name], made["attrs"].get(argument.name)) == (kind, None)
+
+
+def test_operands_of_features_are_general() -> None:
+    """Of no alignment and of any size that fits memory: all but what a call without features has."""
+    plain = {"q", "k", "v", "out", "dout", "logsumexp", "dq", "dk", "dv", "delta"}
+    for kernel in (ATTN_FWD, *OPERATOR.backends[0].kernels):
+        tensors = [one for one in kernel.arguments if isinstance(one, Tensor)]
+        assert [one.name for one in tensors if one.general] == [
+            one.name for one in tensors if one.operand.name not in plain
+        ]
+
+
 @serving("gfx942", "offset32")
 def test_offset32_addressing(kernel: KernelDescription) -> None:
-    """offset32: aligned pointers within 2 GiB and 32-bit strides that are multiples of 8 elements, 16 bytes."""
+    """offset32: aligned pointers within 2 GiB and 32-bit strides that are multiples of 8 elements, 16 bytes; of all
+    that is not general.
+    """
+    general = always_general(kernel)
     for made, arguments in requests(kernel, "gfx942", "offset32"):
-        for argument in arguments:
+        for argument in (one for one in arguments if one.name not in general):
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
             if isinstance(argument, Tensor):
-                kind = "*fp16" if argument.dtype == "T" else "*fp32"
-                assert given == (kind, [["tt.divisibility", 16], ["tt.pointer_range", 32]])
+                assert given == (pointer(argument), [["tt.divisibility", 16], ["tt.pointer_range", 32]])
             elif isinstance(argument, Stride):
                 assert given == ("i32", [["tt.divisibility", 8]])
 
@@ -167,12 +207,13 @@ def test_offset32_addressing(kernel: KernelDescription) -> None:
 def test_descriptor_addressing(kernel: KernelDescription) -> None:
     """descriptor: arguments with a block are TMA descriptors of it, whose strides are 0, known to the compiler.
 
-    The others are aligned pointers, whose strides are i64 and multiples of 16 bytes. A Gluon kernel's descriptors name
-    their layout, too.
+    The others are aligned pointers, whose strides are i64 and multiples of 16 bytes, if they are not general. A Gluon
+    kernel's descriptors name their layout, too.
     """
+    general = always_general(kernel)
     tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
     found = requests(kernel, "sm_90", "descriptor")
-    for made, argument in ((made, argument) for made, arguments in found for argument in arguments):
+    for made, argument in ((made, one) for made, arguments in found for one in arguments if one.name not in general):
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         if isinstance(argument, Tensor) and argument.block:
             sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
@@ -236,11 +277,16 @@ def test_the_layout_is_gluons_own() -> None:
 
 @EVERY_OPERATOR
 def test_the_portable_backend_serves_everything(operator: Operator) -> None:
-    """Whatever another backend of an operator serves, the first one serves on every arch, and more."""
+    """Whatever another backend of an operator serves, the first one serves on every arch, and more. Its kernels have
+    images of every addressing, or one for all: then none of their tensors has another.
+    """
     assert operator.backends[0].name == "portable"
     for row in ARCHS:
         for kernel in operator.backends[0].kernels:
-            assert {functional.addressing for functional in kernel.functionals(row.arch)} == set(row.addressing)
+            chosen = any(choice.name == "ADDRESSING" for choice in kernel.choices)
+            addressing = set(row.addressing) if chosen else {"general"}
+            assert {functional.addressing for functional in kernel.functionals(row.arch)} == addressing
+            assert chosen or not any(isinstance(one, Tensor) and one.dtype == "T" for one in kernel.arguments)
         for backend in operator.backends[1:]:
             for kernel in backend.kernels:
                 for functional in kernel.functionals(row.arch):
@@ -310,9 +356,12 @@ def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_di
 @EVERY_OPERATOR
 def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
     """In launch order, a backend's kernels read a workspace tensor, or add to it, only after one has written it, and
-    together they write every result. What kernels do with the caller's tensors follows from the operator.
+    together they write every result. What kernels do with the caller's tensors follows from the operator. A backend
+    that serves plain calls only does not write what a call with features alone asks for.
     """
     results = {operand.name for operand in operator.operands if operand.written}
+    featured = results & {DBIAS.name, DSINKS.name}
+    assert all(operand.optional for operand in operator.operands if operand.name in featured)
     for backend in operator.backends:
         filled: set[str] = set()
         written: set[str] = set()
@@ -326,7 +375,8 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
                     assert argument.does == ""
                     assert (argument.access == "write") == (name in results)
                     written |= {name} if argument.access == "write" else set()
-        assert written == results, backend.name
+        plain = any(choice == PLAIN_ONLY for kernel in backend.kernels for choice in kernel.choices)
+        assert written == (results - featured if plain else results), backend.name
         assert filled == {operand.name for operand in backend.workspace}, backend.name
 
 
@@ -363,15 +413,35 @@ IN_PARTS = {
 }
 
 
+def scalars_of(kernel: KernelDescription, sizes: dict[str, int], **given: int) -> dict[str, int]:
+    """The scalars of a dense call of these sizes, as far as numbers follow from them, but those that are given."""
+    scalars = (one for one in operator_of(kernel).scalars if one.internal)
+    dense = {one.name: evaluate(one.measured, Environment(sizes)) for one in scalars}
+    return {"causal": 0, **dense, **given}
+
+
+FOLLOWING = [
+    "attn_fwd",
+    "attn_fwd_slim",
+    "attn_bwd_dk_dv",
+    "attn_bwd_dq",
+    "attn_bwd_dk_dv_slim",
+    "attn_bwd_dq_slim",
+]  # whose grid is that of packed sequences, too
+
+
 @KERNELS
 def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -> None:
     """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
     Persistent kernels have no more than there are multiprocessors.
     """
+    if kernel is ATTN_BWD_DSINKS:
+        return  # its own claim is below
     for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
             psels = dict(smallest(functional).psels)
-            environment = Environment(SIZES | {"splits": SPLITS}, {"causal": 0}, psels, multiprocessors=132)
+            sizes = SIZES | {"splits": SPLITS}
+            environment = Environment(sizes, scalars_of(kernel, SIZES), psels, multiprocessors=132)
             sides, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
             rows = psels[rows] if isinstance(rows, str) else rows
             tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
@@ -390,6 +460,33 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
             assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
+
+
+@KERNELS
+def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription) -> None:
+    """Each sequence has as many programs for each head as the longest one has tiles, whatever all rows are together;
+    all other kernels' grids do not ask for sequences, and their backends serve no packed call or walk rows of any.
+    """
+    named = {str(name) for axis in kernel.grid for code, name in axis.postfix() if code == "scalar"}
+    assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
+    if kernel.name not in FOLLOWING:
+        return
+    psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
+    side, rows = TILES[kernel.name]
+    sizes = SIZES | {"batch": 1}
+    packed = scalars_of(kernel, sizes, packed_sequences=5, longest_q=333, longest_k=444)
+    wanted = 5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // psels[str(rows)])
+    assert [evaluate(axis, Environment(sizes, packed, psels)) for axis in kernel.grid] == [wanted, 1, 1]
+
+
+def test_the_gradient_of_sinks_has_a_program_for_each_head_where_it_is_asked_for() -> None:
+    """And none where it is not: then there is no launch."""
+
+    def programs(*present: str) -> list[int]:
+        return [evaluate(axis, Environment(SIZES, present=frozenset(present))) for axis in ATTN_BWD_DSINKS.grid]
+
+    assert programs("dsinks", "sinks") == [SIZES["heads_q"], 1, 1]
+    assert programs("sinks") == [0, 1, 1]
 
 
 def test_parts_fill_the_gpu() -> None:

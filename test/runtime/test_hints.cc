@@ -666,6 +666,31 @@ TEST("chunks that would lie otherwise than the first one, or that no limit asks 
   CHECK(!outcome_of(made, "workspace_limit").honoured);
 }
 
+TEST("a call with features is not made in chunks, whatever the limit of its workspace") {
+  start("cuda");
+  const hints own = limit_of(4 * kDelta, "backend=portable");
+  const struct {
+    std::function<void(attn_bwd_params&)> ask;
+    int pieces;
+  } cases[] = {
+      {[](attn_bwd_params&) {}, 2},
+      {[](attn_bwd_params& p) { p.features.windowed = 1; }, 2},  // a band of one key is no feature
+      {[](attn_bwd_params& p) { p.features.softcap = 30; }, 1},
+      {[](attn_bwd_params& p) { p.features.sinks = Tensor<1>{pointer(address_of(11)), DType::float32, {2}, {1}}; }, 1}};
+  for (const auto& [ask, pieces] : cases) {
+    attn_bwd_params p = bwd_call(kBatches);
+    ask(p);
+    p.hints = &own;
+    size_t bytes = 0;
+    CHECK_EQ(attn_bwd_workspace_size(p, {}, &bytes), Error::success);
+    CHECK_EQ(bytes, static_cast<size_t>(8 / pieces) * kDelta);
+    Explanation made;
+    CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
+    CHECK_EQ(made.kernels[0].pieces, pieces);
+    CHECK_EQ(outcome_of(made, "workspace_limit").honoured, pieces > 1);
+  }
+}
+
 TEST("where another backend keeps the limit, chunks are made only if they are predicted to be faster") {
   start("cuda");
   const hints own = limit_of(4 * (kDelta + kSum));

@@ -174,6 +174,24 @@ TEST("a request by names is the call on contiguous tensors of these sizes") {
   CHECK_EQ(explanation.kernels[0].keys[1].value, 70);
 }
 
+TEST("a request leaves out sizes that only optional operands have, and with them these operands") {
+  constexpr Named values[] = {{"batch", 2}, {"heads", 4}, {"seqlen", 70}, {"head_dim", 64}, {"causal", 0}};
+  for (const char* op : {"attn_fwd", "attn_bwd"}) {
+    Explanation plain, named;
+    CHECK_EQ(explain({.op = op, .arch = "sm_90", .dtype = "bf16", .values = values}, &plain), Error::success);
+    std::vector<Named> more(std::begin(values), std::end(values));
+    for (const char* size : {"starts", "sequences", "one"}) {
+      more.push_back({size, 1});
+      CHECK_EQ(explain({.op = op, .arch = "sm_90", .dtype = "bf16", .values = more}, &named), Error::success);
+      CHECK_EQ(named.kernel_count, plain.kernel_count);
+      CHECK_EQ(named.kernels[0].functional, std::string(plain.kernels[0].functional));
+    }
+    more.back().value = 0.5;
+    CHECK_EQ(explain({.op = op, .arch = "sm_90", .dtype = "bf16", .values = more}, &named), Error::invalid_argument);
+    CHECK_CONTAINS(last_error_message(), "explain: one is 0.5");
+  }
+}
+
 TEST("a request that names what is not there, or lacks a size, is invalid_argument and says which") {
   const auto refusal = [](const char* op, const char* dtype, std::initializer_list<Named> values) -> std::string {
     Explanation explanation;

@@ -224,7 +224,7 @@ def test_an_image_that_is_not_fit_serves_no_cell(tmp_path: Path) -> None:
     found = read(
         published(tmp_path / "theirs.sqlite3", {"FLASH$attn_fwd": [odd, large]}),
         FLASH,
-        [one for one in functionals() if one["ADDRESSING"] == "offset32"],
+        [one for one in functionals() if one.addressing == "offset32"],
     )
     with TuningDatabase(tmp_path / "tuning.sqlite3") as database:
         assert put(database, found, ImageStore(tmp_path / "store"), 1, ()) == 0

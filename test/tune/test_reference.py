@@ -9,16 +9,20 @@ pytest.importorskip("torch", reason="the reference needs torch, which only tunin
 import torch
 
 from aotriton.rules.family import family
+from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.reference import SHARED, Attention, name_of
 from aotriton.tune.flash.split import in_halves
-from aotriton.tune.problem.family import results_of
-from aotriton.tune.problem.problems import scalars_of
+from aotriton.tune.problem.family import results_of, tuning
+from aotriton.tune.problem.problems import Wish, scalars_of
 
 # Scalars of which checks alone make something.
-CHECKED = {"deterministic", "causal_variant", "window_left", "window_right"}
+CHECKED = {"deterministic", "causal_variant", "window_left", "window_right", "max_seqlen_q", "max_seqlen_k"}
+# Scalars of features, which a measured call leaves at their default of 0.
+OFF = {"features", "softcap", "dropout"}
+MEASURED = [kernel for kernel in family("flash").kernels if kernel is not ATTN_BWD_DSINKS]
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -99,7 +103,17 @@ def test_one_bad_row_of_many_is_found() -> None:
     assert "a row of out of head (0, 0)" in str(data.compare("out", out).wrong)
 
 
-@pytest.mark.parametrize("kernel", family("flash").kernels, ids=lambda kernel: kernel.name)
+def test_the_gradient_of_sinks_is_not_measured() -> None:
+    """It has one config only, and no cell of it is among the problems."""
+    for arch in ATTN_BWD_DSINKS.archs:
+        (functional,) = ATTN_BWD_DSINKS.functionals(arch)
+        vendor = functional.arch_spec.vendor
+        values = {**ATTN_BWD_DSINKS.psel_values(vendor), **ATTN_BWD_DSINKS.copt_values(vendor)}
+        assert {len(of_one) for of_one in values.values()} == {1}
+        assert not any(tuning("flash").selects(functional, cell, Wish()) for cell in ATTN_BWD_DSINKS.cells())
+
+
+@pytest.mark.parametrize("kernel", MEASURED, ids=lambda kernel: kernel.name)
 def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> None:
     """The truth passes as a kernel's result, in the tensor that the launcher gives it; the same upside down does not,
     and neither does a tensor that the kernel has not written.
@@ -126,6 +140,16 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
         assert data.check(kernel, argument, {}, {**results, name: tensor}).wrong is None
         wrong = tensor.flip(2) if tensor.any() else tensor + 1
         assert data.check(kernel, argument, {}, {**results, name: wrong}).wrong is not None
+
+
+def test_what_a_measured_call_does_not_ask_for_is_no_result() -> None:
+    """A result that images of some levels alone write is not among a kernel's results; all others are."""
+    of_name = {kernel.name: kernel for kernel in family("flash").kernels}
+    dq = of_name["attn_bwd_dq"]
+    assert "DBias" in {one.name for one in dq.arguments if isinstance(one, Tensor) and one.access == "write"}
+    assert [one.name for one in results_of(dq)] == ["DQ"]
+    assert [one.name for one in results_of(of_name["attn_bwd_dk_dv"])] == ["DK", "DV"]
+    assert [one.name for one in results_of(of_name["attn_fwd"])] == ["Out", "L"]
 
 
 def test_split_tiles_are_put_together() -> None:
@@ -170,11 +194,14 @@ def test_the_order_of_the_sum_of_dq() -> None:
 
 
 def test_what_kernels_read_is_there() -> None:
-    """Every tensor that some kernel reads, and every scalar that it takes, is among the inputs."""
+    """Every tensor that some kernel reads in a call without features, and every scalar that it takes, is among the
+    inputs; what is on where a feature is asked for is off by default.
+    """
     data = attention()
     for operator in family("flash").operators:
-        assert {scalar.name for scalar in operator.scalars} - CHECKED <= set(data.scalars)
-    for kernel in family("flash").kernels:
+        assert {scalar.name for scalar in operator.scalars} - CHECKED - OFF <= set(data.scalars)
+        assert {scalar.default for scalar in operator.scalars if scalar.name in OFF} == {0}
+    for kernel in MEASURED:
         for argument in kernel.arguments:
-            if isinstance(argument, Tensor) and argument.access == "read":
+            if isinstance(argument, Tensor) and argument.access == "read" and not argument.levels:
                 assert data.tensors[argument.operand.name].ndim == argument.rank

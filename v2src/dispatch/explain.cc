@@ -33,10 +33,12 @@ class Line {
   size_t used_ = 0;
 };
 
-// The medians of a backend's kernels together; 0 where one has none.
+// The medians of a backend's kernels together; 0 where one has none. A kernel without choices does not count: it is not
+// measured, and no measured call launches it.
 float total_of(std::span<const Selection> selections) {
   float total = 0;
   for (const Selection& selection : selections) {
+    if (selection.kernel->choices.empty()) continue;
     const float median = selection.origin().median_us;
     if (median <= 0) return 0;
     total += median;

@@ -118,7 +118,7 @@ def attn_bwd_dk_dv_features(
             # Of a row that sees no key anything finite will do.
             lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)[None, :]
             rows = row + tl.arange(0, BLOCK_M)
-            if LEVEL == FULL:
+            if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
                 s = tl.dot(k, q.T, biases(scores, rows[None, :], keys[:, None]))
             else:
                 s = tl.dot(k, q.T)
@@ -134,7 +134,7 @@ def attn_bwd_dk_dv_features(
             else:
                 dv = tl.dot(p.to(do.dtype), do, dv)
                 ds = p * (tl.dot(v, do.T) - delta[None, :])
-            if LEVEL != FULL:
+            if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
                 if has(features, SOFTCAP, row):
                     ds *= cap_gradient(p, lse, scores)
             dk = tl.dot(ds.to(q.dtype), q, dk)

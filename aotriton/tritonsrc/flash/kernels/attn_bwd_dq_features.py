@@ -96,7 +96,7 @@ def attn_bwd_dq_features(
     if q_row + BLOCK_M > of_q.used:  # rows that are not used see nothing
         full = first
         after = tl.where(q_row < of_q.used, after, first)
-    if LEVEL == FULL:
+    if LEVEL == FULL:  # noqa: SIM102 (known when compiled, as the next is not)
         if (features & DBIAS) != 0:  # what nobody sees has a gradient, too: zero
             first, clear, full, after = first * 0, max_seqlen_k, first * 0, max_seqlen_k
 
@@ -123,7 +123,7 @@ def attn_bwd_dq_features(
     for key in range(first, after, BLOCK_N):
         k = load_tile(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
         columns = key + tl.arange(0, BLOCK_N)
-        if LEVEL == FULL:
+        if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
             s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
         else:
             s = tl.dot(q, k.T)
@@ -136,13 +136,13 @@ def attn_bwd_dq_features(
         if LEVEL == FULL:
             dp = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), dp * drop.scale, 0.0)
         ds = p * (dp - delta[:, None])
-        if LEVEL == FULL:
+        if LEVEL == FULL:  # noqa: SIM102 (known when compiled, as the next is not)
             if has(features, DBIAS, key):
                 place = DBias + batch * stride_dbias_b + head * stride_dbias_h
                 place = place + rows.to(tl.int64)[:, None] * stride_dbias_s + columns[None, :]
                 there = (rows < max_seqlen_q)[:, None] & (columns < max_seqlen_k)[None, :]
                 tl.store(place, ds.to(DBias.dtype.element_ty), mask=there)
-        if LEVEL != FULL:
+        if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
             if has(features, SOFTCAP, key):
                 ds *= cap_gradient(p, lse[:, None], scores)
         dq = tl.dot(ds.to(k.dtype), k, dq)

@@ -37,7 +37,9 @@ def dropout_of(features, probability, DropoutSeed, DropoutOffset, head):
     threshold = tl.minimum(tl.floor(probability * 65536 + 0.5).to(tl.int32), 65535)
     low = (offset & 0xFFFFFFFF).to(tl.uint32)
     high = ((offset >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    return Dropout(features, seed, low, high + head.to(tl.uint32), threshold, 65536.0 / (65536 - threshold).to(tl.float32))
+    return Dropout(
+        features, seed, low, high + head.to(tl.uint32), threshold, 65536.0 / (65536 - threshold).to(tl.float32)
+    )
 
 
 @triton.jit

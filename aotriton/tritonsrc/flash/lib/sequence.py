@@ -47,7 +47,7 @@ def heads_of(tensor, stride_b, stride_h, stride_s, begin, rows, head_dim, ADDRES
 @triton.jit
 def band_of(lo, hi, features, of_queries, of_keys, OWN_LAST: tl.constexpr, ADDRESSING: tl.constexpr):
     """The ends of the band of a sequence: relative to its last key, they move with the lengths that are used."""
-    if ADDRESSING != "descriptor":
+    if ADDRESSING != "descriptor":  # noqa: SIM102 (known when compiled, as the next is not)
         if (features & OWN_LAST) != 0:
             lo += of_keys - of_queries
             hi += of_keys - of_queries
