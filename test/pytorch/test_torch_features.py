@@ -471,7 +471,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_k": None}),
         "attn_fwd: cu_seqlens_k is not given, and the other one is",
     ),
-    (lambda: attention(Q, K, V, dropout=1.0), "attn_fwd: dropout is 1, which must be at least 0 and less than 1"),
+    (
+        lambda: attention(Q, K, V, dropout=1.0),
+        "attn_fwd: dropout is 1, which must be at least 0 and at most 65534 / 65536",
+    ),
     (lambda: OPS.attn_fwd(Q, K, V, dropout=0.5), "attn_fwd: dropout is given, dropout_seed is not"),
     (lambda: attention(Q, K, V, sinks=SINKS[:3]), "attn_fwd: sinks has heads_q 3, q has 4"),
     (lambda: OPS.attn_fwd(Q, K, V, bias=Q[0]), "attn_fwd: bias has 3 dimensions, which must be 4"),

@@ -254,11 +254,14 @@ Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream str
   if (!prepared) return fail(Error::null_pointer, "launch: the call is not prepared");
   if (!pointers) return fail(Error::null_pointer, "launch: pointers is null");
   const OperatorInfo& info = *prepared->info;
-  const size_t wanted = info.operands.size() + 1;
-  if (count != wanted)
+  const size_t wanted = info.plain_operands() + 1, all = info.operands.size() + 1;
+  if (count != wanted && count != all)
     return fail(Error::invalid_argument,
                 "launch: %zu pointers are given, %s takes %zu: its operands' and the workspace", count, info.name,
                 wanted);
+  void* const workspace = pointers[count - 1];
+  void* own[kMaxOperands] = {};
+  if (count != all) pointers = std::copy_n(pointers, count - 1, own) - (count - 1);
   Contexts contexts;
   if (const Status status = prepared->driver->contexts(stream.handle, &contexts))
     return driver_failure(*prepared->driver, status, "launch", "say which device the stream is on");
@@ -266,7 +269,7 @@ Error launch(Prepared* prepared, void* const* pointers, size_t count, Stream str
     return fail(Error::invalid_argument,
                 "launch: %s was prepared for another device or context, or its context was reset since", info.name);
   // How large the workspace is was checked before; the caller passes another one like it.
-  AOTRITON_TRY(prepared->rebind(pointers, pointers[count - 1], prepared->workspace_bytes));
+  AOTRITON_TRY(prepared->rebind(pointers, workspace, prepared->workspace_bytes));
   return prepared->launch(contexts, stream);
 }
 

@@ -162,6 +162,15 @@ struct OperatorInfo {
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }
+
+  // Operands that are no features, which are a run of several at the end that may be left out: all that a caller has to
+  // name where it does not ask for features.
+  size_t plain_operands() const noexcept {
+    size_t count = operands.size();
+    while (count && operands[count - 1].optional) --count;
+    while (count < operands.size() && operands[count].written) ++count;
+    return operands.size() - count > 1 ? count : operands.size();
+  }
   const OperandInfo& slot(size_t index) const noexcept {
     return index < operands.size() ? operands[index] : workspace[index - operands.size()];
   }

@@ -26,13 +26,14 @@ namespace aotriton::v2::python {
 
 namespace {
 
-// Python's arguments of a call: operands by position or name, then the workspace where there is one; scalars by name.
-// Returns what `stream` was.
+// Python's arguments of a call: operands by position or name, then the workspace where there is one; scalars and
+// features by name. Returns what `stream` was.
 py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args, const py::kwargs& kwargs) {
   const size_t operands = info.operands.size(), slots = operands + (info.workspace.empty() ? 0 : 1);
-  if (args.size() > slots)
-    throw py::type_error(std::string(info.name) + " takes " + std::to_string(slots) + " tensors, got " +
-                         std::to_string(args.size()));
+  const size_t by_position = info.plain_operands() + slots - operands;
+  if (args.size() > by_position)
+    throw py::type_error(std::string(info.name) + " takes " + std::to_string(by_position) +
+                         " tensors by position, got " + std::to_string(args.size()));
   std::vector<bool> given(slots);
   const auto set = [&](size_t slot, py::handle tensor) {
     if (given[slot]) throw py::type_error(std::string(info.name) + " got a tensor twice");
@@ -42,7 +43,7 @@ py::object bind(const OperatorInfo& info, BoundCall& call, const py::args& args,
     else
       call.set_workspace(tensor);
   };
-  for (size_t slot = 0; slot < args.size(); ++slot) set(slot, args[slot]);
+  for (size_t i = 0; i < args.size(); ++i) set(i < info.plain_operands() ? i : operands, args[i]);
   py::object stream = py::none();
   for (const auto& [key, value] : kwargs) {
     const auto name = py::cast<std::string>(key);
@@ -78,10 +79,13 @@ py::object fallback_of(const ScalarInfo& scalar) {
 // "scale(x, bias=None, y, workspace=None, *, factor=1.0, exact=False, hints=None, stream=None)"
 std::string signature_of(const OperatorInfo& info) {
   std::string text = std::string(info.name) + "(";
-  for (const OperandInfo& operand : info.operands)
+  const auto add = [&](const OperandInfo& operand) {
     text += std::string(operand.name) + (operand.optional ? "=None, " : ", ");
+  };
+  for (size_t slot = 0; slot < info.plain_operands(); ++slot) add(info.operands[slot]);
   if (!info.workspace.empty()) text += "workspace=None, ";
   text += "*, ";
+  for (size_t slot = info.plain_operands(); slot < info.operands.size(); ++slot) add(info.operands[slot]);
   for (const ScalarInfo& scalar : info.scalars)
     if (!scalar.internal) text += std::string(scalar.name) + "=" + std::string(py::repr(fallback_of(scalar))) + ", ";
   return text + "hints=None, stream=None)";

@@ -345,6 +345,10 @@ AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* pa
  *
  *   gemm: a, b, d, bias, workspace
  *
+ * A call with features takes those of aotriton_attn_features that kernels have, before the workspace: bias,
+ * alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dropout_seed, dropout_offset; attn_bwd takes
+ * dbias and dsinks behind them.
+ *
  * Each must be as aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null. */
 AOTRITON_API aotriton_error aotriton_launch(aotriton_prepared* prepared, void* const* pointers, size_t count,
                                             void* stream);
