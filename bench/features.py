@@ -3,8 +3,9 @@
 python bench/features.py --json bench/results/features.json
 
 Peers: torch's memory-efficient kernel (bias), torch's build of FlashAttention-2 (dropout, packed sequences), and
-FlexAttention as torch compiles it (softcap and ALiBi, forward only). Both sides get the same tensors, in memory in the order that
-FlashAttention takes. Results are checked against float64, except those of dropout: the random numbers differ.
+FlexAttention as torch compiles it (softcap and ALiBi, forward only). Both sides get the same tensors, in memory in the
+order that FlashAttention takes. Results are checked against float64, but for those of dropout: the random numbers
+differ.
 """
 
 from __future__ import annotations
