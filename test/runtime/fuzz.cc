@@ -220,7 +220,13 @@ class Fuzzer {
       next += state.launches[next].image == explanation.kernels[i].image;
     // Of a call in chunks, the first one is explained.
     const bool in_chunks = explanation.kernel_count && explanation.kernels[0].pieces > 1;
-    if (in_chunks ? next == 0 : next != state.launches.size()) object("explain names other kernels than ran");
+    if (in_chunks ? next == 0 : next != state.launches.size()) {
+      std::string names = "explain names other kernels than ran:";
+      for (const auto& one : state.launches) names += std::string(" ") + one.image;
+      names += ", not";
+      for (size_t i = 0; i < explanation.kernel_count; ++i) names += std::string(" ") + explanation.kernels[i].image;
+      object(names);
+    }
   }
 
   // A context in which nothing is known gets the same.

@@ -37,6 +37,9 @@ struct Asked {
 };
 
 // What the launched kernel of a forward lets rows see.
+// What kernels take behind the band: numbers, pointers and strides of features.
+constexpr size_t kFwdFeatures = 17, kDkDvFeatures = 16, kDqFeatures = 20;
+
 struct Launched {
   bool banded, causal;
   int64_t lo, hi;
@@ -57,9 +60,9 @@ Launched launched(const Asked& asked) {
                     functional.find("CAUSAL=True") != std::string::npos, 0, 0};
   const RecordedLaunch& launch = recording.launches.at(0);
   CHECK_EQ(launch.entry, found.banded ? "attn_fwd_features" : "attn_fwd");
-  // Pointers, store_lse, sm_scale, strides, sizes, and the band before what the driver adds.
+  // Pointers, store_lse, sm_scale, strides, sizes; the band and the features; and what the driver adds.
   constexpr size_t kPlain = 5 + 2 + 12 + 5;
-  CHECK_EQ(launch.arguments.size(), kPlain + (found.banded ? 2 : 0) + 2);
+  CHECK_EQ(launch.arguments.size(), kPlain + (found.banded ? 2 + kFwdFeatures : 0) + 2);
   if (found.banded) found.lo = launch.argument<int32_t>(kPlain), found.hi = launch.argument<int32_t>(kPlain + 1);
   return found;
 }
@@ -123,7 +126,7 @@ TEST("the backward has the forward's band in both of its kernels, on both vendor
     CHECK_EQ(recording.launches[2].entry, "attn_bwd_dq_features");
     for (const size_t kernel : {1, 2}) {
       const RecordedLaunch& launch = recording.launches[kernel];
-      const size_t end = launch.arguments.size() - 2;  // of the kernel's own
+      const size_t end = launch.arguments.size() - 2 - (kernel == 1 ? kDkDvFeatures : kDqFeatures);
       CHECK_EQ(launch.argument<int32_t>(end - 3), 64);
       CHECK_EQ(launch.argument<int32_t>(end - 2), -40);
       CHECK_EQ(launch.argument<int32_t>(end - 1), 0);
@@ -145,7 +148,7 @@ TEST("calls that differ in their band alone are not taken for each other") {
       const Asked asked = {.seqlen_q = 100, .seqlen_k = 70, .windowed = true, .left = left, .right = 5};
       CHECK_EQ(attn_fwd(asked.put_into(fwd_call(asked.sizes())), {}), Error::success);
       const RecordedLaunch& launch = recording.launches.back();
-      CHECK_EQ(launch.argument<int32_t>(launch.arguments.size() - 4), static_cast<int32_t>(-left));
+      CHECK_EQ(launch.argument<int32_t>(launch.arguments.size() - 4 - kFwdFeatures), static_cast<int32_t>(-left));
     }
 }
 

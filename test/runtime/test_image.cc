@@ -97,11 +97,14 @@ struct Small : Candidate {
 Call call_of(const attn_fwd_params& p) {
   using namespace flash::attn_fwd_call;
   Call call(attn_fwd_operator);
+  for (size_t slot = 0; slot < call.info->slots(); ++slot) call.views[slot] = View::none();
   call.views[q] = View::of(p.q), call.views[k] = View::of(p.k), call.views[v] = View::of(p.v);
   call.views[out] = View::of(p.out), call.views[logsumexp] = View::of(p.logsumexp);
   call.set_real(sm_scale, p.sm_scale);
-  for (const size_t scalar : {causal_variant, window_left, window_right, level, lo, hi}) call.set_whole(scalar, 0);
+  for (size_t scalar = sm_scale + 1; scalar < call.info->scalars.size(); ++scalar) call.set_whole(scalar, 0);
   call.set_whole(causal, p.causal);
+  call.set_whole(longest_q, p.q.sizes[2]), call.set_whole(longest_k, p.k.sizes[2]);
+  call.set_whole(packed_sequences, 1);
   return call;
 }
 
@@ -117,10 +120,11 @@ Call call_of(const attn_bwd_params& p, const Tensor<3>& delta, std::initializer_
                       View::of(p.logsumexp), View::of(p.dq), View::of(p.dk), View::of(p.dv),  View::of(delta)};
   Call call(attn_bwd_operator);
   for (size_t slot = 0; slot < attn_bwd_operator.slots(); ++slot) call.views[slot] = View::none();
-  for (const size_t slot : slots) call.views[slot] = all[slot];
+  for (const size_t slot : slots) call.views[slot] = slot < attn_bwd_operator.operands.size() ? all[slot] : all[9];
   call.set_real(sm_scale, p.sm_scale);
-  for (const size_t scalar : {causal, causal_variant, window_left, window_right, level, lo, hi, deterministic})
-    call.set_whole(scalar, 0);
+  for (size_t scalar = sm_scale + 1; scalar < call.info->scalars.size(); ++scalar) call.set_whole(scalar, 0);
+  call.set_whole(longest_q, p.q.sizes[2]), call.set_whole(longest_k, p.k.sizes[2]);
+  call.set_whole(packed_sequences, 1);
   return call;
 }
 

@@ -131,9 +131,10 @@ TEST("a workspace of more bytes than 63 bits count is refused") {
 
   Call call(*find_operator("attn_bwd"));
   const aotriton_tensor4* const tensors[] = {&p.q, &p.k, &p.v, &p.out, &p.dout, nullptr, &p.dq, &p.dk, &p.dv};
+  for (size_t slot = 0; slot < call.info->slots(); ++slot) call.views[slot] = View::none();
   for (size_t slot = 0; slot < std::size(tensors); ++slot)
     call.views[slot] = tensors[slot] ? View::of(*tensors[slot]) : View::of(p.logsumexp);
-  for (size_t i = 0; i < 3; ++i) call.set_whole(i, 0);
+  for (size_t i = 0; i < call.info->scalars.size(); ++i) call.set_whole(i, 0);
   CHECK_EQ(check_call(call, Data::optional).error(), Error::success);
   CHECK(shape_workspace(call));
   const int32_t psels[kMaxPsels] = {64, 64, 64, 64};

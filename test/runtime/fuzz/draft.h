@@ -201,7 +201,9 @@ class Drafter {
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
       DraftTensor& tensor = draft.tensors[slot];
-      const bool left_out = operand.optional && chance_.percent(30);
+      // Features are asked for by test_feature_calls.py: most of them together are refused.
+      const bool feature = slot >= info.plain_operands(),
+                 left_out = feature || (operand.optional && chance_.percent(30));
       tensor.data = left_out ? nullptr : next_address();
       if (tensor.data && !operand.alignment && chance_.percent(10))
         tensor.data = static_cast<char*>(tensor.data) + 4 * chance_.between(1, 3);
@@ -218,7 +220,7 @@ class Drafter {
     const OperatorInfo& info = *draft.info;
     const uint64_t what = chance_.below(20);
     if (what < 14) {
-      const size_t slot = chance_.below(info.operands.size());
+      const size_t slot = chance_.below(info.plain_operands());
       spoil(draft.tensors[slot], info.operands[slot].dims.size());
     } else if (what < 16 && !info.scalars.empty()) {
       const size_t scalar = chance_.below(info.scalars.size());
@@ -234,7 +236,7 @@ class Drafter {
           if (info.operands[slot].dims[i] == size) draft.tensors[slot].sizes[i] = value;
     } else if (what == 18) {
       draft.workspace = wild_address(chance_);
-      if (chance_.percent(30)) draft.workspace = draft.tensors[chance_.below(draft.tensors.size())].data;
+      if (chance_.percent(30)) draft.workspace = draft.tensors[chance_.below(draft.info->plain_operands())].data;
     } else {
       draft.workspace_size = chance_.below(size_t{1} << chance_.below(40));
     }
@@ -246,7 +248,7 @@ class Drafter {
       if (tensor.data && chance_.percent(70))
         tensor.data = static_cast<char*>(next_address()) + reinterpret_cast<uintptr_t>(tensor.data) % 16;
     if (chance_.percent(50)) draft.workspace = next_address();
-    if (chance_.percent(10)) draft.tensors[chance_.below(draft.tensors.size())].data = wild_address(chance_);
+    if (chance_.percent(10)) draft.tensors[chance_.below(draft.info->plain_operands())].data = wild_address(chance_);
   }
 
  private:

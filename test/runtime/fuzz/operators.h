@@ -76,7 +76,7 @@ inline int64_t likely_length(Chance& chance) {
 // Sizes by the indices that flash's operators share.
 inline void suit_attention(Draft& draft, Chance& chance) {
   enum { batch, heads_q, seqlen_q, head_dim, heads_k, seqlen_k };
-  enum { sm_scale, causal, causal_variant, window_left, window_right, level, lo, hi, deterministic };
+  enum { sm_scale, causal, causal_variant, window_left, window_right, deterministic = 16 };
   static constexpr int64_t kGroups[] = {1, 1, 2, 4, 8};
   draft.sizes[batch] = chance.percent(95) ? chance.between(1, 8) : chance.between(0, 100000);
   draft.sizes[heads_k] = chance.percent(97) ? chance.between(1, 8) : chance.between(0, 100000);
@@ -104,12 +104,16 @@ inline const char* object_to_attention(const Draft& draft) {
 }
 
 template <class Params>
-void exchange_band(Draft& draft, Params& p) {
+void exchange_numbers(Draft& draft, Params& p) {
   draft.exchange_whole(1, p.causal);
   draft.exchange_whole(2, p.features.causal_variant);
   draft.exchange_whole(3, p.features.window_left);
   draft.exchange_whole(4, p.features.window_right);
   p.features.windowed = 1;
+  draft.exchange(draft.real[5], p.features.softcap);
+  draft.exchange(draft.real[6], p.features.dropout);
+  draft.exchange(draft.whole[7], p.features.max_seqlen_q);
+  draft.exchange(draft.whole[8], p.features.max_seqlen_k);
 }
 
 inline Operator attn_fwd() {
@@ -117,7 +121,7 @@ inline Operator attn_fwd() {
     draft.exchange_tensors(p.q, p.k, p.v, p.out, p.logsumexp);
     draft.exchange(draft.real[0], p.sm_scale);
     p.scale_given = 1;
-    exchange_band(draft, p);
+    exchange_numbers(draft, p);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);
   });
@@ -130,8 +134,8 @@ inline Operator attn_bwd() {
   Operator made = FUZZ_OPERATOR(aotriton::v2, attn_bwd, [](Draft& draft, attn_bwd_params& p) {
     draft.exchange_tensors(p.q, p.k, p.v, p.out, p.dout, p.logsumexp, p.dq, p.dk, p.dv);
     draft.exchange(draft.real[0], p.sm_scale);
-    exchange_band(draft, p);
-    draft.exchange_whole(8, p.deterministic);
+    exchange_numbers(draft, p);
+    draft.exchange_whole(16, p.deterministic);
     draft.exchange(draft.workspace, p.workspace);
     draft.exchange(draft.workspace_size, p.workspace_size);
   });
