@@ -186,7 +186,9 @@ TEST("a window that the call does not say to have is no mistake that passes") {
     attn_fwd_params p = fwd_call();
     (left ? p.features.window_left : p.features.window_right) = left ? 1 : -1;
     CHECK_EQ(attn_fwd(p, {}), Error::invalid_argument);
-    CHECK_EQ(last_error_message(), std::string("attn_fwd: window_left or window_right is given, and windowed is zero"));
+    CHECK_EQ(last_error_message(),
+             left ? std::string("attn_fwd: window_left is 1 and window_right 0, but windowed is 0")
+                  : std::string("attn_fwd: window_left is 0 and window_right -1, but windowed is 0"));
     p.features.windowed = 1;
     CHECK(supported(p, {}));
   }

@@ -48,7 +48,9 @@ Error check_features(const char* op, const aotriton_attn_features& f) {
   for (const uint8_t byte : f.reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field of features is not zero", op);
   if (!f.windowed && (f.window_left || f.window_right))
-    return fail(Error::invalid_argument, "%s: window_left or window_right is given, and windowed is zero", op);
+    return fail(Error::invalid_argument,
+                "%s: window_left is %" PRId64 " and window_right %" PRId64 ", but windowed is 0", op, f.window_left,
+                f.window_right);
   for (const auto& [name, length] : {std::pair{"max_seqlen_q", f.max_seqlen_q}, {"max_seqlen_k", f.max_seqlen_k}})
     if (length < 0 || length > INT32_MAX)
       return fail(Error::invalid_argument, "%s: %s is %" PRId64 ", which must be from 0 to %d", op, name, length,

@@ -99,7 +99,9 @@ std::pair<Tensor, Tensor> seed_and_offset(double dropout, const Tensor& like, Fe
     return {empty({}, seeds, like), empty({}, seeds, like)};
   }
   const Tensor state = drawn(aoti_torch_dtype_uint64(), like);
-  const Tensor seed = torch::stable::select(state, 0, 0), offset = torch::stable::select(state, 0, 1);
+  // Compiled programs ask of each tensor that an operator returns that it is aligned to 16 bytes.
+  const Tensor seed = torch::stable::select(state, 0, 0);
+  const Tensor offset = torch::stable::clone(torch::stable::select(state, 0, 1));
   set_dropout(dropout, seed, offset, features);
   return {seed, offset};
 }
