@@ -150,6 +150,18 @@ class Operator:
         return self.backends[0].kernels[-1]
 
     @property
+    def plain_operands(self) -> tuple[Operand, ...]:
+        """The operands that are no features, as ``OperatorInfo::plain_operands`` of C++: all that callers may give by
+        position. Features are a run of several at the end that may be left out.
+        """
+        count = len(self.operands)
+        while count and self.operands[count - 1].optional:
+            count -= 1
+        while count < len(self.operands) and self.operands[count].written:
+            count += 1
+        return self.operands[:count] if len(self.operands) - count > 1 else self.operands
+
+    @property
     def workspace(self) -> tuple[Operand, ...]:
         """The workspace tensors of all backends, without duplicates."""
         return tuple(dict.fromkeys(operand for backend in self.backends for operand in backend.workspace))
