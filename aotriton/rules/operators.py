@@ -68,6 +68,11 @@ class Backend:
     def __post_init__(self) -> None:
         identifier("a backend's name", self.name)
 
+    @property
+    def timed_kernels(self) -> tuple[KernelDescription, ...]:
+        """The kernels that measured calls launch, in this order."""
+        return tuple(kernel for kernel in self.kernels if kernel.timed)
+
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
     """The values of the derived sizes. ``environment`` is that of the backend's first kernel that has their psels."""
