@@ -112,7 +112,8 @@ def peer_calls(case: Case, q: Any, k: Any, v: Any, dout: Any, asked: dict[str, A
     if PEERS[case.feature] == FLEX:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        slopes, rows = asked.get("alibi_slopes"), case.lengths[0]
+        slopes: Any = asked.get("alibi_slopes")
+        rows = case.lengths[0]
 
         def capped(score: Any, *_: Any) -> Any:
             return SOFTCAP * torch.tanh(score / SOFTCAP)
@@ -183,7 +184,8 @@ def calls(case: Case) -> Calls:
         asked |= {"max_seqlen_q": max(case.lengths), "max_seqlen_k": max(case.lengths)}
     out = torch.empty_like(q).transpose(1, 2)
     lse = torch.empty(case.batch, case.heads, rows, device="cuda")
-    of_peer = peer_calls(case, *((one[0] if packed else one) for one in (q, k, v, dout)), asked)
+    of_queries, of_keys, of_values, of_out = ((one[0] if packed else one) for one in (q, k, v, dout))
+    of_peer = peer_calls(case, of_queries, of_keys, of_values, of_out, asked)
     begin = sum(case.lengths[:-1]) if packed else 0  # of the last sequence
     end = rows
     forward = partial(aotriton.attn_fwd, **own, out=out, logsumexp=lse, **asked)

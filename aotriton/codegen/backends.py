@@ -143,12 +143,12 @@ def _time(
 ) -> _Time | None:
     """The total time of all kernels' measured winners in a cell of an arch and product; None if a kernel has none.
 
-    A kernel without choices does not count: it is not measured, and no measured call launches it.
+    A kernel that is not timed does not count: no measured call launches it.
     """
     total: float = 0.0
     places: list[tuple[str, str, str]] = []
     for kernel, functional in kernels or ():
-        if not kernel.choices:
+        if not kernel.timed:
             continue
         row = rows.get((*on, kernel.name, functional, bins[kernel.name]))
         if isinstance(row, Borrowed):

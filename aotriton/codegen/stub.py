@@ -10,20 +10,23 @@ TYPES = {"fp32": float, "i32": int, "bool": bool}
 
 
 def values(operator: Operator) -> dict[str, Any]:
-    """The values of the template: tensors, scalars, and whether a scalar's values have names.
+    """The values of the template: tensors, features, scalars, and whether a scalar's values have names.
 
-    A tensor comes with whether the caller may leave it out, as with every tensor behind such a one. A scalar comes with
-    its type and its default, as Python writes them.
+    A tensor comes with whether the caller may leave it out, as with every tensor behind such a one. Features are the
+    operands that are given by name only and may all be left out. A scalar comes with its type and its default, as
+    Python writes them.
     """
     tensors, optional = [], False
-    for operand in operator.operands:
+    for operand in operator.plain_operands:
         optional = optional or operand.optional
         tensors.append((operand.name, optional))
     if operator.workspace:
         tensors.append(("workspace", True))
+    features = [operand.name for operand in operator.operands[len(operator.plain_operands) :]]
     scalars = [(scalar.name, *_typed(scalar)) for scalar in operator.scalars if not scalar.internal]
     named = any(scalar.values for scalar in operator.scalars if not scalar.internal)
-    return {"name": operator.name, "tensors": tensors, "scalars": scalars, "names_values": named}
+    made = {"name": operator.name, "tensors": tensors, "features": features, "scalars": scalars}
+    return made | {"names_values": named}
 
 
 def _typed(scalar: Scalar) -> tuple[str, str]:

@@ -53,8 +53,9 @@ def filled(
     """A winner for every cell of every functional of the kernel on the arch: the product's own, else a borrowed one.
 
     ``winners`` are the kernel's winners on the arch, on all ``products``. A cell that can borrow no winner is left
-    out, unless its kernel has one config only. An image whose name is in ``unfit`` is not borrowed if the lender's
-    runners-up have another image: one element type may spill registers where another does not.
+    out, unless its kernel is not timed: that has one config, while the only config of a timed kernel may have failed.
+    An image whose name is in ``unfit`` is not borrowed if the lender's runners-up have another image: one element type
+    may spill registers where another does not.
     """
     texts = {cell: bin_text(kernel.tuning_keys, cell) for cell in kernel.cells()}
     by_product: dict[str, _Winners] = {}
@@ -82,19 +83,17 @@ def filled(
                     rows.append(row)
                 elif lender := market.nearest(borrower, cell):
                     rows.append(borrower.borrow(text, lender))
-                elif config := _only_config(kernel, arch):
-                    spec = ImageSpec.parse(functional, config)
+                elif not kernel.timed:
+                    spec = ImageSpec.parse(functional, _only_config(kernel, arch))
                     where = arch, product, kernel.name, str(functional), text
                     rows.append(Winner(*where, spec.name, spec.config, "predicted", "the only config that there is"))
     return [row for number in sorted(found) for row in found[number]]
 
 
 def _only_config(kernel: KernelDescription, arch: str) -> str:
-    """The config of a kernel that has one only, which needs no measurement to win; else nothing."""
+    """The config of a kernel that is not timed."""
     vendor = arch_spec(arch).vendor
     values = {**kernel.psel_values(vendor), **kernel.copt_values(vendor)}
-    if any(len(of_one) != 1 for of_one in values.values()):
-        return ""
     return " ".join(f"{name}={of_one[0]}" for name, of_one in values.items())
 
 

@@ -400,6 +400,9 @@ class KernelDescription:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
         for vendor in {arch_spec(arch).vendor for arch in self.archs}:
+            for parameter in (*self.psels, *self.copts) if not self.timed else ():
+                if len(parameter.of(vendor, rich=True) if vendor in parameter.values else ()) > 1:
+                    raise ValueError(f"{self.name}: without choices it is not timed, so {parameter.name} has one value")
             for parameter in self.psels:
                 if vendor not in parameter.values and parameter.default is None:
                     raise ValueError(
@@ -417,6 +420,13 @@ class KernelDescription:
     def function(self) -> str:
         """The name of the module and of the function with its device code; of level 0, if it has levels."""
         return self.source or self.name
+
+    @property
+    def timed(self) -> bool:
+        """Whether its time is measured or predicted. A kernel without choices has one config, which needs no time to
+        win, and no measured call launches it.
+        """
+        return bool(self.choices)
 
     @property
     def called(self) -> bool:

@@ -68,6 +68,11 @@ class Backend:
     def __post_init__(self) -> None:
         identifier("a backend's name", self.name)
 
+    @property
+    def timed_kernels(self) -> tuple[KernelDescription, ...]:
+        """The kernels that measured calls launch, in this order."""
+        return tuple(kernel for kernel in self.kernels if kernel.timed)
+
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
     """The values of the derived sizes. ``environment`` is that of the backend's first kernel that has their psels."""
@@ -148,6 +153,18 @@ class Operator:
     @property
     def lead(self) -> KernelDescription:
         return self.backends[0].kernels[-1]
+
+    @property
+    def plain_operands(self) -> tuple[Operand, ...]:
+        """The operands that are no features, as ``OperatorInfo::plain_operands`` of C++: all that callers may give by
+        position. Features are a run of several at the end that may be left out.
+        """
+        count = len(self.operands)
+        while count and self.operands[count - 1].optional:
+            count -= 1
+        while count < len(self.operands) and self.operands[count].written:
+            count += 1
+        return self.operands[:count] if len(self.operands) - count > 1 else self.operands
 
     @property
     def workspace(self) -> tuple[Operand, ...]:

@@ -236,18 +236,18 @@ def test_every_first_backend_is_predicted_or_not_at_all(content: Content) -> Non
 
 
 def test_samples_name_known_images_that_spill_nothing(content: Content) -> None:
-    """Each sequence of a backend has an image for each of its kernels, all of them compiled and without spills, or one
-    of a kernel that is gone; each shape has the sizes of its operator.
+    """Each sequence of a backend has an image for each of its timed kernels, all of them compiled and without spills,
+    or one of a kernel that is gone; each shape has the sizes of the operands that no call leaves out.
     """
     assert content.samples
     for arch, one in content.samples:
         operator = OPERATORS[one.operator]
         parse_functional(operator.lead, arch, one.functional)
-        assert set(one.shape) == set(operator.sizes), one
+        assert set(one.shape) == {dim for of in operator.operands if not of.optional for dim in of.dims}, one
         backends = {backend.name: backend for backend in operator.backends}
         assert one.timings
         for timing in (timing for timing in one.timings if timing.backend in backends):
-            kernels = backends[timing.backend].kernels
+            kernels = backends[timing.backend].timed_kernels
             if any(image.rpartition(f"_{arch}_")[0] not in KERNELS for image in timing.images):
                 continue
             assert len(timing.images) == len(kernels), timing

@@ -86,7 +86,8 @@ def test_arguments_are_the_operators() -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: aotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
         (lambda: aotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
-        (lambda: aotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors, got 6"),
+        (lambda: aotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors by position, got 6"),
+        (lambda: aotriton.attn_bwd(*tensors, *tensors, tensors[0]), "attn_bwd takes 10 tensors by position, got 11"),
         (lambda: aotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
     ]
     for call, message in calls:
@@ -134,8 +135,8 @@ def test_each_operator_has_its_functions() -> None:
 
 
 def test_defaults_are_spelled_as_python_does() -> None:
-    """A docstring has the signature, where a whole number's default is whole or a name, a real one's is not, a flag's a
-    flag, and None stands for what the operator works out.
+    """A docstring has the signature, with features by name only, where a whole number's default is whole or a name, a
+    real one's is not, a flag's a flag, and None stands for what the operator works out.
     """
     spelled = {"fp32": float, "i32": int, "bool": bool}
 
@@ -149,12 +150,20 @@ def test_defaults_are_spelled_as_python_does() -> None:
         scalars = [scalar for scalar in of.scalars if not scalar.internal]
         defaults = [f"{one.name}={default_of(one)!r}" for one in scalars]
         given = [f"{one.name}=None" if one.optional else one.name for one in of.operands]
-        given += ["workspace=None"] if of.workspace else []
-        signature = f"{of.name}({', '.join([*given, '*', *defaults, 'hints=None', 'stream=None'])})"
+        workspace = ["workspace=None"] if of.workspace else []
+        plain = len(of.plain_operands)
+        arguments = [*given[:plain], *workspace, "*", *given[plain:], *defaults, "hints=None", "stream=None"]
+        signature = f"{of.name}({', '.join(arguments)})"
         for function in (of.name, *(f"{of.name}_{more}" for more in ("workspace_size", "supported", "hint_outcomes"))):
             assert signature in getattr(aotriton, function).__doc__
         seen |= {one.dtype for one in scalars}
     assert seen == set(spelled)
+    for name, start in (
+        ("attn_fwd", "q, k, v, out, logsumexp=None, *, bias=None, "),
+        ("attn_bwd", "q, k, v, out, dout, logsumexp, dq, dk, dv, workspace=None, *, bias=None, "),
+        ("gemm", "a, b, d, bias=None, workspace=None, *, "),
+    ):
+        assert getattr(aotriton, name).__doc__.splitlines()[2].startswith(f"{name}({start}")
 
 
 def functionals(kernel: KernelDescription) -> list[Functional]:

@@ -24,6 +24,7 @@ from aotriton.tune.winners.decide_all import decide_all
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
+LEVELS = 0, 4, 5
 
 
 def functional(T: str = "bf16", addressing: str = "descriptor", level: int = 0) -> Functional:
@@ -32,7 +33,7 @@ def functional(T: str = "bf16", addressing: str = "descriptor", level: int = 0) 
 
 # Those that borrow from the one that is measured.
 OTHERS = [functional(T, addressing, level) for T in ("bf16", "fp16") for addressing in ("descriptor", "general")
-          for level in (0, 4)][1:]  # fmt: skip
+          for level in LEVELS][1:]  # fmt: skip
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_each_borrowed_image_is_compiled_once(
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
     store = ImageStore(tmp_path / "store")
-    assert decide_all(database, [functional(), functional("fp16")], store, 1) == len(OTHERS) == 7
+    assert decide_all(database, [functional(), functional("fp16")], store, 1) == len(OTHERS) == 11
     assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in OTHERS)
     assert decide_all(database, [functional()], store, 1) == 0
     assert {winner.provenance for winner in database.winners()} == {"measured"}
@@ -106,9 +107,10 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
     compiler = Compiler(spilling=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
-    # Its own next one, and that of what has the same config at the other level, since nobody knew better.
-    assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == len(OTHERS) + 2
-    assert {fast, slow} <= set(compiler.asked)
+    # Its own next one, and those of what has the same config at the other levels, since nobody knew better.
+    anew = [ImageSpec.of(functional("fp16", level=level), SLOW, COPTS).name for level in LEVELS]
+    assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == len(OTHERS) + len(anew)
+    assert sorted(compiler.asked) == sorted([*(ImageSpec.of(one, FAST, COPTS).name for one in OTHERS), *anew])
     assert images(database, other) == {slow}
     assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
     assert database.evidence.spills()[fast] == 8

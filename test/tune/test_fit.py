@@ -74,7 +74,7 @@ class Machine:
     def configs(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for kernel in self.operator.kernels:
-            if kernel.like(self.functional):
+            if kernel.timed and kernel.like(self.functional):
                 found |= {one.name: one.config for one in (self.image(kernel, place) for place in range(3))}
         return found
 
@@ -142,9 +142,9 @@ def backward(head_dim: int = 64) -> Machine:
 
 def star(machine: Machine, backend: Backend, places: int = 3) -> list[tuple[str, list[ImageSpec]]]:
     """Sequences where one kernel after the other varies while the others have their first image."""
-    first = [machine.image(kernel) for kernel in backend.kernels]
+    first = [machine.image(kernel) for kernel in backend.timed_kernels]
     found = [(backend.name, first)]
-    for place, kernel in enumerate(backend.kernels):
+    for place, kernel in enumerate(backend.timed_kernels):
         others = {machine.image(kernel, number).name: machine.image(kernel, number) for number in range(1, places)}
         others.pop(first[place].name, None)
         found += [(backend.name, [*first[:place], other, *first[place + 1 :]]) for other in others.values()]
@@ -181,8 +181,8 @@ def test_kernels_of_a_sequence_are_told_apart() -> None:
     machine = backward()
     sequences = star(machine, ATTN_BWD.backends[0])
     models = fit(ATTN_BWD, "sm_90", machine.samples(sequences, 120), machine.facts(), GPU)
-    assert {model.kernel for model in models} == {kernel.name for kernel in ATTN_BWD.backends[0].kernels}
-    last = [("portable", [machine.image(kernel, 2) for kernel in ATTN_BWD.backends[0].kernels])]
+    assert {model.kernel for model in models} == {kernel.name for kernel in ATTN_BWD.backends[0].timed_kernels}
+    last = [("portable", [machine.image(kernel, 2) for kernel in ATTN_BWD.backends[0].timed_kernels])]
     off = errors(machine, models, machine.samples(last, 60, seed=1), images_of(sequences))
     assert median(off) < 0.01
     assert max(off) < 0.03
@@ -279,7 +279,7 @@ def test_a_sequence_with_an_unknown_part_tells_nothing_of_the_others() -> None:
     machine = backward()
     sequences = star(machine, ATTN_BWD.backends[0])
     _, first = sequences[0]
-    rare = ("portable", [first[0], machine.image(ATTN_BWD.backends[0].kernels[1], 1), first[2]])
+    rare = ("portable", [first[0], machine.image(ATTN_BWD.backends[0].timed_kernels[1], 1), first[2]])
     plain = [one for one in sequences if one[1][1] is first[1]]
     assert 1 < len(plain) < len(sequences)
     many, few = machine.samples(plain, 80), machine.samples([rare], FEWEST - 1, seed=3)

@@ -19,6 +19,7 @@ from aotriton.rules.database.rows import Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.backward import OPERATOR as BACKWARD
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.image import ImageSpec, config_values
@@ -236,7 +237,18 @@ def test_a_slim_kernel_has_models_of_the_calls_that_it_serves(monkeypatch: pytes
     assert own / padded == pytest.approx(0.8, abs=0.06)  # exponentials are the same
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS if "gfx942" in kernel.archs])
+def test_a_kernel_that_is_not_timed_has_no_part_in_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other kernel of the backward's first backend has models, as if the gradient of sinks had no kernel."""
+    monkeypatch.setattr(module, "SHAPES", 60)
+    first = BACKWARD.backends[0]
+    assert "attn_bwd_dsinks" in {kernel.name for kernel in first.kernels}
+    timed = {kernel.name for kernel in first.timed_kernels}
+    found = {key: fitting for kernel in timed for key, fitting in found_for(kernel).items()}
+    made = models(BACKWARD, "gfx942", found)
+    assert {one.kernel for one in made} == timed == {"attn_bwd_preprocess", "attn_bwd_dk_dv", "attn_bwd_dq"}
+
+
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS if kernel.timed and "gfx942" in kernel.archs])
 def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     """decide covers each cell once, with at most two images, no measured time, and names the model."""
     one = functional(kernel, 96 if kernel.endswith("_slim") else 128)

@@ -244,7 +244,7 @@ def test_shapes_are_timed_and_recorded(bench: Bench) -> None:
         assert (one.product, one.operator, one.functional) == ("stand-in", "attn_fwd", str(FUNCTIONAL))
         assert {timing.images for timing in one.timings} == {(image(config).name,) for config in CONFIGS}
         sizes = {name: int(str(size)) for name, size in one.shape.items()}
-        assert set(sizes) == set(ATTN_FWD.sizes)
+        assert set(sizes) == {"batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"}
         for timing in one.timings:
             (config,) = [config for config in CONFIGS if image(config).name == timing.images[0]]
 
@@ -488,6 +488,25 @@ def test_from_measurements_to_tables_that_predict(tmp_path: Path, toy: KernelDes
     assert worth
     for name in worth:
         assert f"extern Image {name};" in text
+
+
+def test_a_kernel_that_is_not_timed_is_in_no_sequence() -> None:
+    """Its backend is timed without it: the sequences have images of the others, in their order."""
+    first = ATTN_BWD.backends[0]
+    lead = ATTN_BWD.lead.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
+    sizes = {"batch": 2, "heads_q": 16, "heads_k": 16, "seqlen_q": 400, "seqlen_k": 400, "head_dim": 64}
+    lists = {}
+    for kernel in first.timed_kernels:
+        own = kernel.like(lead, sizes)
+        assert own
+        psels, copts = (
+            {n: v[0] for n, v in of.items()} for of in (kernel.psel_values("cuda"), kernel.copt_values("cuda"))
+        )
+        lists[kernel.name, str(own)] = [ImageSpec.of(own, psels, copts)]
+    assert len(first.timed_kernels) == len(first.kernels) - 1
+    ((backend, images),) = sequences(ATTN_BWD, lead, sizes, lists, 132)
+    assert backend == first.name
+    assert [one.functional.kernel for one in images] == list(first.timed_kernels)
 
 
 def test_a_backend_that_refuses_a_call_has_no_sequence() -> None:

@@ -36,7 +36,7 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     functional = next(iter(operator.lead.functionals(arch)))
     own = tuning(operator.family)
     shape = own.draw(functional, Random(0))
-    psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.kernels]
+    psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.timed_kernels]
     images: Any = tuple(SimpleNamespace(psels=one) for one in psels)
     sequence: Any = LaunchSequence(backend.name, images)
     scalars = {one.name: 0.5 if one.dtype == "fp32" else 0.0 for one in operator.scalars if one.name != "deterministic"}

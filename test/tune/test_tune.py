@@ -336,3 +336,12 @@ def test_a_kernel_stands_for_its_operator_on_random_shapes(kernels: list[str], o
     flash = family("flash")
     options = common(flash).parse_args(["--kernel", *kernels] if kernels else [])
     assert [one.name for one in Invocation(flash, common(flash), options, 0.0).operators] == operators
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_functionals_are_of_timed_kernels(arch: str) -> None:
+    """All of them where no kernel was asked for: what is not timed is neither predicted nor decided."""
+    flash = family("flash")
+    found = Invocation(flash, common(flash), common(flash).parse_args([]), 0.0).functionals(arch)
+    served = {kernel.name for kernel in flash.kernels if arch in kernel.archs}
+    assert {one.kernel.name for one in found} == served - {"attn_bwd_dsinks"}

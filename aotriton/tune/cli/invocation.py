@@ -59,8 +59,9 @@ class Invocation:
         )
 
     def functionals(self, arch: str) -> list[Functional]:
-        """The functionals that were asked for."""
-        return [one for kernel in self.kernels for one in kernel.functionals(arch) if self.wish.has(one)]
+        """The functionals of timed kernels that were asked for."""
+        timed = [kernel for kernel in self.kernels if kernel.timed]
+        return [one for kernel in timed for one in kernel.functionals(arch) if self.wish.has(one)]
 
     def problems(self, arch: str, multiprocessors: int) -> list[Problem]:
         """The problems that were asked for; exits with an error where there is none."""

@@ -100,7 +100,7 @@ def _own(backend: Backend, functional: Functional, shape: Mapping[str, int] | No
     """The functionals of the backend's kernels for a call of the lead's; none where it does not serve the call, or a
     kernel does not describe its work.
     """
-    own = [kernel.like(functional, shape) for kernel in backend.kernels]
+    own = [kernel.like(functional, shape) for kernel in backend.timed_kernels]
     complete = tuple(one for one in own if one is not None and one.kernel.work is not None)
     return complete if len(complete) == len(own) else ()
 

@@ -69,7 +69,7 @@ def sequences(
     """
     found = []
     for backend in operator.backends:
-        own = [kernel.like(functional, sizes) for kernel in backend.kernels]
+        own = [kernel.like(functional, sizes) for kernel in backend.timed_kernels]
         candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
         if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):
             continue

@@ -82,7 +82,7 @@ class Timings:
 
     def served_by(self, functional: str, backend: Backend) -> list[set[ImageKey]]:
         """The images of each of the backend's kernels that describe their work, in sets that callers add to."""
-        kernels = [kernel for kernel in backend.kernels if kernel.work is not None]
+        kernels = [kernel for kernel in backend.timed_kernels if kernel.work is not None]
         return self.served.setdefault(functional, {}).setdefault(backend.name, [set() for _ in kernels])
 
 
@@ -110,10 +110,10 @@ def add_sample(
     call = timings.add_call(sample.functional, sizes, scalars_of(functional, sizes))
     for timing in sample.timings:
         backend = backends.get(timing.backend)
-        if backend is None or len(timing.images) != len(backend.kernels):
+        if backend is None or len(timing.images) != len(backend.timed_kernels):
             continue  # the source has changed since
         parts = []
-        for kernel, image in zip(backend.kernels, timing.images, strict=True):
+        for kernel, image in zip(backend.timed_kernels, timing.images, strict=True):
             own = kernel.like(functional, sizes)
             spec = _spec(own, facts.get(image))
             if spec is None or spec.name != image:
@@ -135,7 +135,7 @@ def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, fa
     of_call = timings.add_call(str(call.functional), call.shape, scalars_of(call.functional, call.shape))
     for name, of_backend in call.times.items():
         served = timings.served_by(str(call.functional), backends[name])
-        for kernel, times, images in zip(backends[name].kernels, of_backend, served, strict=True):
+        for kernel, times, images in zip(backends[name].timed_kernels, of_backend, served, strict=True):
             own = kernel.like(call.functional, call.shape)
             for image, time in times.items():
                 spec = _spec(own, facts.get(image))

@@ -68,7 +68,7 @@ def _deciding(
             functional = parse_functional(operator.lead, arch, sample.functional)
             sizes = {name: int(str(value)) for name, value in sample.shape.items()}
             for timing in sample.timings:
-                of = backends[timing.backend].kernels if timing.backend in backends else ()
+                of = backends[timing.backend].timed_kernels if timing.backend in backends else ()
                 for kernel, image in zip(of, timing.images, strict=False):
                     own = kernel.like(functional, sizes)
                     if kernel in kernels and own:

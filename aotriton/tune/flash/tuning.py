@@ -39,8 +39,6 @@ class FlashTuning:
     shape_options = ("batch", "heads")
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
-        if not functional.kernel.choices:
-            return False  # it has one config only
         keys = keys_of(functional, cell)
         seqlen_q = keys["max_seqlen_q"]
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)

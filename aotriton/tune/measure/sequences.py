@@ -85,7 +85,7 @@ class Sequences:
         tensors = {**given.tensors, **workspace}
         stream = self._torch.cuda.current_stream().cuda_stream
         calls = []
-        for kernel, request in zip(backend.kernels, sequence.requests, strict=True):
+        for kernel, request in zip(backend.timed_kernels, sequence.requests, strict=True):
             operands = {name: tensors[name] for name in _operands(kernel) if name in tensors}
             calls.append((self._candidate(request), operands))
 

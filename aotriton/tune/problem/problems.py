@@ -114,11 +114,11 @@ def keys_of(functional: Functional, cell: Cell) -> dict[str, int]:
 
 
 def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: int, wish: Wish) -> list[Problem]:
-    """The problems that the wish leaves, the most valuable first, without those whose shape the kernel refuses. Of a
-    choice that does not change the speed one value is measured, unless another one is asked for.
+    """The problems of timed kernels that the wish leaves, the most valuable first, without those whose shape the kernel
+    refuses. Of a choice that does not change the speed one value is measured, unless another one is asked for.
     """
     found = []
-    for kernel in kernels:
+    for kernel in (one for one in kernels if one.timed):
         own = tuning(kernel.family)
         for functional in kernel.functionals(arch):
             if not wish.has(functional) or not _measured(functional, wish):
