@@ -221,7 +221,8 @@ typedef struct aotriton_attn_features {
  * no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not
  * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
  * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
- * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity. */
+ * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and
+ * logsumexp minus infinity, or the sink. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
