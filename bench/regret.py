@@ -116,7 +116,7 @@ def star(
 ) -> Iterator[tuple[str, Images]]:
     """Every image of every backend in one sequence at least: one kernel varies, the others have their first."""
     for backend in backends:
-        own = [kernel.like(functional, sizes) for kernel in backend.kernels]
+        own = [kernel.like(functional, sizes) for kernel in backend.timed_kernels]
         names = [shipped.of(one) if one else [] for one in own]
         if not all(names):
             continue

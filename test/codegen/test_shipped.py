@@ -251,7 +251,7 @@ def test_the_backend_of_the_least_predicted_time_serves(cells: list[Shipped]) ->
         times = {}
         for backend in cell.operator.backends:
             medians = []
-            for kernel in backend.kernels:
+            for kernel in backend.timed_kernels:
                 bin = bin_text(kernel.tuning_keys, kernel.cell_like(cell.bin))
                 medians.append(measured.get((cell.winner.product, kernel.name, str(kernel.like(functional)), bin)))
             known = [median for median in medians if median]
