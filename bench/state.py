@@ -131,7 +131,7 @@ def _chosen(
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
             found = sorted((number, cells) for number, cells in chosen.cells.items() if number in leads)
             yield from (f"{number} {list(map(str, cells))}" for number, cells in found)
-    own = {kernel.name for kernel in one.kernels}
+    own = {kernel.name for kernel in one.kernels if kernel.timed or not plain}  # the others run in no plain call
     for table in made.tables:
         if table.arch == product.arch and table.kernel.name in own:
             for functional in (each for each in table.functionals if not (plain and each.functional.level)):
