@@ -1,0 +1,34 @@
+"""Features of attention have the same bits and levels in device code, in descriptions and in the runtime."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from aotriton.rules.flash import common
+from aotriton.tritonsrc.flash.lib import features
+
+V2SRC = Path(__file__).resolve().parents[2] / "v2src" / "flash"
+
+
+def enumerators(file: str) -> dict[str, int]:
+    """The constants ``kName = number`` of a C++ file, by names as Python spells them: kOwnLast is OWN_LAST."""
+    found = re.findall(r"\bk([A-Z]\w*) = (\d+)[,;]", (V2SRC / file).read_text())
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): int(number) for name, number in found}
+
+
+def test_bits_of_features_are_those_of_device_code() -> None:
+    """Each bit that the runtime sets has its name in lib/features.py, with the same value, and there are no others."""
+    bits = enumerators("checks.h")
+    levels_and_limits = {"UNUSED", "FULL"}
+    own = {name: value.value for name, value in vars(features).items() if name.isupper() and hasattr(value, "value")}
+    assert bits == {name: value for name, value in own.items() if name not in levels_and_limits}
+    assert len(set(bits.values())) == len(bits)
+    assert all(value & (value - 1) == 0 and value < own["UNUSED"] for value in bits.values())
+
+
+def test_levels_are_those_of_the_descriptions() -> None:
+    """PLAIN, BANDED, GENERAL and FULL are the same numbers in the runtime, the descriptions and the device code."""
+    levels = {name: getattr(common, name) for name in ("PLAIN", "BANDED", "GENERAL", "FULL")}
+    assert enumerators("band.cc") == levels
+    assert features.FULL.value == common.FULL
