@@ -40,7 +40,7 @@ from aotriton.tune.problem.compiled import Compile, unfit
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, shape_of
 from aotriton.tune.workers.cores import launch_cores, leave
-from aotriton.tune.workers.gpu_child import GpuChild, TimedOut, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_process import GpuChild, TimedOut, Unstartable, WorkerError
 
 ARCH = "sm_90"
 PASSES = "AB"

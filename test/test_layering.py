@@ -125,7 +125,7 @@ def test_tuning_starts_without_a_gpu() -> None:
             if not inside:
                 assert module.partition(".")[0] not in heavy, f"{path} imports {module}"
                 waiting += [module, module.rpartition(".")[0]]
-    assert {"aotriton.tune.cli.main", "aotriton.tune.workers.gpu_child", "aotriton.rules.kernel"} <= seen
+    assert {"aotriton.tune.cli.main", "aotriton.tune.workers.gpu_process", "aotriton.rules.kernel"} <= seen
 
 
 def test_the_table_sees_violations() -> None:

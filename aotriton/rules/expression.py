@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-# The operation of each code on the numbers before it in a postfix program; v2src/call/evaluate.cc does the same.
+# The operation of each code on the numbers before it in a postfix program; v2src/call/expressions.cc does the same.
 OPERATIONS: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,

@@ -20,7 +20,7 @@ from aotriton.rules.family import IN_TREE, VARIABLE, add, families, family, kern
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.workers.gpu_child import GpuChild
+from aotriton.tune.workers.gpu_process import GpuChild
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,5 @@
 // Every argument, grid, block and shared size of every launch, on the stand-ins for CUDA and HIP.
+#include "call/checks.h"
 #include "calls.h"
 #include "dispatch/survey.h"
 #include "program/registry.h"

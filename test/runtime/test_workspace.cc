@@ -2,6 +2,7 @@
 #include <set>
 #include <utility>
 
+#include "call/checks.h"
 #include "calls.h"
 #include "dispatch/workspace.h"
 

@@ -31,7 +31,7 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.campaign import campaigns, decidable
 from aotriton.tune.workers import cores
-from aotriton.tune.workers.gpu_child import GpuChild
+from aotriton.tune.workers.gpu_process import GpuChild
 from aotriton.tune.workers.recompile import is_incident
 
 __all__ = ["orders", "own_store"]

@@ -42,7 +42,7 @@ struct Call {
   const OperatorInfo* info;
   View views[kMaxOperands];  // by slot; those of the workspace are the runner's to fill
   Scalar scalars[kMaxScalars];
-  int64_t sizes[kMaxSizes];  // what follows is worked out by check_call
+  int64_t sizes[kMaxSizes];  // what follows is worked out by check_call (call/checks.h)
   DType dtype;
   bool empty;                     // a size is 0, and nothing is to be launched
   int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
@@ -92,26 +92,6 @@ inline bool transposed(const OperandInfo& operand, const View& view) noexcept {
 // Bytes from the first to the last element, of which there must be one, or -1 where that overflows.
 int64_t extent(const OperandInfo& operand, const View& view) noexcept;
 
-// A call that check_call() has found right, with sizes, extents and dtype set. It refers to the Call.
-class CheckedCall {
- public:
-  Call& operator*() const noexcept { return *call_; }
-  Call* operator->() const noexcept { return call_; }
-
- private:
-  friend Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept;
-  friend class Chunk;  // a part of a checked call is right, too
-
-  explicit CheckedCall(Call& call) noexcept : call_(&call) {}
-
-  Call* call_;
-};
-
-// Checks everything about the call that needs no device and sets its sizes; the operator then checks what is its own.
-// `partial`: operands may be missing, as in a launch of one kernel of several, workspace tensors may be given, and
-// derived sizes are what the caller has set.
-Result<CheckedCall> check_call(Call& call, Data data, bool partial = false) noexcept;
-
 // Makes the view of a workspace tensor, contiguous and without data, whose sizes are known. Its elements, or -1 where
 // there are more than 63 bits count.
 int64_t shape_tensor(Call& call, size_t slot) noexcept;
@@ -126,13 +106,5 @@ inline bool ranges_overlap(const void* a, int64_t bytes_a, const void* b, int64_
   return from_a <= from_b ? from_b - from_a < static_cast<uintptr_t>(bytes_a)
                           : from_a - from_b < static_cast<uintptr_t>(bytes_b);
 }
-
-// Whether a result shares memory with another result, or with what is read: invalid_stride.
-Error check_overlap(const Call& call, bool partial = false) noexcept;
-
-// Whether the workspace is there, aligned, in the address space and apart from all operands, whose bytes are `extents`
-// by slot, 0 of what is not given.
-Error check_workspace(const OperatorInfo& info, void* workspace, size_t needed, void* const* pointers,
-                      const int64_t* extents) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

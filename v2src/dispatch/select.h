@@ -1,6 +1,7 @@
 // Selects the backend that serves a call on a GPU, and an entry for each of its kernels.
 #pragma once
 
+#include "call/checks.h"
 #include "dispatch/launch_plan.h"
 #include "dispatch/survey.h"
 #include "dispatch/workspace.h"

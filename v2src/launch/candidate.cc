@@ -3,6 +3,7 @@
 #include <cinttypes>
 
 #include "base/error.h"
+#include "call/checks.h"
 #include "dispatch/select.h"
 #include "launch/memo.h"
 

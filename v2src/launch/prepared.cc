@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "call/checks.h"
 #include "call/hints.h"
 #include "launch/empty_results.h"
 #include "launch/load.h"

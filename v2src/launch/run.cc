@@ -6,6 +6,7 @@
 
 #include "base/abi.h"
 #include "base/error.h"
+#include "call/checks.h"
 #include "dispatch/chunks.h"
 #include "dispatch/exclusion.h"
 #include "dispatch/explain.h"

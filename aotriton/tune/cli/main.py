@@ -17,7 +17,7 @@ from aotriton.tune.cli.invocation import CannotBegin, Invocation
 from aotriton.tune.cli.options import check_positive, common
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_child import WorkerError
+from aotriton.tune.workers.gpu_process import WorkerError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.workers.cores import launch_cores
-from aotriton.tune.workers.gpu_child import GpuChild
+from aotriton.tune.workers.gpu_process import GpuChild
 
 
 def sample_shapes(call: Invocation) -> int:

@@ -17,7 +17,7 @@ from aotriton.tune.coordinator.replies import Replies
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
-from aotriton.tune.workers.gpu_child import CANDIDATE_LIMIT
+from aotriton.tune.workers.gpu_process import CANDIDATE_LIMIT
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Setting, code_digest, received
 

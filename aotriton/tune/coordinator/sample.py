@@ -30,7 +30,7 @@ from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Shape
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_child import GpuChild, WorkerError
+from aotriton.tune.workers.gpu_process import GpuChild, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
 FAILURES = 3  # in a row, after which a GPU has no further job

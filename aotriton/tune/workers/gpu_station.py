@@ -15,7 +15,7 @@ from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.decide import leaders
-from aotriton.tune.workers.gpu_child import GpuChild, TimedOut, WorkerError
+from aotriton.tune.workers.gpu_process import GpuChild, TimedOut, WorkerError
 from aotriton.tune.workers.incident import Attempts, Canary, Stopped
 from aotriton.tune.workers.jobs import (
     Facts,

@@ -15,7 +15,7 @@ from typing import TypeVar
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_child import GpuChild, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_process import GpuChild, Unstartable, WorkerError
 
 PAUSES = (0.0, 5.0, 30.0, 120.0)  # seconds before each try to get a worker that is right
 EVIDENCE = 2  # failures, a healthy worker after each, that make a verdict

@@ -1,4 +1,4 @@
-#include "call/evaluate.h"
+#include "call/expressions.h"
 
 #include <algorithm>
 
