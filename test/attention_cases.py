@@ -207,7 +207,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "dropout": (0.0, 0.1, 0.5),
     "group": (1, 2, 4),
     "head_dim": (8, 32, 40, 64, 72, 128, 136, 256),
-    "dtype": ("fp16", "bf16"),
+    "dtype": ("fp16", "bf16", "fp32"),
     "spread": (0.0, 0.3, 8.0),
     "layout": ("heads", "rows", "odd"),
     "addressing": ADDRESSING,
@@ -219,9 +219,9 @@ def possible(row: Mapping[str, Any]) -> bool:
     packed = row.get("sequences", "").startswith("packed")
     if packed and (row.get("bias") or row.get("alibi") == "batch"):
         return False
-    # Descriptors need rows that begin at 16 bytes, and sequences that end where the tensor does.
+    # Descriptors need rows that begin at 16 bytes, and sequences that end where the tensor does; fp32 has none.
     if row.get("addressing") == "descriptor" and (
-        row.get("layout") == "odd" or row.get("sequences", "dense") != "dense"
+        row.get("layout") == "odd" or row.get("sequences", "dense") != "dense" or row.get("dtype") == "fp32"
     ):
         return False
     return not (row.get("softcap") and (row.get("bias") or row.get("alibi") or row.get("dropout")))

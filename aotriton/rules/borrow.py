@@ -213,7 +213,9 @@ class _Borrower:
 def _pinned(functional: Functional) -> _Kind:
     """The values of the choices that must be equal to borrow."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
-    return tuple(value for choice, value in pairs if not choice.lends and choice.measured_as is None)
+    return tuple(
+        value for choice, value in pairs if not choice.lends and (choice.measured_as is None or value in choice.apart)
+    )
 
 
 def _kind(functional: Functional) -> _Kind:

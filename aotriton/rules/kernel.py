@@ -163,8 +163,9 @@ class Choice:
 
     ``round_up``: the first value that is not smaller serves. Names leave the ``default`` out, so that a new choice
     renames nothing. ``measured_as``: the values do not differ in speed, so this value is measured and lends to the
-    others. ``lends``: the values differ, but another value's winner is better than none. ``small`` is the value in a
-    build of small coverage. ``option`` is the choice's name in commands, by default its name in small letters.
+    others, except those that stand ``apart``. ``lends``: the values differ, but another value's winner is better than
+    none. ``small`` is the value in a build of small coverage. ``option`` is the choice's name in commands, by default
+    its name in small letters.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Choice:
     round_up: bool = False
     default: Value | None = None
     measured_as: Value | None = None
+    apart: tuple[Value, ...] = ()
     lends: bool = False
     small: Value | None = None
     option: str = ""
@@ -184,7 +186,7 @@ class Choice:
                 raise ValueError(f"choice {self.name}: {value!r} cannot be spelled in a functional's name")
         if len(set(self.values)) != len(self.values) or not self.values:
             raise ValueError(f"choice {self.name}: values must be distinct and not empty, got {self.values}")
-        for special in (self.default, self.measured_as, self.small):
+        for special in (self.default, self.measured_as, self.small, *self.apart):
             if special is not None and special not in self.values:
                 raise ValueError(f"choice {self.name}: {special!r} is not among its values {self.values}")
         numbers = [self.number(value) for value in self.values]
@@ -206,7 +208,12 @@ class Choice:
     def narrowed(self, *values: Value) -> Choice:
         """The same choice for a kernel that serves these values only."""
         default, measured_as = (one if one in values else None for one in (self.default, self.measured_as))
-        return replace(self, values=values, small=None, default=default, measured_as=measured_as)
+        apart = tuple(one for one in self.apart if one in values)
+        return replace(self, values=values, small=None, default=default, measured_as=measured_as, apart=apart)
+
+    def measured(self, value: Value) -> Value:
+        """The value that is measured for ``value``."""
+        return value if self.measured_as is None or value in self.apart else self.measured_as
 
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
         """The value that serves a call which another kernel serves with ``value``.
@@ -606,7 +613,7 @@ class Functional:
     def measured(self) -> Functional:
         """The functional that is measured instead of this one, because some choices do not change the speed."""
         pairs = zip(self.kernel.choices, self.values, strict=True)
-        values = tuple(value if one.measured_as is None else one.measured_as for one, value in pairs)
+        values = tuple(one.measured(value) for one, value in pairs)
         return self if values == self.values else Functional(self.kernel, self.arch, values)
 
     @cached_property

@@ -56,7 +56,7 @@ def attention(
     sinks. With ``return_logsumexp`` also the logarithm of the softmax's denominator, which has no gradient.
 
     q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
-    head_dim a multiple of 8 up to 256. float16 or bfloat16, any strides. ``causal``: a query sees no key behind its own
+    head_dim a multiple of 8 up to 256. float16, bfloat16 or float32, any strides. ``causal``: a query sees no key behind its own
     position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is as far from the
     last key as the query is from the last query. A query sees ``window_left`` keys before its position and
     ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative; None:

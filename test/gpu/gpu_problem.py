@@ -15,7 +15,7 @@ aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not o
 import torch  # noqa: E402 - where it is installed
 from attention_truth import Call  # noqa: E402
 
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 DEVICE = "cuda"
 
 GUARD = 256  # elements before and behind every view; a multiple of 256 bytes, so that it keeps the view's alignment

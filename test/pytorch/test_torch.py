@@ -180,7 +180,7 @@ def test_gemm_is_what_the_formula_says(activation: str, batch: tuple[int, ...], 
 
 Q, K, A, B = tensor(2, 4, 6, 8), tensor(2, 2, 6, 8), tensor(5, 16), tensor(16, 7)
 WRONG = [
-    (lambda: OPS.attn_fwd(Q.float(), K, K), "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
+    (lambda: OPS.attn_fwd(Q.float(), K, K), "attn_fwd: k has dtype bfloat16, others have float32"),
     (lambda: OPS.attn_fwd(Q, K, K.half()), "attn_fwd: v has dtype float16, others have bfloat16"),
     (
         lambda: OPS.attn_fwd(Q, K, K, causal=True, causal_variant="left"),

@@ -99,7 +99,6 @@ ELSEWHERE = [
     ((Q, Q, Q, 0.0, False, True), {}, "return_debug_mask"),
     ((Q, Q, Q), {"scale": -1.0}, "attn_fwd: sm_scale is -1, which must be finite, and not negative"),
     ((Q[..., :12],) * 3, {}, "attn_fwd: q has head_dim 12, which must be a multiple of 8 up to 256"),
-    ((Q.float(),) * 3, {}, "attn_fwd: q has dtype float32, which must be float16 or bfloat16"),
 ]
 
 

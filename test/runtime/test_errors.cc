@@ -51,7 +51,7 @@ TEST("attn_fwd refuses every wrong argument by name, having asked no more than w
       {[](auto& p) { p.logsumexp.data = pointer(0x50004); }, Error::misaligned_pointer, "logsumexp is at 0x50004"},
       {[](auto& p) { p.q.dtype = AOTRITON_FLOAT32; }, Error::invalid_dtype, "attn_fwd: q has dtype float32"},
       {[](auto& p) { p.v.dtype = AOTRITON_NO_DTYPE; }, Error::invalid_dtype, "attn_fwd: v has dtype none"},
-      {[](auto& p) { p.v.dtype = 77; }, Error::invalid_dtype, "v has dtype unknown, which must be float16 or bfloat16"},
+      {[](auto& p) { p.v.dtype = 77; }, Error::invalid_dtype, "v has dtype unknown, which must be float16 or bfloat16 or float32"},
       {[](auto& p) { p.out.dtype = AOTRITON_FLOAT16; }, Error::invalid_dtype,
        "out has dtype float16, others have bfloat16"},
       {[](auto& p) { p.logsumexp.dtype = AOTRITON_BFLOAT16; }, Error::invalid_dtype,

@@ -96,6 +96,7 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
         "sm_scale": case.sm_scale,
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
+        "BF16_PRODUCTS": 0,  # the interpreter has no other
         "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if case.head_dim <= width),
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,

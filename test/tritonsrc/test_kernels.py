@@ -116,9 +116,9 @@ BANDS = (
 
 
 def round_to(T: str, values: np.ndarray) -> np.ndarray:
-    """float64 ``values`` rounded to ``T``: to nearest in fp16, towards zero in bf16, as the interpreter does."""
-    if T == "fp16":
-        return values.astype(np.float16).astype(np.float64)
+    """float64 ``values`` rounded to ``T``: to nearest, but towards zero in bf16, as the interpreter does."""
+    if T != "bf16":
+        return values.astype({"fp16": np.float16, "fp32": np.float32}[T]).astype(np.float64)
     bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
     return bits.view(np.float32).astype(np.float64)
 

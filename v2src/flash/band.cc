@@ -33,7 +33,8 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
     call.set_whole(x.features, features);
     return Error::success;
   };
-  if (!features && !windowed && (!causal || seqlen_q == seqlen_k)) [[likely]]
+  const bool plain = !features && call.dtype != DType::float32;  // of fp32 there are images with features only
+  if (plain && !windowed && (!causal || seqlen_q == seqlen_k)) [[likely]]
     return set(kPlain, causal, 0, 0);
   // A row's own key is the one of its number, or as far from the last key as the row is from the last row. Numbers that
   // reach beyond both sequences say no more than those that reach their ends. Where lengths are in device memory, the
@@ -50,7 +51,7 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);
-  if (features) return set(level, false, lo, hi);
+  if (!plain) return set(level, false, lo, hi);
   const bool no_lower = lo <= 1 - seqlen_q;
   if (no_lower && hi >= seqlen_k - 1) return set(kPlain, false, 0, 0);
   if (no_lower && hi == 0 && seqlen_q == seqlen_k) return set(kPlain, true, 0, 0);

@@ -70,7 +70,8 @@ ATTN_BWD_PREPROCESS = KernelDescription(
         c.WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.ACCESS),
+    choices=(c.T_PORTABLE, c.HEAD_DIM, c.ACCESS),
+    impossible=c.NO_FP32_HAS,
     psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
     copts=by_vendor(
         more=MORE_WARPS,
@@ -128,14 +129,17 @@ ATTN_BWD_DK_DV = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dk_dv_features"),
-    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
-    psels=by_vendor(
-        more={"cuda": {"BLOCK_M": (16, 256), "BLOCK_N": (16, 256)}},
-        cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
-        hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 64)},
+    psels=(
+        *by_vendor(
+            more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
+        ),
+        *c.PRODUCTS_OF_FP32,
     ),
     copts=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},
@@ -171,13 +175,16 @@ ATTN_BWD_DQ = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_bwd_dq_features"),
-    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
-    psels=by_vendor(
-        more={"cuda": {"BLOCK_M": (16, 256), "BLOCK_N": (16, 256)}},
-        cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128)},
-        hip={"BLOCK_M": (32, 64), "BLOCK_N": (16, 32, 64)},
+    psels=(
+        *by_vendor(
+            more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
+        ),
+        *c.PRODUCTS_OF_FP32,
     ),
     copts=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},

@@ -35,6 +35,7 @@ from aotriton.rules.kernel import (
     Operand,
     Side,
     Tensor,
+    by_vendor,
     of_vendor,
     strides,
 )
@@ -51,6 +52,7 @@ ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
 Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
+T_PORTABLE = replace(T, values=("fp16", "bf16", "fp32"), apart=("fp32",))
 # The head dim, padded to the next of these.
 HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up=True, small=64, option="head-dim")
 # Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
@@ -64,7 +66,13 @@ PLAIN, BANDED, GENERAL, FULL = 0, 2, 4, 5
 FEATURED = (GENERAL, FULL)  # the levels whose images have features
 LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
-NO_CALL_HAS = tuple({"LEVEL": level, "CAUSAL": True} for level in FEATURED)
+# What the operators' checks make of a call of fp32: one with a band, whose images address by pointers.
+NO_FP32_HAS = ({"T": "fp32", "ADDRESSING": "descriptor"},)
+NO_CALL_HAS = (
+    *({"LEVEL": level, "CAUSAL": True} for level in FEATURED),
+    {"T": "fp32", "LEVEL": PLAIN},
+    *NO_FP32_HAS,
+)
 ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
 
@@ -298,8 +306,14 @@ def tile(*psels: str) -> tuple[Constexpr, ...]:
         *constexprs(*psels, "BLOCK_DMODEL"),
         Constexpr("CAUSAL", levels=(PLAIN,)),
         Constexpr("LEVEL", levels=FEATURED),
+        Constexpr(BF16_PRODUCTS, levels=FEATURED),
         Constexpr("ADDRESSING"),
     )
+
+
+# Products of bf16 that together are one of fp32 (tritonsrc/flash/lib/product.py); 0: there is none.
+BF16_PRODUCTS = "BF16_PRODUCTS"
+PRODUCTS_OF_FP32 = by_vendor({BF16_PRODUCTS: 0}, cuda={BF16_PRODUCTS: (0, 6)}, hip={BF16_PRODUCTS: (0, 6)})
 
 
 def tiled_side(kernel: KernelDescription) -> str:
@@ -348,7 +362,7 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         impossible=(),
         guards=(),
-        psels=of_vendor("hip", kernel.psels),
+        psels=of_vendor("hip", (one for one in kernel.psels if one.name != BF16_PRODUCTS)),
         copts=of_vendor("hip", kernel.copts),
         needs=("buffer",),
     )

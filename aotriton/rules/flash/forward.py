@@ -42,14 +42,17 @@ ATTN_FWD = KernelDescription(
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
     sources=dict.fromkeys(c.FEATURED, "attn_fwd_features"),
-    choices=(c.LEVEL, c.T, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
+    choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
     # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
-    psels=by_vendor(
-        more={"cuda": {"BLOCK_M": (16, 32, 256), "BLOCK_N": (16, 256)}},
-        cuda={"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)},
-        hip={"BLOCK_M": (64, 128), "BLOCK_N": (16, 32, 64)},
+    psels=(
+        *by_vendor(
+            more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64)},
+        ),
+        *c.PRODUCTS_OF_FP32,
     ),
     copts=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 5, 6)}},

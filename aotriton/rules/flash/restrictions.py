@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotriton.rules.flash.common import FULL, tiled_side
+from aotriton.rules.arch import DTYPE_BYTES
+from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, tiled_side
 from aotriton.rules.kernel import Config, Functional, Restriction
 
-ELEMENT = 2  # bytes of fp16 and bf16
+# The least rows and columns that the kernels' tiles have in 16 bits, where they are not the least of all.
+LEAST_OF_HALVES = {
+    "cuda": {"attn_fwd": (64, 32), "attn_bwd_dk_dv": (32, 32), "attn_bwd_dq": (32, 32)},
+    "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
+}
 BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
@@ -68,6 +73,21 @@ def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Conf
     return needed + of_band > functional.arch_spec.thread_registers
 
 
+def _wide(functional: Functional) -> bool:
+    return functional["T"] == "fp32"
+
+
+def _products_of_halves(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config.get(BF16_PRODUCTS, 0) > 0 and not _wide(functional)
+
+
+def _small_tile(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config or _wide(functional):
+        return False
+    rows, columns = LEAST_OF_HALVES[functional.arch_spec.vendor].get(functional.kernel.function, (0, 0))
+    return config["BLOCK_M"] < rows or config["BLOCK_N"] < columns
+
+
 def _shared_bytes(functional: Functional, config: Config) -> int:
     """The least shared memory that the kernel can do with."""
     if "BLOCK_N" not in config:
@@ -75,7 +95,7 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
     kept, streamed = config["BLOCK_M"], config["BLOCK_N"]
     if tiled_side(functional.kernel) == "k":
         kept, streamed = streamed, kept
-    row = _head_dim(functional) * ELEMENT
+    row = _head_dim(functional) * DTYPE_BYTES[str(functional["T"])]
     stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
     if functional.addressing == "descriptor":  # TMA moves everything through shared memory, the program's own tiles too
         own = (1 if functional.kernel.function == "attn_fwd" else 2) * kept * row
@@ -88,6 +108,9 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
 
 
 RESTRICTIONS = (
+    Restriction("only fp32 is a sum of several numbers of bf16", _products_of_halves),
+    # Tensor cores of 16 bits want more at once; fp32 fits in registers only so.
+    Restriction("tiles as small as this are for fp32", _small_tile, certain=False),
     # Rows beyond the sequence are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),

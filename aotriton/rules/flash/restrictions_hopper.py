@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotriton.rules.flash.restrictions import ELEMENT
 from aotriton.rules.kernel import Config, Functional, Restriction
 
+ELEMENT = 2  # bytes of fp16 and bf16
 ROWS = 64  # of one consumer, a warp group of 128 threads
 THREADS = 128
 REGISTERS = {1: 232, 2: 240, 3: 160}  # of a consumer's thread, once the producer has given up its own

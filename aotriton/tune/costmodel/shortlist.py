@@ -26,7 +26,7 @@ def sampled(operator: Operator, arch: str, wished: Collection[str] = ()) -> list
         one
         for one in lead.functionals(arch)
         if (not wished or str(one) in wished) and one.addressing != "general"
-        and all(choice.measured_as in (None, value) for choice, value in zip(lead.choices, one.values, strict=True))
+        and all(choice.measured(value) == value for choice, value in zip(lead.choices, one.values, strict=True))
     ]  # fmt: skip
 
 

@@ -35,9 +35,10 @@ def inputs(sizes: Mapping[str, int], dtype: str, asked: Mapping[str, int], backw
         made = {"out": torch.empty_like(q), "logsumexp": torch.empty(of_q[:3], device="cuda")}
         return Inputs({**given, **made}, scalars, made)
     group = of_q[1] // of_k[1]
+    half_q, half_k, half_v = (x if kind.itemsize == 2 else x.bfloat16() for x in (q, k, v))
     out, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention(
-        q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), 0.0, causal, False, scale=scale
+        half_q, half_k.repeat_interleave(group, 1), half_v.repeat_interleave(group, 1), 0.0, causal, False, scale=scale
     )[:2]
-    given |= {"out": out.contiguous(), "logsumexp": logsumexp.float().contiguous(), "dout": normal(of_q)}
+    given |= {"out": out.to(kind).contiguous(), "logsumexp": logsumexp.float().contiguous(), "dout": normal(of_q)}
     made = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
     return Inputs({**given, **made}, scalars, made)

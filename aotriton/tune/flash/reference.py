@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the order of their halves, and where
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
-# Results kept in fp32 (L, Delta) carry no rounding to T to derive a tolerance from. Hardware exp2 and log2 and another
+# Results kept in fp32 (L, Delta, and all of fp32) carry no rounding to derive a tolerance from. Hardware exp2 and log2 and another
 # order of summation are allowed this much, which moves P by less than its rounding to T does.
 FP32_FLOOR = 1e-4
 
@@ -39,7 +39,8 @@ class Attention:
 
     q, k, v, out, dout are [batch, heads, seqlen, head_dim] of ``dtype``; lse and delta are what the backward kernels
     are given, [batch, heads, seqlen_q] fp32, for every head. Heads are flat (normal logits) and peaked in turns.
-    ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than what is checked.
+    ``truth`` is the dtype of the high-precision arithmetic: fp32 without TF32 is 4 digits better than 16 bits, and fp32
+    needs fp64.
     ``multiprocessors`` says how persistent kernels split tiles. ``band``: row i sees keys from i + its begin to i + its
     end, of which there must be one.
     """
@@ -245,7 +246,7 @@ class Attention:
             for head in self.sample:
                 true, ordinary = work(head, False), work(head, True)
                 for key, value in true.items():
-                    floor = FP32_FLOOR if key in ("lse", "delta") else 0.0
+                    floor = FP32_FLOOR if key in ("lse", "delta") or self.dtype == torch.float32 else 0.0
                     results.setdefault(key, {})[head] = Expected.of(value, ordinary[key], floor)
             self._results.update(results)
         return self._results[name]

@@ -104,7 +104,7 @@ class FlashTuning:
             band=(asked["lo"], asked["hi"]) if asked["level"] else None,
             dtype=torch_dtype(str(problem.functional["T"])),
             device="cuda",
-            truth=torch.float32,
+            truth=torch.float64 if problem.functional["T"] == "fp32" else torch.float32,
             multiprocessors=problem.functional.arch_spec.multiprocessors,
         )
 

@@ -141,6 +141,6 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
 
 def _measured(functional: Functional, wish: Wish) -> bool:
     return all(
-        choice.measured_as in (None, value) or wish.choices.get(choice.name)
+        choice.measured(value) == value or wish.choices.get(choice.name)
         for choice, value in zip(functional.kernel.choices, functional.values, strict=True)
     )

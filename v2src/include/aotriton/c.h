@@ -215,14 +215,14 @@ typedef struct aotriton_attn_features {
  * aotriton_attn_features says. logsumexp is in natural units.
  *
  * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
- * heads_k. float16 or bfloat16, one type for all; head_dim 8 to 256 in steps of 8; any strides with a contiguous last
- * dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key
- * behind its own position, which is key i for query i unless features.causal_variant says otherwise. A query that sees
- * no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not
- * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
- * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
- * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and
- * logsumexp minus infinity, or the sink. */
+ * heads_k. float16, bfloat16 or float32, one type for all; head_dim 8 to 256 in steps of 8; any strides with a
+ * contiguous last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a
+ * query sees no key behind its own position, which is key i for query i unless features.causal_variant says otherwise.
+ * A query that sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale:
+ * finite, not negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is
+ * zero. Where that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with
+ * another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus
+ * infinity, or the sink. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;

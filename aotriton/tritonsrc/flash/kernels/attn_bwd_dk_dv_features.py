@@ -6,6 +6,7 @@ import triton.language as tl
 from aotriton.tritonsrc.flash.lib.band import inside, visited
 from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import FULL, OWN_LAST, PACKED, SOFTCAP, USED_K, USED_Q, has
+from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import band_of, heads_of, sequence_of
@@ -68,6 +69,7 @@ def attn_bwd_dk_dv_features(
     BLOCK_N: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
+    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_N) * num_heads_k * sequences); sums over the query heads that share a key head.
@@ -118,10 +120,10 @@ def attn_bwd_dk_dv_features(
             # Of a row that sees no key anything finite will do.
             lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)[None, :]
             rows = row + tl.arange(0, BLOCK_M)
-            if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
-                s = tl.dot(k, q.T, biases(scores, rows[None, :], keys[:, None]))
+            if LEVEL == FULL:
+                s = product(k, q.T, biases(scores, rows[None, :], keys[:, None]), BF16_PRODUCTS)
             else:
-                s = tl.dot(k, q.T)
+                s = product(k, q.T, None, BF16_PRODUCTS)
             if (row < clear) | (row >= full) | has(features, SOFTCAP, row):
                 seen = inside(rows[None, :], first_row[:, None], hi - lo + 1)
                 s = tl.where(seen, capped(s, scores), float("-inf"))
@@ -129,15 +131,15 @@ def attn_bwd_dk_dv_features(
             do = load_tile(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
             if LEVEL == FULL:
                 keep = kept(drop, row, key, BLOCK_M, BLOCK_N).T
-                dv = tl.dot(tl.where(keep, p * drop.scale, 0.0).to(do.dtype), do, dv)
-                ds = p * (tl.where(keep, tl.dot(v, do.T) * drop.scale, 0.0) - delta[None, :])
+                dv = product(tl.where(keep, p * drop.scale, 0.0).to(do.dtype), do, dv, BF16_PRODUCTS)
+                ds = p * (tl.where(keep, product(v, do.T, None, BF16_PRODUCTS) * drop.scale, 0.0) - delta[None, :])
             else:
-                dv = tl.dot(p.to(do.dtype), do, dv)
-                ds = p * (tl.dot(v, do.T) - delta[None, :])
+                dv = product(p.to(do.dtype), do, dv, BF16_PRODUCTS)
+                ds = p * (product(v, do.T, None, BF16_PRODUCTS) - delta[None, :])
             if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
                 if has(features, SOFTCAP, row):
                     ds *= cap_gradient(p, lse, scores)
-            dk = tl.dot(ds.to(q.dtype), q, dk)
+            dk = product(ds.to(q.dtype), q, dk, BF16_PRODUCTS)
 
     if of_k.used < of_k.rows:
         dk = tl.where((keys < of_k.used)[:, None], dk, 0.0)

@@ -6,6 +6,7 @@ import triton.language as tl
 from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
 from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import DBIAS, FULL, OWN_LAST, PACKED, SOFTCAP, USED_K, USED_Q, has
+from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import band_of, heads_of, sequence_of
@@ -68,6 +69,7 @@ def attn_bwd_dq_features(
     BLOCK_N: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
+    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences).
@@ -123,16 +125,16 @@ def attn_bwd_dq_features(
     for key in range(first, after, BLOCK_N):
         k = load_tile(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
         columns = key + tl.arange(0, BLOCK_N)
-        if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
-            s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
+        if LEVEL == FULL:
+            s = product(q, k.T, biases(scores, rows[:, None], columns[None, :]), BF16_PRODUCTS)
         else:
-            s = tl.dot(q, k.T)
+            s = product(q, k.T, None, BF16_PRODUCTS)
         if (key < clear) | (key >= full) | has(features, SOFTCAP, key):
             seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
             s = tl.where(seen, capped(s, scores), float("-inf"))
         p = tl.exp2(s * scale - lse[:, None])
         v = load_tile(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
-        dp = tl.dot(do, v.T)
+        dp = product(do, v.T, None, BF16_PRODUCTS)
         if LEVEL == FULL:
             dp = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), dp * drop.scale, 0.0)
         ds = p * (dp - delta[:, None])
@@ -145,6 +147,6 @@ def attn_bwd_dq_features(
         if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
             if has(features, SOFTCAP, key):
                 ds *= cap_gradient(p, lse[:, None], scores)
-        dq = tl.dot(ds.to(k.dtype), k, dq)
+        dq = product(ds.to(k.dtype), k, dq, BF16_PRODUCTS)
 
     store_tile(all_dq, dq * sm_scale, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)

@@ -6,6 +6,7 @@ import triton.language as tl
 from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
 from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import FULL, OWN_LAST, PACKED, SINKS, SOFTCAP, USED_K, USED_Q, has
+from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import band_of, heads_of, sequence_of
@@ -61,6 +62,7 @@ def attn_fwd_features(
     BLOCK_N: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
+    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences). ``sm_scale`` must not be negative.
@@ -106,10 +108,10 @@ def attn_fwd_features(
     for key in range(first, after, BLOCK_N):
         k = load_tile(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
         columns = key + tl.arange(0, BLOCK_N)
-        if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
-            s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
+        if LEVEL == FULL:
+            s = product(q, k.T, biases(scores, rows[:, None], columns[None, :]), BF16_PRODUCTS)
         else:
-            s = tl.dot(q, k.T)
+            s = product(q, k.T, None, BF16_PRODUCTS)
         if (key < clear) | (key >= full) | has(features, SOFTCAP, key):
             seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
             s = tl.where(seen, capped(s, scores), float("-inf"))
@@ -123,7 +125,7 @@ def attn_fwd_features(
         if LEVEL == FULL:
             p = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), p * drop.scale, 0.0)
         v = load_tile(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
-        out = tl.dot(p.to(v.dtype), v, out * correction[:, None])
+        out = product(p.to(v.dtype), v, out * correction[:, None], BF16_PRODUCTS)
 
     if (features & SINKS) != 0:
         sink = tl.load(Sinks + head) * LOG2E
