@@ -56,11 +56,11 @@ def attention(
     sinks. With ``return_logsumexp`` also the logarithm of the softmax's denominator, which has no gradient.
 
     q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
-    head_dim a multiple of 8 up to 256. float16, bfloat16 or float32, any strides. ``causal``: a query sees no key behind its own
-    position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is as far from the
-    last key as the query is from the last query. A query sees ``window_left`` keys before its position and
-    ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative; None:
-    head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything else.
+    head_dim a multiple of 8 up to 256. float16, bfloat16 or float32, any strides. ``causal``: a query sees no key
+    behind its own position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is
+    as far from the last key as the query is from the last query. A query sees ``window_left`` keys before its position
+    and ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative;
+    None: head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything else.
 
     A score becomes softcap tanh(score / softcap), where ``softcap`` is not zero. Then ``alibi_slopes``, [heads_q] or
     [batch, heads_q], times the distance of the key from the bottom right variant's own position is subtracted, and

@@ -313,7 +313,7 @@ def tile(*psels: str) -> tuple[Constexpr, ...]:
 
 # Products of bf16 that together are one of fp32 (tritonsrc/flash/lib/product.py); 0: there is none.
 BF16_PRODUCTS = "BF16_PRODUCTS"
-PRODUCTS_OF_FP32 = by_vendor({BF16_PRODUCTS: 0}, cuda={BF16_PRODUCTS: (0, 6)}, hip={BF16_PRODUCTS: (0, 6)})
+PRODUCTS_OF_FP32 = by_vendor({BF16_PRODUCTS: 0}, cuda={BF16_PRODUCTS: (0, 6)}, hip={BF16_PRODUCTS: (0,)})
 
 
 def tiled_side(kernel: KernelDescription) -> str:

@@ -13,6 +13,7 @@ LEAST_OF_HALVES = {
     "cuda": {"attn_fwd": (64, 32), "attn_bwd_dk_dv": (32, 32), "attn_bwd_dq": (32, 32)},
     "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
 }
+MOST_OF_FP32 = 2048  # scores of a tile
 BAND_REGISTERS = 64  # of a thread, beside its accumulators: the least with which images with a band spill nothing
 
 
@@ -88,6 +89,13 @@ def _small_tile(functional: Functional, keys: Mapping[str, int], config: Config)
     return config["BLOCK_M"] < rows or config["BLOCK_N"] < columns
 
 
+def _large_for_fp32(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config or not _wide(functional):
+        return False
+    of_products = config.get(BF16_PRODUCTS, 0) and (tiled_side(functional.kernel) == "k" or config["BLOCK_M"] < 64)
+    return bool(of_products) or config["BLOCK_M"] * config["BLOCK_N"] > MOST_OF_FP32 or config["num_stages"] > 2
+
+
 def _shared_bytes(functional: Functional, config: Config) -> int:
     """The least shared memory that the kernel can do with."""
     if "BLOCK_N" not in config:
@@ -111,6 +119,8 @@ RESTRICTIONS = (
     Restriction("only fp32 is a sum of several numbers of bf16", _products_of_halves),
     # Tensor cores of 16 bits want more at once; fp32 fits in registers only so.
     Restriction("tiles as small as this are for fp32", _small_tile, certain=False),
+    # What spills, compiled for sm_90: most tiles, and products of bf16 unless 64 rows are a warp group's.
+    Restriction("fp32 does not fit in the registers", _large_for_fp32, certain=False),
     # Rows beyond the sequence are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the order of their halves, and where
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
-# Results kept in fp32 (L, Delta, and all of fp32) carry no rounding to derive a tolerance from. Hardware exp2 and log2 and another
-# order of summation are allowed this much, which moves P by less than its rounding to T does.
+# Results in fp32 (L, Delta, and all where T is fp32) carry no rounding to derive a tolerance from. Hardware exp2 and
+# log2 and another order of summation are allowed this much, which moves P by less than its rounding to 16 bits does.
 FP32_FLOOR = 1e-4
 
 Head = tuple[int, int]
