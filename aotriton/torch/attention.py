@@ -60,7 +60,8 @@ def attention(
     behind its own position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is
     as far from the last key as the query is from the last query. A query sees ``window_left`` keys before its position
     and ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative;
-    None: head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything else.
+    None: head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything
+    else.
 
     A score becomes softcap tanh(score / softcap), where ``softcap`` is not zero. Then ``alibi_slopes``, [heads_q] or
     [batch, heads_q], times the distance of the key from the bottom right variant's own position is subtracted, and
