@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -35,6 +36,7 @@ from aotriton.rules.kernel import (
     Operand,
     Side,
     Tensor,
+    Value,
     by_vendor,
     of_vendor,
     strides,
@@ -67,8 +69,8 @@ FEATURED = (GENERAL, FULL)  # the levels whose images have features
 LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
 # What the operators' checks make of a call of fp32: one with a band, whose images address by pointers.
-NO_FP32_HAS = ({"T": "fp32", "ADDRESSING": "descriptor"},)
-NO_CALL_HAS = (
+NO_FP32_HAS: tuple[Mapping[str, Value], ...] = ({"T": "fp32", "ADDRESSING": "descriptor"},)
+NO_CALL_HAS: tuple[Mapping[str, Value], ...] = (
     *({"LEVEL": level, "CAUSAL": True} for level in FEATURED),
     {"T": "fp32", "LEVEL": PLAIN},
     *NO_FP32_HAS,
