@@ -1,9 +1,10 @@
-"""Times attention whose rows see a band of keys, windows and causal masks of unequal lengths, beside FlashAttention-2.
+"""Times attention whose rows see a band of keys, windows and causal masks of unequal lengths, beside its peers.
 
 python bench/band.py --json bench/results/band.json
 
-FlashAttention-2 is torch's own build. Both sides get the same tensors, in memory in the order that FlashAttention
-takes, and the same mask, aligned at the last key. Both results are checked against float64.
+Peers: FlashAttention-2, torch's own build, and FlashAttention-4 where it is installed. All get the same tensors, in
+memory in the order that FlashAttention takes, and the same mask, aligned at the last key. All results are checked
+against float64.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import attention
 from attention import gpu_state, machine, race
-from contenders import LIBRARY
+from contenders import FA4, LIBRARY, fa4_calls
 
 PEER = "FlashAttention-2"
 ROUNDS = 15
@@ -66,6 +67,8 @@ CASES = (
     Case(2, 16, 16, 8192, 8192, 128, 1023, 0),
     Case(2, 16, 16, 8192, 8192, 128, 4095, 0),
     Case(1, 16, 16, 16384, 16384, 128, 1023, 0),
+    Case(1, 16, 16, 16384, 16384, 128, 4095, 0),
+    Case(1, 16, 16, 32768, 32768, 128, 1023, 0),
     Case(1, 32, 8, 16384, 16384, 128, 1023, 0),
     Case(2, 16, 16, 4096, 4096, 128, 256, 256),
     Case(4, 16, 16, 1024, 4096, 128, -1, 0),
@@ -116,11 +119,16 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     theirs = forward()
     aotriton.attn_fwd(**own, out=out, logsumexp=lse, **mask)
     first = {name: one[0, :, 0] for name, one in (("q", q), ("k", k), ("v", v), ("dout", dout))}
-    yield (
-        "forward",
-        {LIBRARY: partial(aotriton.attn_fwd, **own, out=out, logsumexp=lse, **mask), PEER: forward},
-        {LIBRARY: {"out": out[0, 0]}, PEER: {"out": theirs[0][0, :, 0]}, "truth": truth(case, **first)},
-    )
+    ends = {"window_size_left": case.left if case.left >= 0 else None, "window_size_right": case.right}
+    fa4 = fa4_calls(q, k, v, dout, **({"causal": True} if case.left < 0 else ends))
+    run: dict[str, Callable[[], object]] = {
+        LIBRARY: partial(aotriton.attn_fwd, **own, out=out, logsumexp=lse, **mask),
+        PEER: forward,
+    }
+    results = {LIBRARY: {"out": out[0, 0]}, PEER: {"out": theirs[0][0, :, 0]}}
+    if "forward" in fa4:
+        run[FA4], results[FA4] = fa4["forward"], {"out": fa4["forward"]()[0][0, :, 0]}
+    yield "forward", run, {**results, "truth": truth(case, **first)}
     gradients = {f"d{name}": torch.empty_like(one).transpose(1, 2) for name, one in inputs.items()}
     given = {**own, "out": out, "dout": dout.transpose(1, 2), "logsumexp": lse, **gradients, **mask}
     if size := aotriton.attn_bwd_workspace_size(**given):
@@ -132,13 +140,14 @@ def calls(case: Case) -> Iterator[tuple[str, dict[str, Callable[[], object]], di
     aotriton.attn_bwd(**given)
     own_first = {name: one[0, 0] for name, one in gradients.items()}
     their_first = dict(zip(("dq", "dk", "dv"), (one[0, :, 0] for one in backward()), strict=True))
+    run = {LIBRARY: partial(aotriton.attn_bwd, **given), PEER: backward}
+    results = {LIBRARY: own_first, PEER: their_first}
+    if "backward" in fa4:
+        gradients_4 = (one[0, :, 0] for one in fa4["backward"]())
+        run[FA4], results[FA4] = fa4["backward"], dict(zip(("dq", "dk", "dv"), gradients_4, strict=True))
     if case.heads != case.heads_k:  # gradients of a key's head are sums over the heads that share it
-        own_first, their_first = {"dq": own_first["dq"]}, {"dq": their_first["dq"]}
-    yield (
-        "backward",
-        {LIBRARY: partial(aotriton.attn_bwd, **given), PEER: backward},
-        {LIBRARY: own_first, PEER: their_first, "truth": truth(case, **first)},
-    )
+        results = {name: {"dq": found["dq"]} for name, found in results.items()}
+    yield "backward", run, {**results, "truth": truth(case, **first)}
 
 
 def errors(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -150,13 +159,21 @@ def errors(results: dict[str, dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def ratios_to(peers: Sequence[str], rows: Sequence[Mapping[str, float]]) -> list[float]:
+    """How often the library is as fast as the fastest of these peers, in each row that has one of them; ``rows`` are
+    times by implementation.
+    """
+    found = [([row[name] for name in peers if name in row], row[LIBRARY]) for row in rows]
+    return [min(theirs) / own for theirs, own in found if theirs]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each call")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print(f"| direction | batch x heads x seqlens x head_dim, window | TFLOP/s | {PEER} | x | errors |")
+    print("| direction | batch x heads x seqlens x head_dim, window | TFLOP/s | best peer | x | errors |")
     print("|---|---|---|---|---|---|")
     for case in CASES:
         for direction, of_direction, results in calls(case):
@@ -166,15 +183,20 @@ def main() -> None:
             us = {name: statistics.median(taken) for name, taken in race(of_direction, options.rounds).items()}
             flops = 2 * PRODUCTS[direction] * case.batch * case.heads * case.pairs * case.head_dim
             rows.append({"direction": direction, "case": asdict(case), "us": us, "flops": flops, "errors": off})
-            own, peer = (flops / us[name] / 1e6 for name in (LIBRARY, PEER))
-            told = f"{off[LIBRARY]:.1e} {off[PEER]:.1e}"
+            best = min((name for name in us if name != LIBRARY), key=lambda name: us[name])
+            own, peer = (flops / us[name] / 1e6 for name in (LIBRARY, best))
+            told = " ".join(f"{one:.1e}" for one in off.values())
             print(
-                f"| {direction} | {case} | {own:.0f} | {peer:.0f} | {us[PEER] / us[LIBRARY]:.2f} | {told} |", flush=True
+                f"| {direction} | {case} | {own:.0f} | {best} {peer:.0f} | {us[best] / us[LIBRARY]:.2f} | {told} |",
+                flush=True,
             )
     for direction in PRODUCTS:
-        ratios = [one["us"][PEER] / one["us"][LIBRARY] for one in rows if one["direction"] == direction]
-        mean = statistics.geometric_mean(ratios)
-        print(f"{direction}: {mean:.2f} x {PEER} in the geometric mean, {min(ratios):.2f} at worst")
+        for peers in ([PEER], [FA4], [PEER, FA4]):
+            ratios = ratios_to(peers, [one["us"] for one in rows if one["direction"] == direction])
+            if ratios:
+                named = "the best peer" if len(peers) > 1 else peers[0]
+                mean = statistics.geometric_mean(ratios)
+                print(f"{direction}: {mean:.2f} x {named} in the geometric mean, {min(ratios):.2f} at worst")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "gpu": gpu_state(), "rows": rows}, indent=1) + "\n")
 

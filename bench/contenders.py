@@ -142,3 +142,33 @@ def _fa4(q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Contender:
         return tuple(tensor.transpose(1, 2) for tensor in found[:3])
 
     return Contender(forward, backward)
+
+
+def fa4_calls(q: Any, k: Any, v: Any, dout: Any, **asked: Any) -> dict[str, Callable[[], tuple[Any, ...]]]:
+    """FlashAttention-4's calls by direction, which return (out, lse) and (dq, dk, dv), on tensors [batch, seqlen,
+    heads, head_dim], or packed ones without batch; ``asked``: its own arguments, windows, cu_seqlens and so on. Without
+    what it refuses, which is said on stderr; empty where it is not installed.
+    """
+    interface, made = flash_attention_4(), {}
+    if not interface:
+        return {}
+    scale = q.shape[-1] ** -0.5
+
+    def forward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = interface._flash_attn_fwd(q, k, v, softmax_scale=scale, return_lse=True, **asked)
+        return found[:2]
+
+    def backward() -> tuple[Any, ...]:
+        found: tuple[Any, ...] = interface._flash_attn_bwd(q, k, v, out, dout, lse, scale, **asked)
+        return found[:3]
+
+    try:
+        out, lse = forward()
+        made["forward"] = forward
+        backward()
+        made["backward"] = backward
+    except Exception as error:  # of another project: any
+        refused = "backward" if made else "forward"
+        what = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        print(f"{FA4} refuses the {refused} of {tuple(q.shape)} with {sorted(asked)}: {what}", file=sys.stderr)
+    return made

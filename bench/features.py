@@ -2,8 +2,9 @@
 
 python bench/features.py --json bench/results/features.json
 
-Peers: torch's memory-efficient kernel (bias), torch's build of FlashAttention-2 (dropout, packed sequences), and
-FlexAttention as torch compiles it (softcap and ALiBi, forward only). Both sides get the same tensors, in memory in the
+Peers: torch's memory-efficient kernel (bias), torch's build of FlashAttention-2 (dropout, packed sequences),
+FlashAttention-4 where it is installed (packed sequences), and FlexAttention as torch compiles it (softcap and ALiBi,
+forward only). Both sides get the same tensors, in memory in the
 order that FlashAttention takes. Results are checked against float64, but for those of dropout: the random numbers
 differ.
 """
@@ -14,7 +15,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import gpu_state, machine, race
-from band import errors
-from contenders import LIBRARY
+from band import errors, ratios_to
+from contenders import FA4, LIBRARY, fa4_calls
 
 ROUNDS = 15
 PRODUCTS = {"forward": 2, "backward": 5}  # matrix products of a pair of query and key
@@ -197,10 +198,22 @@ def calls(case: Case) -> Calls:
         tensor = tensor[None] if packed else tensor
         return (tensor[0, :, 0] if peer == FLASH else tensor[0, 0])[begin:end]
 
+    fa4: dict[str, Callable[[], tuple[Any, ...]]] = {}
+    if packed:
+        starts = asked["cu_seqlens_q"]
+        sequences = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+        longest = {"max_seqlen_q": max(case.lengths), "max_seqlen_k": max(case.lengths)}
+        fa4 = fa4_calls(of_queries, of_keys, of_values, of_out, causal=case.causal, **sequences, **longest)
+
+    def of_fa4(direction: str, names: Sequence[str]) -> dict[str, Any]:
+        return dict(zip(names, map(first, fa4[direction]()), strict=False)) if direction in fa4 else {}
+
     results: Results = {}
     if true:
         results = {LIBRARY: {"out": out[0, 0, begin:end]}, peer: {"out": first(of_peer["forward"]()[0])}, "truth": true}
-    yield "forward", {LIBRARY: forward, peer: of_peer["forward"]}, results
+        results |= {FA4: found} if (found := of_fa4("forward", ["out"])) else {}
+    run: dict[str, Callable[[], object]] = {LIBRARY: forward, peer: of_peer["forward"]}
+    yield "forward", run | ({FA4: fa4["forward"]} if "forward" in fa4 else {}), results
     if "backward" not in of_peer:
         return
     gradients = {f"d{name}": torch.empty_like(q).transpose(1, 2) for name in own}
@@ -215,7 +228,9 @@ def calls(case: Case) -> Calls:
         theirs = dict(zip(("dq", "dk", "dv"), map(first, of_peer["backward"]()[:3]), strict=True))
         ours = {name: one[0, 0, begin:end] for name, one in gradients.items()}
         results = {LIBRARY: ours, peer: theirs, "truth": true}
-    yield "backward", {LIBRARY: backward, peer: of_peer["backward"]}, results
+        results |= {FA4: found} if (found := of_fa4("backward", ("dq", "dk", "dv"))) else {}
+    run = {LIBRARY: backward, peer: of_peer["backward"]}
+    yield "backward", run | ({FA4: fa4["backward"]} if "backward" in fa4 else {}), results
 
 
 def main() -> None:
@@ -235,16 +250,22 @@ def main() -> None:
             us = {name: statistics.median(taken) for name, taken in race(of_direction, options.rounds).items()}
             flops = 2 * PRODUCTS[direction] * case.heads * case.pairs * case.head_dim
             rows.append({"direction": direction, "case": asdict(case), "us": us, "flops": flops, "errors": off})
-            own, theirs = (flops / us[name] / 1e6 for name in (LIBRARY, peer))
+            best = min((name for name in us if name != LIBRARY), key=lambda name: us[name])
+            own, theirs = (flops / us[name] / 1e6 for name in (LIBRARY, best))
             said = " ".join(f"{one:.1e}" for one in off.values())
             print(
-                f"| {direction} | {case} | {own:.0f} | {peer} {theirs:.0f} | {us[peer] / us[LIBRARY]:.2f} | {said} |",
+                f"| {direction} | {case} | {own:.0f} | {best} {theirs:.0f} | {us[best] / us[LIBRARY]:.2f} | {said} |",
                 flush=True,
             )
     for feature in PEERS:
-        ratios = [one["us"][PEERS[feature]] / one["us"][LIBRARY] for one in rows if one["case"]["feature"] == feature]
-        mean = statistics.geometric_mean(ratios)
-        print(f"{feature}: {mean:.2f} x {PEERS[feature]} in the geometric mean, {min(ratios):.2f} at worst")
+        for direction in PRODUCTS:
+            of_both = [one for one in rows if one["direction"] == direction and one["case"]["feature"] == feature]
+            for peer in (PEERS[feature], FA4):
+                if ratios := ratios_to([peer], [one["us"] for one in of_both]):
+                    mean = statistics.geometric_mean(ratios)
+                    print(
+                        f"{feature} {direction}: {mean:.2f} x {peer} in the geometric mean, {min(ratios):.2f} at worst"
+                    )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "gpu": gpu_state(), "rows": rows}, indent=1) + "\n")
 
