@@ -246,7 +246,7 @@ class Attention:
             for head in self.sample:
                 true, ordinary = work(head, False), work(head, True)
                 for key, value in true.items():
-                    floor = FP32_FLOOR if key in ("lse", "delta") or self.dtype == torch.float32 else 0.0
+                    floor = FP32_FLOOR if key in ("lse", "delta") or self.dtype.itemsize == 4 else 0.0
                     results.setdefault(key, {})[head] = Expected.of(value, ordinary[key], floor)
             self._results.update(results)
         return self._results[name]
