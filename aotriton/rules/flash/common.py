@@ -45,10 +45,11 @@ FAMILY = "flash"
 
 Q_DIMS = ("batch", "heads_q", "seqlen_q", "head_dim")
 K_DIMS = ("batch", "heads_k", "seqlen_k", "head_dim")
+OUT_DIMS, V_DIMS = ((*dims[:-1], "head_dim_v") for dims in (Q_DIMS, K_DIMS))  # only calls with features have another
 ROW_DIMS = ("batch", "heads_q", "seqlen_q")
 ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
 
-Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
+Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", V_DIMS)
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 # The head dim, padded to the next of these.
@@ -201,6 +202,7 @@ SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
 SEQLEN_Q = Number("max_seqlen_q", "i32", size("seqlen_q"))
 WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
+WIDTH_V = Number("head_dim", "i32", size("head_dim_v"), multiple_of=8)  # of a kernel without q
 HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
 SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
@@ -239,6 +241,7 @@ def _featured(name: str, operand: Operand) -> Tensor:
 def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
     """The arguments of an image with features, whose grid walks the rows of ``of``, "q" or "k"."""
     return (
+        Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8, levels=FEATURED),
         *(Number(one.name, "i32", one, levels=FEATURED) for one in (BEGIN, END)),
         FEATURES,
         Number("softcap", "fp32", scalar("softcap"), levels=FEATURED),
@@ -335,6 +338,13 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in arguments if one not in whole))
 
 
+def stored(name: str, operand: Operand, block: tuple[Side, ...]) -> Tensor:
+    """A result of a portable kernel. With features it is written by pointer: a descriptor's store would go on behind
+    the end of a sequence.
+    """
+    return Tensor(name, operand, block, by_pointer=FEATURED)
+
+
 def portable_slim(kernel: KernelDescription) -> KernelDescription:
     """The portable kernel with columns in two parts, for archs with buffer instructions: where there are descriptors,
     they reach what it would serve.
@@ -344,7 +354,11 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         name=f"{kernel.name}_slim",
         source=kernel.name,
         sources={},
-        arguments=tuple(one for one in kernel.arguments if one.levels != FEATURED),
+        arguments=tuple(
+            replace(one, by_pointer=()) if isinstance(one, Tensor) else one
+            for one in kernel.arguments
+            if one.levels != FEATURED
+        ),
         choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         impossible=(),
         guards=(),

@@ -22,7 +22,7 @@ from aotriton.rules.flash.restrictions_hopper import FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
 
-OUT = Operand("out", c.Q_DIMS, written=True)
+OUT = Operand("out", c.OUT_DIMS, written=True)
 STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
 
 ATTN_FWD = KernelDescription(
@@ -32,7 +32,7 @@ ATTN_FWD = KernelDescription(
         Tensor("Q", c.Q, c.Q_TILE),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, c.Q_TILE),
+        c.stored("Out", OUT, c.Q_TILE),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,
