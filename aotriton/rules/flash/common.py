@@ -339,10 +339,10 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
 
 
 def stored(name: str, operand: Operand, block: tuple[Side, ...]) -> Tensor:
-    """A result of a portable kernel. With features it is written by pointer: a descriptor's store would go on behind
-    the end of a sequence.
+    """A result of a portable kernel. Of sequences in one tensor it is written by pointer: a descriptor's store would go
+    on behind the end of one.
     """
-    return Tensor(name, operand, block, by_pointer=FEATURED)
+    return Tensor(name, operand, block, by_pointer=(GENERAL,))
 
 
 def portable_slim(kernel: KernelDescription) -> KernelDescription:

@@ -8,7 +8,16 @@ from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import FULL, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
-from aotriton.tritonsrc.flash.lib.sequence import load_rows, rows_read, sequence_of, steps_of, store_rows
+from aotriton.tritonsrc.flash.lib.sequence import (
+    load_rows,
+    loops,
+    own_rows,
+    rows_read,
+    sequence_of,
+    sequences_end,
+    steps_of,
+    store_rows,
+)
 from aotriton.tritonsrc.flash.lib.tile import head_rows, load_pair
 
 
@@ -79,9 +88,10 @@ def attn_bwd_dk_dv_features(
     """
     tile, head_k, sequence = tile_of_program(tl.cdiv(longest, BLOCK_N), num_heads_k)
     key = tile * BLOCK_N  # of a causal call the first tile has the most queries
+    END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
     of = sequence_of(
-        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k
-    )
+        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
+    )  # fmt: skip
     if key >= of.k.rows:
         return
     batch = of.batch
@@ -98,21 +108,22 @@ def attn_bwd_dk_dv_features(
     first, clear, full, after = visited_by_keys(of, key, BLOCK_N, BLOCK_M)
     keys = key + tl.arange(0, BLOCK_N)
     first_row = keys - of.hi  # that sees each key; more than there are do no harm
-    LOOPS: tl.constexpr = 2 if ADDRESSING == "descriptor" else 1
-    for member in range(group):
-        head = head_k * group + member
-        l_rows = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
-        delta_rows = head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
-        scores = scores_of(
-            of, head, features, sm_scale, softcap,
-            AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
-        )  # fmt: skip
-        drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
-        for BEHIND in tl.static_range(LOOPS):
-            begin, end = steps_of(BEHIND, first, after, of.q, features, BLOCK_M, ADDRESSING)
-            for row in range(begin, end, BLOCK_M):
+    for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
+        begin, end = steps_of(BEHIND, first, after, of.q, features, BLOCK_M, ADDRESSING)
+        for member in range(group):
+            head = head_k * group + member
+            l_rows = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
+            delta_rows = head_rows(Delta, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
+            scores = scores_of(
+                of, head, features, sm_scale, softcap,
+                AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
+            )  # fmt: skip
+            drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
+            for row in tl.range(begin, end, BLOCK_M, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
                 # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing.
-                q = load_rows(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING, BEHIND)
+                q = load_rows(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
+                if BEHIND:
+                    q = own_rows(q, of.q, row, BLOCK_M)
                 lse, delta = load_pair(l_rows, delta_rows, row, of.q.used, BLOCK_M, ADDRESSING)
                 # Scores are transposed, [keys, queries], so that p and ds are register operands of the products after
                 # them. Of a row that sees no key anything finite will do.
@@ -122,11 +133,13 @@ def attn_bwd_dk_dv_features(
                     s = tl.dot(k, q.T, biases(scores, rows[None, :], keys[:, None]))
                 else:
                     s = tl.dot(k, q.T)
-                if (row < clear) | (row >= full) | has(features, SOFTCAP, row):
+                if (row < clear) | (row >= full) | has(features, SOFTCAP, row) | BEHIND:
                     seen = inside(rows[None, :], first_row[:, None], of.hi - of.lo + 1)
                     s = tl.where(seen, capped(s, scores), float("-inf"))
                 p = tl.exp2(s * scores.scale - lse)
-                do = load_rows(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING, BEHIND)
+                do = load_rows(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
+                if BEHIND:
+                    do = own_rows(do, of.q, row, BLOCK_M)
                 if LEVEL == FULL:
                     keep = kept(drop, row, key, BLOCK_M, BLOCK_N).T
                     dv = tl.dot(tl.where(keep, p * drop.scale, 0.0).to(do.dtype), do, dv)
@@ -144,9 +157,9 @@ def attn_bwd_dk_dv_features(
         dv = tl.where((keys < of.k.used)[:, None], dv, 0.0)
     store_rows(
         DK, stride_dk_b, stride_dk_h, stride_dk_s, of.k, head_dim,
-        dk * sm_scale, batch, head_k, key, BLOCK_N, BLOCK_DMODEL,
+        dk * sm_scale, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip
     store_rows(
         DV, stride_dv_b, stride_dv_h, stride_dv_s, of.k, head_dim_v,
-        dv, batch, head_k, key, BLOCK_N, BLOCK_DMODEL,
+        dv, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip

@@ -8,7 +8,16 @@ from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import DBIAS, FULL, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
-from aotriton.tritonsrc.flash.lib.sequence import load_rows, rows_read, sequence_of, steps_of, store_rows
+from aotriton.tritonsrc.flash.lib.sequence import (
+    load_rows,
+    loops,
+    own_rows,
+    rows_read,
+    sequence_of,
+    sequences_end,
+    steps_of,
+    store_rows,
+)
 from aotriton.tritonsrc.flash.lib.tile import head_rows
 
 
@@ -81,9 +90,10 @@ def attn_bwd_dq_features(
     tile, head, sequence = tile_of_program(tiles, num_heads_q)
     tile = tiles - 1 - tile  # of a causal call the longest programs first
     q_row = tile * BLOCK_M
+    END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
     of = sequence_of(
-        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k
-    )
+        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
+    )  # fmt: skip
     if q_row >= of.q.rows:
         return
     batch = of.batch
@@ -113,21 +123,20 @@ def attn_bwd_dq_features(
     do = load_rows(all_do, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
     dq = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
     # One loop with a branch: with loops of their own for steps with and without a mask, each has registers of its own.
-    LOOPS: tl.constexpr = 2 if ADDRESSING == "descriptor" else 1
-    for BEHIND in tl.static_range(LOOPS):
+    for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
         begin, end = steps_of(BEHIND, first, after, of.k, features, BLOCK_N, ADDRESSING)
-        for key in range(begin, end, BLOCK_N):
-            k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING, BEHIND)
+        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
+            k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
                 s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
             else:
                 s = tl.dot(q, k.T)
-            if (key < clear) | (key >= full) | has(features, SOFTCAP, key):
+            if (key < clear) | (key >= full) | has(features, SOFTCAP, key) | BEHIND:
                 seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
                 s = tl.where(seen, capped(s, scores), float("-inf"))
             p = tl.exp2(s * scores.scale - lse[:, None])
-            v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING, BEHIND)
+            v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             dp = tl.dot(do, v.T)
             if LEVEL == FULL:
                 dp = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), dp * drop.scale, 0.0)
@@ -141,11 +150,14 @@ def attn_bwd_dq_features(
             if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
                 if has(features, SOFTCAP, key):
                     ds *= cap_gradient(p, lse[:, None], scores)
+            if BEHIND:
+                ds = tl.where((columns < of.k.used)[None, :], ds, 0.0)
+                k = own_rows(k, of.k, key, BLOCK_N)
             dq = tl.dot(ds.to(k.dtype), k, dq)
 
-    if ADDRESSING == "descriptor":  # rows that are not used may be no numbers
+    if END:  # rows that are not used may be no numbers
         dq = tl.where(stored[:, None], dq, 0.0)
     store_rows(
         DQ, stride_dq_b, stride_dq_h, stride_dq_s, of.q, head_dim,
-        dq * sm_scale, batch, head, q_row, BLOCK_M, BLOCK_DMODEL,
+        dq * sm_scale, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
     )  # fmt: skip

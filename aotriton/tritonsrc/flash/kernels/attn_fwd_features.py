@@ -8,7 +8,16 @@ from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
 from aotriton.tritonsrc.flash.lib.features import FULL, SINKS, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, capped, scores_of
-from aotriton.tritonsrc.flash.lib.sequence import load_rows, rows_read, sequence_of, steps_of, store_rows
+from aotriton.tritonsrc.flash.lib.sequence import (
+    load_rows,
+    loops,
+    own_rows,
+    rows_read,
+    sequence_of,
+    sequences_end,
+    steps_of,
+    store_rows,
+)
 from aotriton.tritonsrc.flash.lib.tile import head_rows
 
 
@@ -74,9 +83,10 @@ def attn_fwd_features(
     tile, head, sequence = tile_of_program(tiles, num_heads_q)
     tile = tiles - 1 - tile  # of a causal call the longest programs first
     q_row = tile * BLOCK_M
+    END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
     of = sequence_of(
-        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k
-    )
+        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
+    )  # fmt: skip
     if q_row >= of.q.rows:
         return
     batch = of.batch
@@ -96,17 +106,16 @@ def attn_fwd_features(
     out = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)  # scaled, in units of log2
-    LOOPS: tl.constexpr = 2 if ADDRESSING == "descriptor" else 1
-    for BEHIND in tl.static_range(LOOPS):
+    for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
         begin, end = steps_of(BEHIND, first, after, of.k, features, BLOCK_N, ADDRESSING)
-        for key in range(begin, end, BLOCK_N):
+        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
                 s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
             else:
                 s = tl.dot(q, k.T)
-            if (key < clear) | (key >= full) | has(features, SOFTCAP, key):
+            if (key < clear) | (key >= full) | has(features, SOFTCAP, key) | BEHIND:
                 seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
                 s = tl.where(seen, capped(s, scores), float("-inf"))
             new_max = tl.maximum(row_max, tl.max(s, 1) * scores.scale)
@@ -118,7 +127,9 @@ def attn_fwd_features(
             row_max = new_max
             if LEVEL == FULL:
                 p = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), p * drop.scale, 0.0)
-            v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING, BEHIND)
+            v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
+            if BEHIND:
+                v = own_rows(v, of.k, key, BLOCK_N)
             out = tl.dot(p.to(v.dtype), v, out * correction[:, None])
 
     if (features & SINKS) != 0:
@@ -132,7 +143,7 @@ def attn_fwd_features(
     out = out / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     store_rows(
         Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim_v,
-        out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL,
+        out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
     )  # fmt: skip
     if store_lse != 0:
         lse = tl.where(rows < of.q.used, (row_max + tl.log2(row_sum)) * 0.6931471805599453, float("-inf"))
