@@ -77,7 +77,6 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
     """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own."""
     block_m, block_n = TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
-    dims["head_dim_v"] = case.head_dim
     dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k}
     read: Arrays = {}
     written: dict[str, tuple[int, ...]] = {}

@@ -25,10 +25,10 @@ from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 from aotriton.rules.work import WHOLE
 
-OUT, DOUT = Operand("out", c.OUT_DIMS), Operand("dout", c.OUT_DIMS)
+OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
 LOGSUMEXP = c.rows("logsumexp")
 DQ, DK, DV = (
-    Operand(name, dims, written=True) for name, dims in (("dq", c.Q_DIMS), ("dk", c.K_DIMS), ("dv", c.V_DIMS))
+    Operand(name, dims, written=True) for name, dims in (("dq", c.Q_DIMS), ("dk", c.K_DIMS), ("dv", c.K_DIMS))
 )
 # Workspace: rowsum(dout x out), and what programs add up: dq and dk before their scale, and dv.
 DELTA = c.rows("delta")
@@ -37,7 +37,7 @@ DQ_SUM, DK_SUM, DV_SUM = (
     for name, dims in (
         ("dq_sum", ("batch", "heads_q", "dq_rows", "dq_columns")),
         ("dk_sum", c.K_DIMS),
-        ("dv_sum", c.V_DIMS),
+        ("dv_sum", c.K_DIMS),
     )
 )
 
@@ -67,7 +67,7 @@ ATTN_BWD_PREPROCESS = KernelDescription(
         *strides("bhs", "Out", "DO"),
         c.HEADS_Q,
         c.SEQLEN_Q,
-        c.WIDTH_V,
+        c.WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
     ),
     choices=(c.T, c.HEAD_DIM, c.ACCESS),

@@ -45,11 +45,10 @@ FAMILY = "flash"
 
 Q_DIMS = ("batch", "heads_q", "seqlen_q", "head_dim")
 K_DIMS = ("batch", "heads_k", "seqlen_k", "head_dim")
-OUT_DIMS, V_DIMS = ((*dims[:-1], "head_dim_v") for dims in (Q_DIMS, K_DIMS))  # only calls with features have another
 ROW_DIMS = ("batch", "heads_q", "seqlen_q")
 ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
 
-Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", V_DIMS)
+Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 # The head dim, padded to the next of these.
@@ -202,7 +201,6 @@ SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
 SEQLEN_Q = Number("max_seqlen_q", "i32", size("seqlen_q"))
 WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
-WIDTH_V = Number("head_dim", "i32", size("head_dim_v"), multiple_of=8)  # of a kernel without q
 HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
 SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
@@ -241,7 +239,6 @@ def _featured(name: str, operand: Operand) -> Tensor:
 def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
     """The arguments of an image with features, whose grid walks the rows of ``of``, "q" or "k"."""
     return (
-        Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8, levels=FEATURED),
         *(Number(one.name, "i32", one, levels=FEATURED) for one in (BEGIN, END)),
         FEATURES,
         Number("softcap", "fp32", scalar("softcap"), levels=FEATURED),

@@ -22,7 +22,7 @@ from aotriton.rules.flash.restrictions_hopper import FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
 
-OUT = Operand("out", c.OUT_DIMS, written=True)
+OUT = Operand("out", c.Q_DIMS, written=True)
 STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
 
 ATTN_FWD = KernelDescription(

@@ -55,7 +55,6 @@ def attn_bwd_dk_dv_features(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
-    head_dim_v,
     lo,
     hi,
     features,
@@ -97,8 +96,8 @@ def attn_bwd_dk_dv_features(
     batch = of.batch
     all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
     all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
-    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim_v, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
+    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim, ADDRESSING)
     group = num_heads_q // num_heads_k
 
     k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
@@ -160,6 +159,6 @@ def attn_bwd_dk_dv_features(
         dk * sm_scale, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip
     store_rows(
-        DV, stride_dv_b, stride_dv_h, stride_dv_s, of.k, head_dim_v,
+        DV, stride_dv_b, stride_dv_h, stride_dv_s, of.k, head_dim,
         dv, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip

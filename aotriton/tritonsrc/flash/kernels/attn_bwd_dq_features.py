@@ -51,7 +51,6 @@ def attn_bwd_dq_features(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
-    head_dim_v,
     lo,
     hi,
     features,
@@ -99,8 +98,8 @@ def attn_bwd_dq_features(
     batch = of.batch
     all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
     all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
-    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim_v, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
+    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
     if LEVEL == FULL:  # noqa: SIM102 (known when compiled, as the next is not)

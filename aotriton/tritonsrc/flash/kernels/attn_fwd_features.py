@@ -47,7 +47,6 @@ def attn_fwd_features(
     max_seqlen_q,
     max_seqlen_k,
     head_dim,
-    head_dim_v,
     lo,
     hi,
     features,
@@ -92,7 +91,7 @@ def attn_fwd_features(
     batch = of.batch
     all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
     all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
     rows = q_row + tl.arange(0, BLOCK_M)
@@ -142,7 +141,7 @@ def attn_fwd_features(
         row_max = new_max
     out = out / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     store_rows(
-        Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim_v,
+        Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim,
         out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
     )  # fmt: skip
     if store_lse != 0:
