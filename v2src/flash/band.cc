@@ -12,7 +12,6 @@ namespace aotriton::v2::inline abi1::flash {
 namespace {
 
 constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5;  // levels, as rules/flash/common.py has them
-
 constexpr int64_t kMostColumns = 128;  // as MOST_COLUMNS of tritonsrc/flash/lib/sequence.py
 
 }  // namespace
