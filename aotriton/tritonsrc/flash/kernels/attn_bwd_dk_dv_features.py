@@ -130,7 +130,7 @@ def attn_bwd_dk_dv_features(
                 # them. Of a row that sees no key anything finite will do.
                 lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)[None, :]
                 rows = row + tl.arange(0, BLOCK_M)
-                if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
+                if LEVEL == FULL:
                     s = product(k, q.T, biases(scores, rows[None, :], keys[:, None]), BF16_PRODUCTS)
                 else:
                     s = product(k, q.T, None, BF16_PRODUCTS)

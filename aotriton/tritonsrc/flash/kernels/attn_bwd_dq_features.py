@@ -129,7 +129,7 @@ def attn_bwd_dq_features(
         for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
-            if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
+            if LEVEL == FULL:
                 s = product(q, k.T, biases(scores, rows[:, None], columns[None, :]), BF16_PRODUCTS)
             else:
                 s = product(q, k.T, None, BF16_PRODUCTS)
