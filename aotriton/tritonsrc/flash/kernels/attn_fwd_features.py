@@ -96,13 +96,13 @@ def attn_fwd_features(
     all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
-    rows = q_row + tl.arange(0, BLOCK_M)
-    first_key, keys_seen = keys_of(of, rows)
+    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
     scores = scores_of(
         of, head, features, sm_scale, softcap,
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
     )  # fmt: skip
-    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
+    rows = q_row + tl.arange(0, BLOCK_M)
+    first_key, keys_seen = keys_of(of, rows)
     q = load_rows(all_q, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
     out = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
