@@ -79,7 +79,6 @@ def attn_bwd_dk_dv_features(
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
     BF16_PRODUCTS: tl.constexpr,
-    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_N) * num_heads_k * sequences); sums over the query heads that share a key head.

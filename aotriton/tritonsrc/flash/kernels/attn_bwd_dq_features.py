@@ -79,7 +79,6 @@ def attn_bwd_dq_features(
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
     BF16_PRODUCTS: tl.constexpr,
-    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences).

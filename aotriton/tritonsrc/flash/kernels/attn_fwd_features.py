@@ -72,7 +72,6 @@ def attn_fwd_features(
     BLOCK_DMODEL: tl.constexpr,
     LEVEL: tl.constexpr,
     BF16_PRODUCTS: tl.constexpr,
-    BF16_PRODUCTS: tl.constexpr,
     ADDRESSING: tl.constexpr,
 ):
     """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences). ``sm_scale`` must not be negative.
