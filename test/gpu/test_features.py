@@ -136,7 +136,7 @@ def without_weights(case: Case) -> Case:
     """The case with what `hopper_features` serves, which has features in any case: what the weights are is left out."""
     alike = not (case.packed or case.used_q or case.used_k)
     return replace(
-        case, bias="", alibi="", softcap=0.0, dropout=0.0, head_dim=min(case.head_dim, 128),
+        case, bias="", alibi="", softcap=0.0, dropout=0.0,
         layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
     )  # fmt: skip
 
@@ -144,12 +144,12 @@ def without_weights(case: Case) -> Case:
 BANDS = [
     Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
     for (q, k), group, head_dim, dtype in (
-        ((300, 1000), 4, 128, "bf16"), ((1000, 300), 1, 64, "fp16"), ((700, 701), 16, 64, "bf16"), ((1, 500), 8, 128, "fp16"),
-        ((650, 2100), 3, 32, "bf16"),
+        ((300, 1000), 4, 128, "bf16"), ((1000, 300), 1, 64, "fp16"), ((700, 701), 16, 64, "bf16"), ((2, 500), 8, 128, "fp16"),
+        ((650, 2100), 3, 32, "bf16"), ((650, 700), 2, 256, "bf16"),
     )
     for mask in (
         {"causal": True, "causal_variant": "bottom_right"}, {"causal": True}, {"window": (100, 70)},
-        {"window": (300, -1), "causal_variant": "bottom_right"}, {"window": (0, 0)},
+        {"window": (200, -1), "causal_variant": "bottom_right"}, {"window": (0, 0)},
     )
 ]  # fmt: skip
 

@@ -73,6 +73,7 @@ def _tiles(rows: Expression | int) -> Expression:
 
 
 OUT_PIECES = psel("OUT_PIECES")
+OUT_ROWS = (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES))
 LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
@@ -83,7 +84,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES)), packed=c.PACKED),
+        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,
@@ -157,7 +158,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, c.PACKED_ROWS, packed=c.PACKED),
+        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("OutRows", OUT, general=True),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
@@ -167,16 +168,18 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         Number("sequences", "i32", size("batch") * c.SEQUENCES),
         Number("log2_packed", "i32", LOG2_PACKED),
         *c.of_lengths("q", sinks=True),
-        *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS"),
+        *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS", "OUT_PIECES"),
     ),
-    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM.narrowed(32, 64, 128), c.DESCRIPTOR),
+    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM, c.DESCRIPTOR),
     psels=by_vendor(
+        {"OUT_PIECES": 1},
         cuda={
             "BLOCK_N": (64, 128),
             "CONSUMERS": (1, 2, 3),
-            "STAGES": (2, 3, 4),
+            "STAGES": (2, 3, 4, 5, 6),
             "GROUP_ROUNDS": (1, 2),
             "Q_SLOTS": (1, 2),
+            "OUT_PIECES": (1, 2),
         },
     ),
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),

@@ -158,7 +158,7 @@ def _of_plain(rule: Rule) -> Rule:
     """A rule of the plain forward for images with features, which have fewer psels."""
 
     def applies(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-        return rule(functional, keys, {"Q_IN_REGISTERS": 0, "OUT_PIECES": 1, "RING": 0, "TURNS": 0, **config})
+        return rule(functional, keys, {"Q_IN_REGISTERS": 0, "RING": 0, "TURNS": 0, **config})
 
     return applies
 
@@ -186,6 +186,7 @@ FEATURES_RESTRICTIONS = (
     Restriction("one more stage fits", _too_few_features_stages, certain=False),
     Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
     Restriction("there is room for a second place of Q", _one_place_of_features, certain=False),
+    Restriction("there is room for all of Out", _of_plain(_needless_pieces), certain=False),
     Restriction("a consumer lets more steps pass than there are slots", _few_stages),
     Restriction("the accumulators do not fit in the registers", _of_plain(_certain_spill)),
     Restriction("the tiles do not fit in shared memory", _of_plain(_too_much_shared)),

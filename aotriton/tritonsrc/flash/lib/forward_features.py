@@ -28,6 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.features import OWN_LAST, PACKED, SINKS, USED_K, USED_Q
+from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
 from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
     bytes_of,
@@ -103,6 +104,7 @@ class Call:
     STAGES: gl.constexpr
     GROUP_ROUNDS: gl.constexpr
     Q_SLOTS: gl.constexpr
+    OUT_PIECES: gl.constexpr
 
 
 @bundle
@@ -313,12 +315,6 @@ def producer(call):
 
 
 @gluon.jit
-def own_rows(q_slots, place):
-    """The rows of Q in a place, by parts."""
-    return [of_part.index(place).reshape([64, of_part.shape[5]]) for of_part in q_slots]
-
-
-@gluon.jit
 def begin(call, q_slot, q_phase, held, step, there):
     """Begin S of a tile's first step that a consumer takes, `step`, if there is a tile. What lies between that step and
     the one whose slot it holds goes by.
@@ -333,12 +329,6 @@ def begin(call, q_slot, q_phase, held, step, there):
     await_step(full, step, STAGES, pred=there > 0)
     no_s = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     return scores(own_rows(q_slots, q_slot), k_slots, slot_of(step, STAGES), no_s)
-
-
-@gluon.jit
-def scaled(x, factor):
-    """x with each row multiplied by its factor."""
-    return x * gl.expand_dims(gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout)), 1)
 
 
 @gluon.jit
@@ -372,6 +362,8 @@ def consumer(call, C: gl.constexpr):
     CONSUMERS: gl.constexpr = call.CONSUMERS
     STAGES: gl.constexpr = call.STAGES
     Q_SLOTS: gl.constexpr = call.Q_SLOTS
+    OUT_PIECES: gl.constexpr = call.OUT_PIECES
+    AHEAD: gl.constexpr = Q_SLOTS == 2  # of the end of a tile begins the next one's first step
     BLOCK_N: gl.constexpr = k_slots[0].shape[3]
     FIRST: gl.constexpr = k_slots[0].shape[4]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -435,8 +427,9 @@ def consumer(call, C: gl.constexpr):
         next_tile = tile_at(call, row, head, there)
         passed, left, clear, unmasked = part_of(next_tile, log2_packed, C, CONSUMERS, BLOCK_N)
         first = gl.where(next_tile.there > 0, start + passed, last)
-        s = begin(call, count % Q_SLOTS * CONSUMERS + C, count // Q_SLOTS & 1, last, first, next_tile.there)
-        out = finished(out, len(q_slots))
+        if AHEAD:
+            s = begin(call, count % Q_SLOTS * CONSUMERS + C, count // Q_SLOTS & 1, last, first, next_tile.there)
+        out = finished(out, len(q_slots) if AHEAD else 0)
         if first != last:
             release(empty, last, STAGES)
 
@@ -461,15 +454,19 @@ def consumer(call, C: gl.constexpr):
         if ((features & PACKED) != 0) & (end > tile.rows):
             store_parts(call, tile, out, C)
         else:
-            tma.store_wait(0)
-            for part in gl.static_range(len(out)):
-                out_slots[part].index(C).reshape([64, out_slots[part].shape[5]]).store(out[part])
-            fence_async_shared()
-            for part in gl.static_range(len(out)):
-                at_rows = tile.begin + (tile.row + C * 64 >> log2_packed)
-                origin = [tile.batch, tile.head, at_rows, 0, part * FIRST]
-                tma.async_copy_shared_to_global(call.out_tensors[part], origin, out_slots[part].index(C))
+            pieces = [in_pieces(whole, OUT_PIECES) for whole in out]
+            at_rows = tile.begin + (tile.row + C * 64 >> log2_packed)
+            for piece in gl.static_range(OUT_PIECES):
+                tma.store_wait(0)
+                for part in gl.static_range(len(out)):
+                    out_slots[part].index(C).reshape([64, out_slots[part].shape[5]]).store(pieces[part][piece])
+                fence_async_shared()
+                for part in gl.static_range(len(out)):
+                    origin = [tile.batch, tile.head, at_rows, 0, part * FIRST + piece * out_slots[part].shape[5]]
+                    tma.async_copy_shared_to_global(call.out_tensors[part], origin, out_slots[part].index(C))
 
+        if not AHEAD:
+            s = begin(call, count % Q_SLOTS * CONSUMERS + C, count // Q_SLOTS & 1, last, first, next_tile.there)
         s = warpgroup_mma_wait(0, deps=[s])
         release(empty, first, STAGES)
         tile = next_tile
@@ -482,11 +479,12 @@ def forward_features(
     max_seqlen_q, max_seqlen_k, head_dim, sequences, log2_packed, lo, hi, features, Sinks,
     CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_ROUNDS: gl.constexpr, Q_SLOTS: gl.constexpr,
+    OUT_PIECES: gl.constexpr,
 ):  # fmt: skip
     """The program of attn_fwd_hopper_features, whose arguments these are, with tuples of parts."""
     gl.static_assert(CONSUMERS <= STAGES, "a consumer lets more steps pass than there are slots")
-    REGISTERS: gl.constexpr = 152 if CONSUMERS == 3 else 232
-    PRODUCER_REGISTERS: gl.constexpr = 56 if CONSUMERS == 3 else 40
+    REGISTERS: gl.constexpr = 160 if CONSUMERS == 3 else 232
+    PRODUCER_REGISTERS: gl.constexpr = 32 if CONSUMERS == 3 else 40
     q_slots = slots(Q, Q_SLOTS * CONSUMERS)
     k_slots = slots(K, STAGES)
     v_slots = slots(V, STAGES)
@@ -501,7 +499,7 @@ def forward_features(
         Out, OutRows, stride_out_b, stride_out_h, stride_out_s, L, Q, K, V, q_slots, k_slots, v_slots, out_slots,
         q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim,
         sequences, log2_packed, lo, hi, features, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
-        CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS,
+        CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
     )  # fmt: skip
     if CONSUMERS == 1:
         gl.warp_specialize([(consumer, (call, 0)), (producer, (call,))], [1], [PRODUCER_REGISTERS])
