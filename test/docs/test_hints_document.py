@@ -87,7 +87,8 @@ def test_the_table_of_orders_is_the_descriptions() -> None:
         for causal in (0, 1):
             for rounds in (0, 1, 2, 16):
                 environment = Environment(scalars={"causal": causal}, psels={"GROUP_ROUNDS": rounds})
-                grouped = kernel.name in ("attn_fwd_hopper", "attn_fwd_hopper_slim") and causal and rounds > 1
+                of_groups = kernel.name in ("attn_fwd_hopper", "attn_fwd_hopper_slim") and causal
+                grouped = (of_groups or kernel.name == "attn_fwd_hopper_features") and rounds > 1
                 assert evaluate(kernel.schedule, environment) == (BFS if grouped else DFS).value
     assert {kernel.name for kernel in described if kernel.work} >= {
         "attn_fwd",

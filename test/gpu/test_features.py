@@ -5,6 +5,7 @@ Which calls are refused, and how, needs no GPU: test/runtime/test_feature_calls.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,20 +71,30 @@ class Prepared:
             guarded.view.fill_(float("nan"))
         return made
 
+    @property
+    def features(self) -> dict[str, Any]:
+        """All arguments but results."""
+        return self.operands | self.seeds | self.case.scalars | {"sm_scale": self.case.sm_scale}
+
+    def forward(self, **hints: object) -> None:
+        """A forward on torch's current stream."""
+        given = {name: one for name, one in self.features.items() if name != "dout"}
+        aotriton.attn_fwd(**given, **{name: self.results[name].view for name in FORWARD}, hints=hints)
+
     def launch(self) -> None:
         """A forward, then a backward with what it wrote, on torch's current stream."""
-        views = {name: guarded.view for name, guarded in self.results.items()}
-        features = self.operands | self.seeds | self.case.scalars | {"sm_scale": self.case.sm_scale}
-        forward = {name: one for name, one in features.items() if name != "dout"}
-        aotriton.attn_fwd(**forward, **{name: views[name] for name in FORWARD})
+        self.forward()
+        views, features = {name: guarded.view for name, guarded in self.results.items()}, self.features
         size = aotriton.attn_bwd_workspace_size(**features, **views)
         self.results["workspace"] = Guarded((-(-size // 4),), torch.float32, "contiguous", 1.0)
         self.results["workspace"].view.fill_(float("nan"))
         aotriton.attn_bwd(**features, **views, workspace=self.results["workspace"].view.view(torch.uint8))
 
-    def check(self) -> None:
+    def check(self, *names: str) -> None:
+        """The results of these names, or all."""
         rows_q, rows_k = self.call.owned
-        for name, guarded in self.results.items():
+        for name in names or self.results:
+            guarded = self.results[name]
             guarded.assert_untouched_outside(name)
             if name == "workspace":
                 continue
@@ -119,6 +130,39 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(case: Ca
     prepared.launch()
     torch.cuda.synchronize()
     prepared.check()
+
+
+def without_weights(case: Case) -> Case:
+    """The case with what `hopper_features` serves, which has features in any case: what the weights are is left out."""
+    alike = not (case.packed or case.used_q or case.used_k)
+    return replace(
+        case, bias="", alibi="", softcap=0.0, dropout=0.0,
+        layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
+    )  # fmt: skip
+
+
+BANDS = [
+    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
+    for (q, k), group, head_dim, dtype in (
+        ((300, 1000), 4, 128, "bf16"), ((1000, 300), 1, 64, "fp16"), ((700, 701), 16, 64, "bf16"), ((2, 500), 8, 128, "fp16"),
+        ((650, 2100), 3, 32, "bf16"), ((650, 700), 2, 256, "bf16"),
+    )
+    for mask in (
+        {"causal": True, "causal_variant": "bottom_right"}, {"causal": True}, {"window": (100, 70)},
+        {"window": (200, -1), "causal_variant": "bottom_right"}, {"window": (0, 0)},
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*dict.fromkeys(map(without_weights, [*CASES, *UNEVEN])), *BANDS], ids=str)
+def test_the_forward_for_hopper_is_as_accurate(case: Case) -> None:
+    """The same for the backend `hopper_features`, whatever is faster, with all features that it serves."""
+    if torch.version.hip or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the GPU is no Hopper")
+    prepared = Prepared(case)
+    prepared.forward(backend="hopper_features")
+    torch.cuda.synchronize()
+    prepared.check(*FORWARD)
 
 
 SEEDS = ((0, 0), (-1, -1), (1 << 62, (5 << 32) | 3), (-(1 << 63), (0xFFFFFFFF << 32) - (1 << 64)))

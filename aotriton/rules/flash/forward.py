@@ -18,7 +18,7 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import RESTRICTIONS
-from aotriton.rules.flash.restrictions_hopper import FORWARD_RESTRICTIONS
+from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
 
@@ -76,6 +76,7 @@ def _tiles(rows: Expression | int) -> Expression:
 
 
 OUT_PIECES = psel("OUT_PIECES")
+OUT_ROWS = (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES))
 LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
@@ -86,7 +87,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES)), packed=c.PACKED),
+        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,
@@ -139,6 +140,72 @@ ATTN_FWD_HOPPER_SLIM = replace(
     choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
 )
 
+# The bits of `features` at the level of the images: those of calls whose lengths are in device memory are above sinks',
+# and softcap's is above all others.
+LENGTHS_ON_HOST = scalar("features") <= 3
+GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
+
+
+def _tiles_of_sequences(rows: Expression) -> Expression:
+    """The tiles of packed heads, as many of each sequence as the longest one has."""
+    each = ceil_divide(scalar("longest_q") * c.PACKED, rows) * ceil_divide(size("heads_q"), c.PACKED)
+    return each * (size("batch") * c.SEQUENCES)
+
+
+FEATURES_TILES = _tiles_of_sequences(psel("CONSUMERS") * 64)
+
+ATTN_FWD_HOPPER_FEATURES = KernelDescription(
+    name="attn_fwd_hopper_features",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
+        Tensor("K", c.K, c.K_TILE),
+        Tensor("V", c.V, c.K_TILE),
+        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
+        Tensor("OutRows", OUT, general=True),
+        Tensor("L", c.LOGSUMEXP),
+        STORE_LSE,
+        c.SM_SCALE,
+        *strides("bhs", "OutRows"),
+        *c.SIZES,
+        Number("sequences", "i32", size("batch") * c.SEQUENCES),
+        Number("log2_packed", "i32", LOG2_PACKED),
+        *c.of_lengths("q", sinks=True),
+        *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS", "OUT_PIECES"),
+    ),
+    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM, c.DESCRIPTOR),
+    psels=by_vendor(
+        {"OUT_PIECES": 1},
+        cuda={
+            "BLOCK_N": (64, 128),
+            "CONSUMERS": (1, 2, 3),
+            "STAGES": (2, 3, 4, 5, 6),
+            "GROUP_ROUNDS": (1, 2),
+            "Q_SLOTS": (1, 2),
+            "OUT_PIECES": (1, 2),
+        },
+    ),
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    # Persistent, where all tiles are known to have rows.
+    grid=(
+        choose(LENGTHS_ON_HOST, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
+        constant(1),
+        constant(1),
+    ),
+    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED, banded=True),
+    guards=(
+        c.GUARD_BAND,
+        c.GUARD_PACKED_Q,
+        GUARD_SOFTCAP,
+        Guard(_tiles_of_sequences(constant(64)) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
+    ),
+    restrictions=FEATURES_RESTRICTIONS,
+    needs=("tma", "wgmma"),
+    gluon=True,
+    schedule=choose(constant(2) <= psel("GROUP_ROUNDS"), BFS, DFS),
+)
+
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
@@ -149,6 +216,7 @@ OPERATOR = Operator(
         Backend("hopper", (ATTN_FWD_HOPPER,)),
         Backend("hopper_slim", (ATTN_FWD_HOPPER_SLIM,)),
         Backend("portable_slim", (ATTN_FWD_SLIM,)),
+        Backend("hopper_features", (ATTN_FWD_HOPPER_FEATURES,)),
     ),
     fills_when_empty=True,
     checked=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aotriton.rules.kernel import Config, Functional, Restriction
 
@@ -15,6 +15,9 @@ KEYS = 128  # of a program of the backward
 MOST_ROWS = 512  # of K in all stages: more bring nothing
 FEWEST_KEYS_OF_TURNS = 512
 BARRIERS = 512  # bytes beside the tiles
+
+
+Rule = Callable[[Functional, Mapping[str, int], Config], bool]
 
 
 def _idle_consumer(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -148,4 +151,43 @@ FORWARD_RESTRICTIONS = (
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
     Restriction("a ring has three slots or more, where three of keys and values do not fit", _needless_ring),
+)
+
+
+def _of_plain(rule: Rule) -> Rule:
+    """A rule of the plain forward for images with features, which have fewer psels."""
+
+    def applies(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+        return rule(functional, keys, {"Q_IN_REGISTERS": 0, "RING": 0, "TURNS": 0, **config})
+
+    return applies
+
+
+def _too_few_features_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    more = {**config, "STAGES": config["STAGES"] + 1}
+    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    rules = (_too_many_stages, _of_plain(_too_much_shared))
+    return possible and not any(rule(functional, keys, more) for rule in rules)
+
+
+def _one_place_of_features(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["Q_SLOTS"] == 1 and not _of_plain(_too_much_shared)(functional, keys, {**config, "Q_SLOTS": 2})
+
+
+def _few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return config["CONSUMERS"] > config["STAGES"]
+
+
+FEATURES_RESTRICTIONS = (
+    Restriction("a consumer has no row below max_seqlen_q", _idle_consumer),
+    Restriction("one consumer is for short queries or a GPU that is not full", _lone_consumer, certain=False),
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    Restriction("more stages than the loop fills", _too_many_stages, certain=False),
+    Restriction("one more stage fits", _too_few_features_stages, certain=False),
+    Restriction("maxnreg leaves registers unused, or asks for too many", _other_registers),
+    Restriction("there is room for a second place of Q", _one_place_of_features, certain=False),
+    Restriction("there is room for all of Out", _of_plain(_needless_pieces), certain=False),
+    Restriction("a consumer lets more steps pass than there are slots", _few_stages),
+    Restriction("the accumulators do not fit in the registers", _of_plain(_certain_spill)),
+    Restriction("the tiles do not fit in shared memory", _of_plain(_too_much_shared)),
 )
