@@ -255,8 +255,8 @@ def check(name: str, result: Array, exact: Results, ordinary: Results, dtype: st
 
     unit = UNIT["fp32" if name == "logsumexp" else dtype]
     noise = FLOAT32_NOISE * max(1.0, exact.dv.shape[2] / TERMS)
-    if dtype == "fp32":  # a weight is as exact as its exponent: no rounding to 16 bits is larger than that
-        noise *= 2
+    if dtype == "fp32":  # not hidden by roundings to 16 bits: that tensor cores cut off, and what exponents round
+        noise *= 8
     moved = 4 * UNIT[dtype] * exact.through_out[name] if name in THROUGH_OUT else 0 * bound
     for what, size in (("in total", total), ("in the worst row", xp.amax)):
         error, ordinary_error, scale = (float(size(rows(x))) for x in (result - true, usual - true, true))

@@ -49,8 +49,8 @@ struct Call {
   int64_t dims[kMaxOperands][2]
               [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
   uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
-  uint32_t misaligned = 0;  // of the caller's operands that have no data yet, those that count as misaligned, as bits
-  bool whole = false;       // the call is not to be made in chunks
+  uint32_t misaligned = 0;     // of the caller's operands, those that count as misaligned wherever they are, as bits
+  bool whole = false;          // the call is not to be made in chunks
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none

@@ -294,16 +294,17 @@ Error workspace_size(Call& call, Stream stream, size_t* bytes) noexcept {
     // Data that is not there yet may turn out to be misaligned, any of it, which leaves other kernels. The call is
     // refused where none of these ways is served.
     const Groups groups = missing_groups(call);
+    const uint32_t anyway = call.misaligned;
     Error refusal = Error::success;
     bool any = false;
     for (unsigned which = 0; which < 1u << groups.count; ++which) {
-      call.misaligned = 0;
+      call.misaligned = anyway;
       for (unsigned left = which; left; left &= left - 1) call.misaligned |= groups.slots[std::countr_zero(left)];
       const Error error = include();
       any |= error == Error::success;
       if (!which) refusal = error;
     }
-    call.misaligned = 0;
+    call.misaligned = anyway;
     return any ? Error::success : refusal;
   });
 }
