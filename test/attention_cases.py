@@ -219,12 +219,15 @@ def possible(row: Mapping[str, Any]) -> bool:
     packed = row.get("sequences", "").startswith("packed")
     if packed and (row.get("bias") or row.get("alibi") == "batch"):
         return False
-    # Descriptors need rows that begin at 16 bytes, and sequences that end where the tensor does.
+    # Descriptors need rows that begin at 16 bytes, and at level 5 or beyond head dim 128 sequences that end where the
+    # tensor does.
+    full = row.get("bias") or row.get("alibi") or row.get("dropout")
     if row.get("addressing") == "descriptor" and (
-        row.get("layout") == "odd" or row.get("sequences", "dense") != "dense"
+        row.get("layout") == "odd"
+        or ((full or row.get("head_dim", 0) > 128) and row.get("sequences", "dense") != "dense")
     ):
         return False
-    return not (row.get("softcap") and (row.get("bias") or row.get("alibi") or row.get("dropout")))
+    return not (row.get("softcap") and full)
 
 
 def case_of(row: Row, choose: random.Random, longest: int) -> Case:

@@ -186,8 +186,9 @@ def launch(
             continue
         if isinstance(argument, Tensor):
             view = views[argument.name]
-            if values["ADDRESSING"] == "descriptor" and argument.block is not None:
-                block, order = block_of(argument.block, values), list(range(argument.rank))
+            block_at = argument.block_at(level)
+            if values["ADDRESSING"] == "descriptor" and block_at is not None:
+                block, order = block_of(block_at, values), list(range(argument.rank))
                 if view.stride()[-1] != 1:  # it is described as it is stored
                     order[-2:] = order[:-3:-1]
                 lengths, steps = ([of[dim] for dim in order] for of in (view.size(), view.stride()))

@@ -227,6 +227,13 @@ def _passed(kernel: KernelProgram, operator: OperatorProgram) -> int:
     return count
 
 
+def _ways(tensor: Tensor, levels: int) -> list[tuple[bool, int]]:
+    """Whether images take a descriptor of the tensor, and which of ``levels`` these are, as bits."""
+    by_pointer = sum(1 << level for level in tensor.by_pointer)
+    ways = [(tensor.block is not None, levels & ~by_pointer), (False, levels & by_pointer)]
+    return [(block, where) for block, where in ways if where]
+
+
 class _Numbering:
     """The numbers of an operator's names."""
 
@@ -342,12 +349,11 @@ class _Numbering:
             levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
             if isinstance(argument, Tensor):
                 packed = code(argument.packed) if argument.packed else ()
-                arguments.append(
-                    Argument("tensor", argument.block is not None, slots[argument.name], value=packed, levels=levels)
-                )
+                for block, where in _ways(argument, levels):
+                    arguments.append(Argument("tensor", block, slots[argument.name], value=packed, levels=where))
             elif isinstance(argument, Stride):
-                has_block = tensors[argument.tensor].block is not None
-                arguments.append(Argument("stride", has_block, slots[argument.tensor], argument.dim, levels=levels))
+                for block, where in _ways(tensors[argument.tensor], levels):
+                    arguments.append(Argument("stride", block, slots[argument.tensor], argument.dim, levels=where))
             elif isinstance(argument, Number) and argument.dtype == "fp32":
                 slot = self._place("scalar", argument.value.name, self.scalars, kernel.name)
                 arguments.append(Argument("fp32", slot=slot, levels=levels))

@@ -239,7 +239,7 @@ def _arguments(functional: Functional) -> _Arguments:
         elif isinstance(argument, Tensor):
             dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
             elements[name] = DTYPE_BYTES[dtype]
-            if addressing == "descriptor" and argument.block is not None:
+            if addressing == "descriptor" and argument.block_at(functional.level) is not None:
                 signature[name], descriptors[name] = dtype, argument
                 continue
             signature[name] = f"*{dtype}"

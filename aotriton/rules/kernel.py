@@ -70,6 +70,7 @@ class Tensor:
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
     whose content is undefined before and after the kernel. The caller's operands are read or written. ``general``:
     every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
+    Images of the levels ``by_pointer`` have no descriptor of it, but an aligned pointer with strides.
     """
 
     name: str
@@ -80,13 +81,16 @@ class Tensor:
     packed: Expression | None = None
     general: bool = False
     levels: tuple[int, ...] = ()
+    by_pointer: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.packed and (self.rank != 4 or not self.block):
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
         if self.general and self.block:
             raise ValueError(f"{self.name}: general addressing has no block")
-        _check_levels(self.name, self.levels)
+        if self.by_pointer and not self.block:
+            raise ValueError(f"{self.name}: without a block it is a pointer at every level")
+        _check_levels(self.name, self.levels + self.by_pointer)
         if self.does not in ("", "read", "write", "add", "scratch"):
             raise ValueError(f"{self.name}: does must be read, write, add or scratch, not {self.does!r}")
 
@@ -97,6 +101,10 @@ class Tensor:
     @property
     def rank(self) -> int:
         return len(self.operand.dims)
+
+    def block_at(self, level: int) -> tuple[Side, ...] | None:
+        """The block of its descriptor in images of this level; None where they take a pointer."""
+        return None if level in self.by_pointer else self.block
 
     @property
     def dtype(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -95,6 +96,15 @@ def test_operands_and_backends_mean_what_they_said(operator: Operator) -> None:
             assert reader.says(code, derived.value)
 
 
+def ways(arguments: Iterable[Tensor | Stride | Number]) -> Iterator[tuple[Tensor | Stride | Number, bool]]:
+    """Each argument, and again where images of some levels take a pointer in place of a descriptor."""
+    pointed = {one.name for one in arguments if isinstance(one, Tensor) and one.by_pointer}
+    for one in arguments:
+        yield one, False
+        if (one.tensor if isinstance(one, Stride) else one.name) in pointed:
+            yield one, True
+
+
 @EVERY_OPERATOR
 def test_kernels_mean_what_they_said(operator: Operator) -> None:
     """Arguments in order, with their levels, and the expressions of numbers, grid, guards, choices and keys, name by
@@ -106,20 +116,24 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
         assert made.psels == kernel.psel_names
         tensors = {one.name: one for one in kernel.arguments if isinstance(one, Tensor)}
         passed = [one for one in kernel.arguments if isinstance(one, Tensor | Stride | Number)]
-        for one, argument in zip(made.arguments, passed, strict=True):
+        for one, (argument, by_pointer) in zip(made.arguments, ways(passed), strict=True):
             if isinstance(argument, Tensor):
                 assert (one.kind, reader.slots[one.slot]) == ("tensor", argument.operand.name)
-                assert one.block == (argument.block is not None)
+                assert one.block == (argument.block is not None and not by_pointer)
             elif isinstance(argument, Stride):
                 tensor = tensors[argument.tensor]
                 assert (one.kind, reader.slots[one.slot], one.dim) == ("stride", tensor.operand.name, argument.dim)
-                assert one.block == (tensor.block is not None)
+                assert one.block == (tensor.block is not None and not by_pointer)
             elif argument.dtype == "fp32":
                 assert (one.kind, reader.scalars[one.slot]) == ("fp32", argument.value.name)
             else:
                 assert one.kind == argument.dtype
                 assert reader.says(one.value, argument.value)
-            assert one.levels == (sum(1 << level for level in argument.levels) if argument.levels else 0xFF)
+            levels = argument.levels or range(8)
+            if isinstance(argument, Tensor | Stride):
+                pointed = (tensors[argument.tensor] if isinstance(argument, Stride) else argument).by_pointer
+                levels = [level for level in levels if (level in pointed) == by_pointer]
+            assert one.levels == sum(1 << level for level in levels)
         strided = {one.tensor for one in kernel.arguments if isinstance(one, Stride)}
         addressed = [one for one in tensors.values() if not one.general]
         uses = [(one.operand.name, one.block is not None or one.name in strided) for one in addressed]

@@ -215,7 +215,8 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
     found = requests(kernel, "sm_90", "descriptor")
     for made, argument in ((made, one) for made, arguments in found for one in arguments if one.name not in general):
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
-        if isinstance(argument, Tensor) and argument.block:
+        level = int(made["constexprs"].get("LEVEL", 0))
+        if isinstance(argument, Tensor) and argument.block_at(level):
             sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
             kind, comma, _ = kind.removesuffix(">").partition(",NVMMA")
             dtype = "fp16" if argument.dtype == "T" else argument.dtype
@@ -224,7 +225,7 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
         elif isinstance(argument, Tensor):
             assert kind.startswith("*")
             assert attributes == [["tt.divisibility", 16]]
-        elif isinstance(argument, Stride) and tensors[argument.tensor].block:
+        elif isinstance(argument, Stride) and tensors[argument.tensor].block_at(level):
             assert (kind, attributes, made["constexprs"][argument.name]) == ("constexpr", None, 0)
         elif isinstance(argument, Stride):
             divisor = 8 if tensors[argument.tensor].dtype == "T" else 4

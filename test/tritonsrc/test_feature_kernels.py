@@ -130,6 +130,19 @@ def assert_right(case: Case, call: Call, results: Arrays, exact: Results, plain:
 CASES = [
     *covering(70),
     Case((0, 0, 90, 1, 33), (0, 5, 3, 130, 0), packed=True, causal=True, causal_variant="bottom_right", sinks=True),
+    Case((0, 0, 90, 1, 33), (0, 5, 3, 130, 0), packed=True, beyond=40, group=2, addressing="descriptor", sinks=True),
+    Case(
+        (70, 3, 41),
+        (33, 60, 41),
+        packed=True,
+        used_q=(50, 0, 41),
+        used_k=(33, 40, 3),
+        causal=True,
+        head_dim=40,
+        addressing="descriptor",
+        dtype="bf16",
+    ),
+    Case((64,) * 3, (100,) * 3, used_q=(64, 3, 33), used_k=(1, 64, 90), softcap=4.0, addressing="descriptor"),
     Case((33,), (200,), window=(-1, 3), causal_variant="bottom_right", used_k=(77,), softcap=50.0, heads_k=1),
     Case((100,) * 2, (40,) * 2, used_q=(3, 90), bias="hiding", alibi="batch", dropout=0.1, group=2, heads_k=1),
 ]

@@ -12,6 +12,7 @@ namespace aotriton::v2::inline abi1::flash {
 namespace {
 
 constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5;  // levels, as rules/flash/common.py has them
+constexpr int64_t kMostColumns = 128;  // as MOST_COLUMNS of tritonsrc/flash/lib/sequence.py
 
 }  // namespace
 
@@ -47,6 +48,9 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   const int64_t level = features & (kAlibi | kBias | kDropout | kDbias) ? kFull : kGeneral;
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
+    // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to
+    // see to that, and take pointers.
+    if (level == kFull || call.sizes[x.head_dim] > kMostColumns) call.misaligned |= 1u << call.from[x.q];
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);

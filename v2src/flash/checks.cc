@@ -74,8 +74,6 @@ class Features {
     // Without keys, the sinks are still what logsumexp is of.
     const bool rows = call_.sizes[x_.batch] && call_.sizes[x_.heads_k] && call_.sizes[x_.seqlen_q];
     if ((bits_ & kSinks) && rows && !call_.sizes[x_.seqlen_k]) call_.empty = false;
-    // A descriptor ends where the tensor does, not where a sequence does.
-    if (bits_ & (kPacked | kUsedQ | kUsedK)) call_.misaligned |= 1u << call_.from[x_.q];
     call_.whole = true;
     return Error::success;
   }

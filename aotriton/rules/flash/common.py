@@ -343,6 +343,13 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
     return (*boxes("", FIRST), *boxes("Rest", REST), *(one for one in arguments if one not in whole))
 
 
+def stored(name: str, operand: Operand, block: tuple[Side, ...]) -> Tensor:
+    """A result of a portable kernel. Of sequences in one tensor it is written by pointer: a descriptor's store would go
+    on behind the end of one.
+    """
+    return Tensor(name, operand, block, by_pointer=(GENERAL,))
+
+
 def portable_slim(kernel: KernelDescription) -> KernelDescription:
     """The portable kernel with columns in two parts, for archs with buffer instructions: where there are descriptors,
     they reach what it would serve.
@@ -352,7 +359,11 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         name=f"{kernel.name}_slim",
         source=kernel.name,
         sources={},
-        arguments=tuple(one for one in kernel.arguments if one.levels != FEATURED),
+        arguments=tuple(
+            replace(one, by_pointer=()) if isinstance(one, Tensor) else one
+            for one in kernel.arguments
+            if one.levels != FEATURED
+        ),
         choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         impossible=(),
         guards=(),

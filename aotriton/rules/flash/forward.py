@@ -32,7 +32,7 @@ ATTN_FWD = KernelDescription(
         Tensor("Q", c.Q, c.Q_TILE),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, c.Q_TILE),
+        c.stored("Out", OUT, c.Q_TILE),
         Tensor("L", c.LOGSUMEXP),
         STORE_LSE,
         c.SM_SCALE,

@@ -3,13 +3,22 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
+from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
 from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
-from aotriton.tritonsrc.flash.lib.features import FULL, OWN_LAST, PACKED, SINKS, SOFTCAP, USED_K, USED_Q, has
+from aotriton.tritonsrc.flash.lib.features import FULL, SINKS, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, capped, scores_of
-from aotriton.tritonsrc.flash.lib.sequence import band_of, heads_of, sequence_of
-from aotriton.tritonsrc.flash.lib.tile import head_rows, load_tile, store_tile
+from aotriton.tritonsrc.flash.lib.sequence import (
+    load_rows,
+    loops,
+    own_rows,
+    rows_read,
+    sequence_of,
+    sequences_end,
+    steps_of,
+    store_rows,
+)
+from aotriton.tritonsrc.flash.lib.tile import head_rows
 
 
 @triton.jit
@@ -73,57 +82,54 @@ def attn_fwd_features(
     tile, head, sequence = tile_of_program(tiles, num_heads_q)
     tile = tiles - 1 - tile  # of a causal call the longest programs first
     q_row = tile * BLOCK_M
-    of_q = sequence_of(sequence, CuSeqlensQ, SequsedQ, features, max_seqlen_q, USED_Q, ADDRESSING)
-    if q_row >= of_q.rows:
+    END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
+    of = sequence_of(
+        sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
+    )  # fmt: skip
+    if q_row >= of.q.rows:
         return
-    of_k = sequence_of(sequence, CuSeqlensK, SequsedK, features, max_seqlen_k, USED_K, ADDRESSING)
-    batch = tl.where((features & PACKED) != 0, 0, sequence)
-    all_q = heads_of(Q, stride_q_b, stride_q_h, stride_q_s, of_q.begin, of_q.used, head_dim, ADDRESSING)
-    all_k = heads_of(K, stride_k_b, stride_k_h, stride_k_s, of_k.begin, of_k.used, head_dim, ADDRESSING)
-    all_v = heads_of(V, stride_v_b, stride_v_h, stride_v_s, of_k.begin, of_k.used, head_dim, ADDRESSING)
-    all_out = heads_of(Out, stride_out_b, stride_out_h, stride_out_s, of_q.begin, of_q.rows, head_dim, ADDRESSING)
+    batch = of.batch
+    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
+    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
-    lo, hi = band_of(lo, hi, features, of_q.used, of_k.used, OWN_LAST, ADDRESSING)
-    first, clear, full, after = visited(q_row, q_row + BLOCK_M, of_q.used, of_k.used, lo, hi, BLOCK_N)
-    if q_row + BLOCK_M > of_q.used:  # rows that are not used see nothing
-        full = first
-        after = tl.where(q_row < of_q.used, after, first)
-
+    first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
+    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
     scores = scores_of(
-        batch, head, of_k.used - of_q.used, of_q.used, of_k.used, features, sm_scale, softcap,
+        of, head, features, sm_scale, softcap,
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
     )  # fmt: skip
-    # Exponentials are taken to base 2. Not zero: a masked score stays minus infinity when scaled.
-    scale = tl.maximum(sm_scale, 1e-30) * LOG2E
     rows = q_row + tl.arange(0, BLOCK_M)
-    first_key, keys_seen = interval(rows, of_k.used, lo, hi)
-    keys_seen = tl.where(rows < of_q.used, keys_seen, 0)
-    q = load_tile(all_q, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
+    first_key, keys_seen = keys_of(of, rows)
+    q = load_rows(all_q, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
     out = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)  # scaled, in units of log2
-    drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
-    for key in range(first, after, BLOCK_N):
-        k = load_tile(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
-        columns = key + tl.arange(0, BLOCK_N)
-        if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
-            s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
-        else:
-            s = tl.dot(q, k.T)
-        if (key < clear) | (key >= full) | has(features, SOFTCAP, key):
-            seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
-            s = tl.where(seen, capped(s, scores), float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(s, 1) * scale)
-        # Of a row that has seen no key yet anything finite will do: minus infinity less itself is no number.
-        base = tl.where(new_max == float("-inf"), 0.0, new_max)
-        p = tl.exp2(s * scale - base[:, None])
-        correction = tl.exp2(row_max - base)
-        row_sum = row_sum * correction + tl.sum(p, 1)
-        row_max = new_max
-        if LEVEL == FULL:
-            p = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), p * drop.scale, 0.0)
-        v = load_tile(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
-        out = tl.dot(p.to(v.dtype), v, out * correction[:, None])
+    for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
+        begin, end = steps_of(BEHIND, first, after, of.k, features, BLOCK_N, ADDRESSING)
+        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
+            k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
+            columns = key + tl.arange(0, BLOCK_N)
+            if LEVEL == FULL:  # noqa: SIM108 (known when compiled)
+                s = tl.dot(q, k.T, biases(scores, rows[:, None], columns[None, :]))
+            else:
+                s = tl.dot(q, k.T)
+            if (key < clear) | (key >= full) | has(features, SOFTCAP, key) | BEHIND:
+                seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
+                s = tl.where(seen, capped(s, scores), float("-inf"))
+            new_max = tl.maximum(row_max, tl.max(s, 1) * scores.scale)
+            # Of a row that has seen no key yet anything finite will do: minus infinity less itself is no number.
+            base = tl.where(new_max == float("-inf"), 0.0, new_max)
+            p = tl.exp2(s * scores.scale - base[:, None])
+            correction = tl.exp2(row_max - base)
+            row_sum = row_sum * correction + tl.sum(p, 1)
+            row_max = new_max
+            if LEVEL == FULL:
+                p = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), p * drop.scale, 0.0)
+            v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
+            if BEHIND:
+                v = own_rows(v, of.k, key, BLOCK_N)
+            out = tl.dot(p.to(v.dtype), v, out * correction[:, None])
 
     if (features & SINKS) != 0:
         sink = tl.load(Sinks + head) * LOG2E
@@ -134,8 +140,11 @@ def attn_fwd_features(
         out = out * correction[:, None]
         row_max = new_max
     out = out / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
-    store_tile(all_out, out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
+    store_rows(
+        Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim,
+        out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
+    )  # fmt: skip
     if store_lse != 0:
-        lse = tl.where(rows < of_q.used, (row_max + tl.log2(row_sum)) * 0.6931471805599453, float("-inf"))
-        of_head = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of_q.begin
-        tl.store(of_head + rows, lse, mask=rows < of_q.rows)
+        lse = tl.where(rows < of.q.used, (row_max + tl.log2(row_sum)) * 0.6931471805599453, float("-inf"))
+        of_head = head_rows(L, batch, head, num_heads_q, max_seqlen_q) + of.q.begin
+        tl.store(of_head + rows, lse, mask=rows < of.q.rows)

@@ -35,3 +35,28 @@ def visited(begin, end, own, other, lo, hi, STEP: tl.constexpr):
     clear = (tl.maximum(last + lo, 0) + STEP - 1) // STEP * STEP
     full = tl.maximum(tl.minimum(begin + hi + 1, other), 0) // STEP * STEP
     return first, clear, full, after
+
+
+@triton.jit
+def visited_by_queries(sequence, row, ROWS: tl.constexpr, STEP: tl.constexpr):
+    """What ROWS rows from `row` on visit of a sequence's keys. Rows that are not used see nothing."""
+    q, k = sequence.q, sequence.k
+    first, clear, full, after = visited(row, row + ROWS, q.used, k.used, sequence.lo, sequence.hi, STEP)
+    if row + ROWS > q.used:
+        full = first
+        after = tl.where(row < q.used, after, first)
+    return first, clear, full, after
+
+
+@triton.jit
+def visited_by_keys(sequence, key, KEYS: tl.constexpr, STEP: tl.constexpr):
+    """What KEYS keys from `key` on visit of a sequence's rows."""
+    q, k = sequence.q, sequence.k
+    return visited(key, key + KEYS, k.used, q.used, -sequence.hi, -sequence.lo, STEP)
+
+
+@triton.jit
+def keys_of(sequence, rows):
+    """Of each row, the first key that it sees, and how many."""
+    first, count = interval(rows, sequence.k.used, sequence.lo, sequence.hi)
+    return first, tl.where(rows < sequence.q.used, count, 0)

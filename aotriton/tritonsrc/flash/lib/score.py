@@ -17,10 +17,13 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @bundle
 class Scores:
-    """How the scores of one head change. ``own``: how much further the own key of a row is than its number."""
+    """How the scores of one head change. ``scale``: of exponentials to base 2. ``own``: how much further the own key of
+    a row is than its number.
+    """
 
     features: tl.tensor
     sm_scale: tl.tensor
+    scale: tl.tensor
     softcap: tl.tensor
     slope: tl.tensor
     own: tl.tensor
@@ -32,15 +35,17 @@ class Scores:
 
 @triton.jit
 def scores_of(
-    batch, head, own, queries, keys, features, sm_scale, softcap,
+    sequence, head, features, sm_scale, softcap,
     AlibiSlopes, stride_alibi_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
 ):  # fmt: skip
-    """Scores of a head; pointers of what the call does not have are not followed."""
+    """Scores of a head of a sequence; pointers of what the call does not have are not followed."""
     slope = softcap * 0
     if (features & ALIBI) != 0:
-        slope = tl.load(AlibiSlopes + batch * stride_alibi_b + head)
-    bias = Bias + batch * stride_bias_b + head * stride_bias_h
-    return Scores(features, sm_scale, softcap, slope, own, bias, stride_bias_s, queries, keys)
+        slope = tl.load(AlibiSlopes + sequence.batch * stride_alibi_b + head)
+    bias = Bias + sequence.batch * stride_bias_b + head * stride_bias_h
+    scale = tl.maximum(sm_scale, 1e-30) * LOG2E  # not zero: a masked score stays minus infinity when scaled
+    own, queries, keys = sequence.k.used - sequence.q.used, sequence.q.used, sequence.k.used
+    return Scores(features, sm_scale, scale, softcap, slope, own, bias, stride_bias_s, queries, keys)
 
 
 @triton.jit
