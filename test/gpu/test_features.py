@@ -136,7 +136,7 @@ def without_weights(case: Case) -> Case:
     """The case with what `hopper_features` serves, which has features in any case: what the weights are is left out."""
     alike = not (case.packed or case.used_q or case.used_k)
     return replace(
-        case, bias="", alibi="", softcap=0.0, dropout=0.0,
+        case, bias="", alibi="", softcap=0.0, dropout=0.0, head_dim=case.head_dim if alike else min(case.head_dim, 128),
         layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
     )  # fmt: skip
 
