@@ -565,7 +565,7 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call."""
-    environment = Environment(sizes, {"deterministic": 0, "causal": 0, "level": 0} | scalars, multiprocessors=132)
+    environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
     guards = kernel.all_guards(operator_of(kernel).sizes)
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
