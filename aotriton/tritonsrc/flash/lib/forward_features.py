@@ -8,10 +8,10 @@ first keys of the program's next tile. A consumer lets those steps pass at both 
 and masks the scores of the key tiles that some of them see in part. Of a tile whose rows see no key there is one step,
 all of it masked: every tile has one at least, and a consumer takes one at least.
 
-                    step 0     1      2      3      4      5 = step 0 of the next tile
-    producer          K0     K1,V0  K2,V1  K3,V2  K4,V3  K'0,V4
-    consumer 0               S      S,Out  S,Out  S,Out  S',Out     lets step 0 pass
-    consumer 1        S      S,Out  S,Out  S,Out  Out    S'         step 4 brings its last values, and step 5 none
+    step              0      1      2      3      4      5 = 0   6 = 1
+    producer          K0     K1,V0  K2,V1  K3,V2  K4,V3  K'0,V4  K'1,V'0
+    consumer 0               S      S,Out  S,Out  S,Out  Out     S'
+    consumer 1        S      S,Out  S,Out  S,Out  Out    S'      S',Out'
 
 So the last values of one tile and the first keys of the next one may be steps apart, and a consumer holds the slot of
 the former while it waits for the latter: STAGES must be more than the steps between.
