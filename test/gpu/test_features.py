@@ -136,22 +136,31 @@ def without_weights(case: Case) -> Case:
     """The case with what `hopper_features` serves, which has features in any case: what the weights are is left out."""
     alike = not (case.packed or case.used_q or case.used_k)
     return replace(
-        case, bias="", alibi="", softcap=0.0, dropout=0.0,
+        case, bias="", alibi="", softcap=0.0, dropout=0.0, head_dim=case.head_dim if alike else min(case.head_dim, 128),
         layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
     )  # fmt: skip
 
 
+SHAPES = (
+    ((300, 1000), 4, 128, "bf16"),
+    ((1000, 300), 1, 64, "fp16"),
+    ((700, 701), 16, 64, "bf16"),
+    ((2, 500), 8, 128, "fp16"),
+    ((650, 2100), 3, 32, "bf16"),
+    ((650, 700), 2, 256, "bf16"),
+)
+MASKS: tuple[dict[str, Any], ...] = (
+    {"causal": True, "causal_variant": "bottom_right"},
+    {"causal": True},
+    {"window": (100, 70)},
+    {"window": (200, -1), "causal_variant": "bottom_right"},
+    {"window": (0, 0)},
+)
 BANDS = [
     Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
-    for (q, k), group, head_dim, dtype in (
-        ((300, 1000), 4, 128, "bf16"), ((1000, 300), 1, 64, "fp16"), ((700, 701), 16, 64, "bf16"), ((2, 500), 8, 128, "fp16"),
-        ((650, 2100), 3, 32, "bf16"), ((650, 700), 2, 256, "bf16"),
-    )
-    for mask in (
-        {"causal": True, "causal_variant": "bottom_right"}, {"causal": True}, {"window": (100, 70)},
-        {"window": (200, -1), "causal_variant": "bottom_right"}, {"window": (0, 0)},
-    )
-]  # fmt: skip
+    for (q, k), group, head_dim, dtype in SHAPES
+    for mask in MASKS
+]
 
 
 @pytest.mark.parametrize("case", [*dict.fromkeys(map(without_weights, [*CASES, *UNEVEN])), *BANDS], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,12 @@ from aotriton.rules.flash.backward import (
     TOGETHER,
 )
 from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, PLAIN_ONLY, REST
-from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
+from aotriton.rules.flash.forward import (
+    ATTN_FWD,
+    ATTN_FWD_HOPPER,
+    ATTN_FWD_HOPPER_FEATURES,
+    ATTN_FWD_HOPPER_SLIM,
+)
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
     MOST_COUNTED,
@@ -423,6 +429,7 @@ def scalars_of(kernel: KernelDescription, sizes: dict[str, int], **given: int) -
 
 FOLLOWING = [
     "attn_fwd",
+    "attn_fwd_hopper_features",
     "attn_fwd_slim",
     "attn_bwd_dk_dv",
     "attn_bwd_dq",
@@ -456,8 +463,11 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
                 many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], many) == 132
-            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM):
-                few = Environment(sizes=SIZES | {"batch": 1}, psels=psels, multiprocessors=132)
+            if kernel is ATTN_FWD_HOPPER_FEATURES:  # which has a tile each where lengths are in device memory
+                packed = replace(environment, scalars={**environment.scalars, "features": 4})
+                assert evaluate(kernel.grid[0], packed) == programs > 132
+            if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_FEATURES, ATTN_FWD_HOPPER_SLIM):
+                few = Environment(SIZES | {"batch": 1}, environment.scalars, psels, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
             assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
@@ -473,10 +483,12 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     if kernel.name not in FOLLOWING:
         return
     psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
-    side, rows = TILES[kernel.name]
+    side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
     sizes = SIZES | {"batch": 1}
-    packed = scalars_of(kernel, sizes, packed_sequences=5, longest_q=333, longest_k=444)
-    wanted = 5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // psels[str(rows)])
+    packed = scalars_of(kernel, sizes, packed_sequences=5, longest_q=333, longest_k=444, features=4)
+    wanted = (
+        5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // (psels[rows] if isinstance(rows, str) else rows))
+    )
     assert [evaluate(axis, Environment(sizes, packed, psels)) for axis in kernel.grid] == [wanted, 1, 1]
 
 
@@ -553,7 +565,7 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call."""
-    environment = Environment(sizes, {"deterministic": 0, "causal": 0, "level": 0} | scalars, multiprocessors=132)
+    environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
     guards = kernel.all_guards(operator_of(kernel).sizes)
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 

@@ -143,10 +143,14 @@ TEST("the backward has the forward's band in both of its kernels, on both vendor
 
 TEST("calls that differ in their band alone are not taken for each other") {
   Recording& recording = start("cuda");
+  hints portable;
+  CHECK_EQ(portable.parse("backend=portable"), Error::success);
   for (int round = 0; round < 2; ++round)
     for (int64_t left = 0; left < 3; ++left) {
       const Asked asked = {.seqlen_q = 100, .seqlen_k = 70, .windowed = true, .left = left, .right = 5};
-      CHECK_EQ(attn_fwd(asked.put_into(fwd_call(asked.sizes())), {}), Error::success);
+      attn_fwd_params p = asked.put_into(fwd_call(asked.sizes()));
+      p.hints = &portable;
+      CHECK_EQ(attn_fwd(p, {}), Error::success);
       const RecordedLaunch& launch = recording.launches.back();
       CHECK_EQ(launch.argument<int32_t>(launch.arguments.size() - 4 - kFwdFeatures), static_cast<int32_t>(-left));
     }

@@ -270,7 +270,7 @@ def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
 
 
 def of_lengths(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
-    """Of these, those of an image that has bands, sinks, and sequences of different lengths, and nothing else."""
+    """The arguments of an image with bands, sinks and sequences of different lengths, but no other features."""
     others = ("softcap", "AlibiSlopes", "Bias", "dropout", "DropoutSeed", "DropoutOffset")
     every = of_features(of, sinks=sinks)
     return tuple(one for one in every if not isinstance(one, Stride) and one.name not in others)

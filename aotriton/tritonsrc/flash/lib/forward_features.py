@@ -8,10 +8,10 @@ first keys of the program's next tile. A consumer lets those steps pass at both 
 and masks the scores of the key tiles that some of them see in part. Of a tile whose rows see no key there is one step,
 all of it masked: every tile has one at least, and a consumer takes one at least.
 
-                    step 0     1      2      3      4      5 = step 0 of the next tile
-    producer          K0     K1,V0  K2,V1  K3,V2  K4,V3  K'0,V4
-    consumer 0               S      S,Out  S,Out  S,Out  S',Out     lets step 0 pass
-    consumer 1        S      S,Out  S,Out  S,Out  Out    S'         step 4 brings its last values, and step 5 none
+    step              0      1      2      3      4      5 = 0   6 = 1
+    producer          K0     K1,V0  K2,V1  K3,V2  K4,V3  K'0,V4  K'1,V'0
+    consumer 0               S      S,Out  S,Out  S,Out  Out     S'
+    consumer 1        S      S,Out  S,Out  S,Out  Out    S'      S',Out'
 
 So the last values of one tile and the first keys of the next one may be steps apart, and a consumer holds the slot of
 the former while it waits for the latter: STAGES must be more than the steps between.
@@ -25,9 +25,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
+from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited
 from aotriton.tritonsrc.flash.lib.bundle import bundle
-from aotriton.tritonsrc.flash.lib.features import OWN_LAST, PACKED, SINKS, USED_K, USED_Q
+from aotriton.tritonsrc.flash.lib.features import PACKED, SINKS, USED_K
 from aotriton.tritonsrc.flash.lib.forward import in_pieces, own_rows, scaled
 from aotriton.tritonsrc.flash.lib.forward_scheduler import schedule_of, work_at
 from aotriton.tritonsrc.flash.lib.hopper_column_parts import (
@@ -52,7 +52,7 @@ from aotriton.tritonsrc.flash.lib.pipeline import (
     skip,
     slot_of,
 )
-from aotriton.tritonsrc.flash.lib.sequence import band_of, sequence_of
+from aotriton.tritonsrc.flash.lib.sequence import Sequence, sequence_of
 from aotriton.tritonsrc.flash.lib.softmax import exponentials, first_base, raised, rescaled, top
 
 LOG2_E = gl.constexpr(1.4426950408889634)
@@ -109,23 +109,14 @@ class Call:
 
 @bundle
 class Tile:
-    """A program's tile: whether there is one, its first row, counted in its sequence, its packed head and its batch.
-
-    Of its sequence the first row in the tensor, the rows and the used ones, and for keys the first row and the used
-    ones. Row i of it sees keys from i + lo to i + hi. The tile visits `count` key tiles from key `first` on.
+    """A program's tile: not 0 if there is one, its first row in its sequence, counted as those of a packed head, and
+    its packed head. It visits `count` key tiles from key `first` on.
     """
 
     there: gl.tensor
     row: gl.tensor
     head: gl.tensor
-    batch: gl.tensor
-    begin: gl.tensor
-    rows: gl.tensor
-    used: gl.tensor
-    begin_k: gl.tensor
-    used_k: gl.tensor
-    lo: gl.tensor
-    hi: gl.tensor
+    sequence: Sequence
     first: gl.tensor
     count: gl.tensor
 
@@ -153,20 +144,17 @@ def tile_at(call, row, head, there):
     BLOCK_N: gl.constexpr = call.k_slots[0].shape[3]
     heads = opaque(call.num_heads_q) >> log2_packed
     head = gl.where(there > 0, head, 0)
-    sequence = head // heads
-    of_q = sequence_of(sequence, call.CuSeqlensQ, call.SequsedQ, features, call.max_seqlen_q, USED_Q, "general")
-    of_k = sequence_of(sequence, call.CuSeqlensK, call.SequsedK, features, call.max_seqlen_k, USED_K, "general")
-    lo, hi = band_of(call.lo, call.hi, features, of_q.used, of_k.used, OWN_LAST, "general")
-    begin, end = positions(row, BLOCK_M, log2_packed)
-    first, _, _, after = visited(begin, end, of_q.used, of_k.used, lo, hi, BLOCK_N)
-    seen = gl.where(begin < of_q.used, after - first, 0)
-    count = gl.maximum(gl.cdiv(seen, BLOCK_N), 1)
-    batch = gl.where((features & PACKED) != 0, 0, sequence)
-    there = gl.where(begin < of_q.rows, there, 0)
-    return Tile(
-        there, row, head - sequence * heads, batch, of_q.begin, of_q.rows, of_q.used, of_k.begin, of_k.used,
-        lo, hi, first, count,
+    index = head // heads
+    sequence = sequence_of(
+        index, features, call.lo, call.hi, call.CuSeqlensQ, call.CuSeqlensK, call.SequsedQ, call.SequsedK,
+        call.max_seqlen_q, call.max_seqlen_k, True,
     )  # fmt: skip
+    q = sequence.q
+    begin, end = positions(row, BLOCK_M, log2_packed)
+    first, _, _, after = visited(begin, end, q.used, sequence.k.used, sequence.lo, sequence.hi, BLOCK_N)
+    seen = gl.where(begin < q.used, after - first, 0)
+    there = gl.where(begin < q.rows, there, 0)
+    return Tile(there, row, head - index * heads, sequence, first, gl.maximum(gl.cdiv(seen, BLOCK_N), 1))
 
 
 @gluon.jit
@@ -189,8 +177,10 @@ def part_of(tile, log2_packed, C: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N
     UPPER: gl.constexpr = most_passed((CONSUMERS - 1 - C) * 64, BLOCK_N)
     LOWER: gl.constexpr = most_passed(C * 64, BLOCK_N)
     begin, end = positions(tile.row + C * 64, 64, log2_packed)
-    first, clear, full, after = visited(begin, end, tile.used, tile.used_k, tile.lo, tile.hi, BLOCK_N)
-    full = gl.where(end > tile.used, 0, full)  # rows that are not used see nothing
+    sequence = tile.sequence
+    used = sequence.q.used
+    first, clear, full, after = visited(begin, end, used, sequence.k.used, sequence.lo, sequence.hi, BLOCK_N)
+    full = gl.where(end > used, 0, full)  # rows that are not used see nothing
     passed = tile.count * 0
     if UPPER > 0:
         passed = gl.maximum(tile.first + tile.count * BLOCK_N - after, 0) // BLOCK_N
@@ -209,8 +199,7 @@ def masked(s, tile, key, log2_packed, C: gl.constexpr):
     LAYOUT: gl.constexpr = s.type.layout
     keys = key + gl.arange(0, s.shape[1], gl.SliceLayout(0, LAYOUT))
     rows = tile.row + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT)) >> log2_packed
-    first, count = interval(rows, tile.used_k, tile.lo, tile.hi)
-    count = gl.where(rows < tile.used, count, 0)
+    first, count = keys_of(tile.sequence, rows)
     seen = inside(gl.expand_dims(keys, 0), gl.expand_dims(first, 1), gl.expand_dims(count, 1))
     return gl.where(seen, s, float("-inf"))
 
@@ -263,9 +252,9 @@ def producer(call):
     used = 0  # the step with which Q's place was given back by the tile before, and, with two places, by the one before
     used_before = 0
     while tile.there > 0:
-        b, row = tile.batch, tile.row
+        b, row = tile.sequence.batch, tile.row
         head_k = (tile.head << log2_packed) // group_size
-        values = tile.begin_k + tile.first  # the first row of keys and values
+        values = tile.sequence.k.begin + tile.first  # the first row of keys and values
         last = values + (tile.count - 1) * BLOCK_N
 
         # The last values of the tile before, and the first keys
@@ -287,7 +276,7 @@ def producer(call):
         for c in gl.static_range(CONSUMERS):
             q_slot = count % Q_SLOTS * CONSUMERS + c
             mbarrier.expect(q_full.index(q_slot), Q_BYTES)
-            position = tile.begin + (row + c * 64 >> log2_packed)
+            position = tile.sequence.q.begin + (row + c * 64 >> log2_packed)
             for part in gl.static_range(len(q_tensors)):
                 tma.async_copy_global_to_shared(
                     q_tensors[part], [b, tile.head, position, 0, part * FIRST], q_full.index(q_slot),
@@ -337,20 +326,23 @@ def row_numbers(call, tile, C: gl.constexpr, LAYOUT: gl.constexpr):
     rows = tile.row + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, LAYOUT))
     at = rows >> call.log2_packed
     head = (tile.head << call.log2_packed) + rows - (at << call.log2_packed)
-    of_head = tile.batch * opaque(call.num_heads_q) + head
-    return at, head, of_head.to(gl.int64) * opaque(call.max_seqlen_q) + tile.begin + at
+    of_head = tile.sequence.batch * opaque(call.num_heads_q) + head
+    return at, head, of_head.to(gl.int64) * opaque(call.max_seqlen_q) + tile.sequence.q.begin + at
 
 
 @gluon.jit
 def store_parts(call, tile, out, C: gl.constexpr):
     """The rows of Out that are of the tile's sequence to memory, past the tensor map, which does not end with it."""
     FIRST: gl.constexpr = out[0].shape[1]
+    sequence = tile.sequence
     for part in gl.static_range(len(out)):
         LAYOUT: gl.constexpr = out[part].type.layout
         at, head, _ = row_numbers(call, tile, C, LAYOUT)
         columns = part * FIRST + gl.arange(0, out[part].shape[1], gl.SliceLayout(0, LAYOUT))
-        row = tile.batch * call.stride_out_b + head * call.stride_out_h + (tile.begin + at) * call.stride_out_s
-        there = gl.expand_dims(at < tile.rows, 1) & gl.expand_dims(columns < call.head_dim, 0)
+        row = (
+            sequence.batch * call.stride_out_b + head * call.stride_out_h + (sequence.q.begin + at) * call.stride_out_s
+        )
+        there = gl.expand_dims(at < sequence.q.rows, 1) & gl.expand_dims(columns < call.head_dim, 0)
         gl.store(call.OutRows + gl.expand_dims(row, 1) + gl.expand_dims(columns, 0), out[part], mask=there)
 
 
@@ -394,9 +386,9 @@ def consumer(call, C: gl.constexpr):
         p, row_sum = exponentials(s, base, scale)
         p = gl.convert_layout(p.to(dtype), P_LAYOUT)
         out = zeros(k_slots, 64)
-        if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > tile.used_k):
+        if ((opaque(call.features) & (PACKED | USED_K)) != 0) & (key + BLOCK_N > tile.sequence.k.used):
             await_step(full, first + 1, STAGES)
-            clear_values(v_slots, slot_of(first + 1, STAGES), tile.used_k - key)
+            clear_values(v_slots, slot_of(first + 1, STAGES), tile.sequence.k.used - key)
 
         q = own_rows(q_slots, count % Q_SLOTS * CONSUMERS + C)
         for step in range(first + 1, last):
@@ -437,6 +429,7 @@ def consumer(call, C: gl.constexpr):
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), gl.SliceLayout(1, S_LAYOUT))
         base = gl.convert_layout(gl.max(base, 1), gl.SliceLayout(1, S_LAYOUT))
         at, of_head, in_l = row_numbers(call, tile, C, S_LAYOUT)
+        sequence = tile.sequence
         correction = gl.full_like(base, 1.0)
         features = opaque(call.features)
         if (features & SINKS) != 0:
@@ -446,23 +439,23 @@ def consumer(call, C: gl.constexpr):
             row_sum = row_sum * correction + gl.exp2(sink - raised_base)
             base = raised_base
         if call.store_lse != 0:
-            lse = gl.where(at < tile.used, (base + gl.log2(row_sum)) * LN_2, float("-inf"))
-            gl.store(call.L + in_l, lse, mask=at < tile.rows)
+            lse = gl.where(at < sequence.q.used, (base + gl.log2(row_sum)) * LN_2, float("-inf"))
+            gl.store(call.L + in_l, lse, mask=at < sequence.q.rows)
         factor = correction / gl.where(row_sum == 0.0, 1.0, row_sum)
         out = [scaled(out_part, factor).to(dtype) for out_part in out]
         _, end = positions(tile.row + C * 64, 64, log2_packed)
-        if ((features & PACKED) != 0) & (end > tile.rows):
+        if ((features & PACKED) != 0) & (end > sequence.q.rows):
             store_parts(call, tile, out, C)
         else:
             pieces = [in_pieces(whole, OUT_PIECES) for whole in out]
-            at_rows = tile.begin + (tile.row + C * 64 >> log2_packed)
+            at_rows = sequence.q.begin + (tile.row + C * 64 >> log2_packed)
             for piece in gl.static_range(OUT_PIECES):
                 tma.store_wait(0)
                 for part in gl.static_range(len(out)):
                     out_slots[part].index(C).reshape([64, out_slots[part].shape[5]]).store(pieces[part][piece])
                 fence_async_shared()
                 for part in gl.static_range(len(out)):
-                    origin = [tile.batch, tile.head, at_rows, 0, part * FIRST + piece * out_slots[part].shape[5]]
+                    origin = [sequence.batch, tile.head, at_rows, 0, part * FIRST + piece * out_slots[part].shape[5]]
                     tma.async_copy_shared_to_global(call.out_tensors[part], origin, out_slots[part].index(C))
 
         if not AHEAD:
