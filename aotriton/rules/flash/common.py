@@ -34,6 +34,7 @@ from aotriton.rules.kernel import (
     Number,
     Operand,
     Side,
+    Stride,
     Tensor,
     of_vendor,
     strides,
@@ -256,6 +257,13 @@ def of_features(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
         _featured("DropoutSeed", DROPOUT_SEED),
         _featured("DropoutOffset", DROPOUT_OFFSET),
     )
+
+
+def of_lengths(of: str, *, sinks: bool = False) -> tuple[Argument, ...]:
+    """Of these, those of an image that has bands, sinks, and sequences of different lengths, and nothing else."""
+    others = ("softcap", "AlibiSlopes", "Bias", "dropout", "DropoutSeed", "DropoutOffset")
+    every = of_features(of, sinks=sinks)
+    return tuple(one for one in every if not isinstance(one, Stride) and one.name not in others)
 
 
 # Scalars of both operators. From what the caller asks for, their checks compute the level and the band.

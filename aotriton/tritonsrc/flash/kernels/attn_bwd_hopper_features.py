@@ -1,0 +1,171 @@
+"""Attention backward for Hopper with bands, sinks, packed sequences and used lengths: Q, K, V and DO to DK, DV, DQSum.
+
+As attn_bwd_hopper_pair, which describes the warps and who waits for whom, with these differences. Every tile of 128
+keys has a program of its own. It visits the query rows that see any of its keys (`walk_band`). DK and DV are written by
+pointer: a descriptor's store would go on behind the end of a sequence.
+
+The sums of dq of packed sequences have tiles of their own: those of sequence s begin with tile cu_seqlens_q[s] // 64 + s
+(`first_tile`), so that no two sequences share one.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
+from aotriton.tritonsrc.flash.lib.backward_features import load_rows_in_use, walk_band
+from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
+from aotriton.tritonsrc.flash.lib.band import visited
+from aotriton.tritonsrc.flash.lib.dq_tiles import first_tile
+from aotriton.tritonsrc.flash.lib.features import OWN_LAST, PACKED, USED_K, USED_Q
+from aotriton.tritonsrc.flash.lib.opaque import opaque
+from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
+from aotriton.tritonsrc.flash.lib.sequence import band_of, sequence_of
+from aotriton.tritonsrc.flash.lib.stores import add_pieces
+
+
+@gluon.jit
+def producer(
+    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
+    batch, head_k, key, head, begin, first, row, after, steps, used, max_seqlen_q,
+):  # fmt: skip
+    """`key`: the tile's first, in the whole tensor. L and Delta begin with the sequence's first row of the head."""
+    load_keys(K, V, batch, head_k, key, kv_full, k_slot, v_slot)
+    start = row
+    for step in range(0, steps):
+        load_rows_in_use(
+            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row,
+            step, used,
+        )  # fmt: skip
+        row += Q.block_shape[2]
+        row = gl.where(row >= after, first, row)
+        if row == start:
+            head += 1
+            L += max_seqlen_q
+            Delta += max_seqlen_q
+
+
+@gluon.jit
+def adder(
+    DQSum, dq_slots, dq_full, dq_empty, batch, head, tile, first, row, after, steps,
+    BLOCK_M: gl.constexpr, BLOCK_DMODEL: gl.constexpr,
+):  # fmt: skip
+    """Adds dQ to the sequence's tiles of DQSum, from `tile` on."""
+    # The second piece is of the next 64 rows, or of the next columns, or of what the first is of.
+    ROWS_APART: gl.constexpr = BLOCK_M // 64 * BLOCK_DMODEL - DQSum.block_shape[2]
+    start = row
+    for step in range(0, steps):
+        at = (tile + row // 64) * BLOCK_DMODEL
+        add_pieces(DQSum, dq_slots, dq_full, dq_empty, batch, head, at, 0, step, ROWS_APART)
+        row += BLOCK_M
+        row = gl.where(row >= after, first, row)
+        head += (row == start).to(gl.int32)
+
+
+@gluon.jit
+def store_keys(x, X, stride_s, left, head_dim):
+    """[KEYS, BLOCK_DMODEL] `x` to rows at X, of which there are so many `left`."""
+    LAYOUT: gl.constexpr = x.type.layout
+    rows = gl.expand_dims(gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+    columns = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
+    gl.store(X + rows * stride_s + columns, x.to(X.dtype.element_ty), mask=(rows < left) & (columns < head_dim))
+
+
+@gluon.jit
+def consumer(
+    DK, DV, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots,
+    kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key, first, row, after, steps, used_q, used_k, rows_k,
+    lo, hi, head_dim, C: gl.constexpr,
+):  # fmt: skip
+    """The 64 keys of the tile from key 64 * C. DK and DV begin with the tile's first key of the head."""
+    dk, dv = walk_band(
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+        dq_full, dq_empty, sm_scale, key, first, row, after, steps, used_q, used_k, lo, hi, C,
+    )  # fmt: skip
+    left = rows_k - key - KEYS * C
+    store_keys(dv, DV + KEYS * C * stride_dv_s, stride_dv_s, left, head_dim)
+    store_keys(dk * sm_scale, DK + KEYS * C * stride_dk_s, stride_dk_s, left, head_dim)
+
+
+@gluon.jit
+def attn_bwd_hopper_features(
+    Q,
+    K,
+    V,
+    DO,
+    DK,
+    DV,
+    DQSum,
+    L,
+    Delta,
+    sm_scale,
+    stride_dk_b,
+    stride_dk_h,
+    stride_dk_s,
+    stride_dv_b,
+    stride_dv_h,
+    stride_dv_s,
+    num_heads_q,
+    num_heads_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    head_dim,
+    lo,
+    hi,
+    features,
+    CuSeqlensQ,
+    CuSeqlensK,
+    SequsedQ,
+    SequsedK,
+    longest,
+    BLOCK_M: gl.constexpr,
+    BLOCK_DMODEL: gl.constexpr,
+):
+    """Grid (cdiv(longest, 128) * num_heads_k * sequences). `sm_scale` must not be negative.
+
+    Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO)
+    and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 64 where BLOCK_DMODEL is 128. DK and DV: [batch, num_heads_k,
+    seqlen_k, head_dim] by pointer. DQSum: of fp32 [batch, num_heads_q, tiles * BLOCK_DMODEL, 64], with boxes [1, 1, 64,
+    64] that are not swizzled, and with so many tiles of 64 rows as attn_bwd_hopper_features_prepare has. It begins at
+    zero; DQ is sm_scale * DQSum in the order of rows. L and Delta are contiguous fp32 [batch, num_heads_q,
+    max_seqlen_q]; of a row that sees no key L is minus infinity, or its sink.
+
+    Row i sees keys from i + lo to i + hi. `longest`: the most keys of a sequence. `features`: the bits of
+    lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what the call does not have
+    are not followed.
+    """
+    k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
+    kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
+    mbarrier.init(kv_full, count=1)
+    count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
+
+    tile, head_k, sequence = tile_of_program(gl.cdiv(longest, 2 * KEYS), num_heads_k)
+    key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
+    of_q = sequence_of(sequence, CuSeqlensQ, SequsedQ, features, max_seqlen_q, USED_Q, "general")
+    of_k = sequence_of(sequence, CuSeqlensK, SequsedK, features, max_seqlen_k, USED_K, "general")
+    lo, hi = band_of(lo, hi, features, of_q.used, of_k.used, OWN_LAST, "general")
+    batch = gl.where((features & PACKED) != 0, 0, sequence)
+    group = num_heads_q // num_heads_k
+    head = head_k * group
+    first, _, _, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
+    after = gl.where(key < of_k.used, after, first)
+    steps = group * gl.maximum(gl.cdiv(after - first, BLOCK_M), 0)
+    # Tiles of a head begin with different rows, so that not all of them add to the same part of DQSum at once.
+    row = gl.where((key >= first) & (key < after), key, first)
+
+    head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
+    dk_tile = DK + batch * stride_dk_b + head_k * stride_dk_h + (of_k.begin + key).to(gl.int64) * stride_dk_s
+    dv_tile = DV + batch * stride_dv_b + head_k * stride_dv_h + (of_k.begin + key).to(gl.int64) * stride_dv_s
+    gl.warp_specialize([
+        (consumer, (dk_tile, dv_tile, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot,
+                    v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key,
+                    first, row, after, steps, of_q.used, of_k.used, of_k.rows, lo, hi, head_dim, 0)),
+        (consumer, (dk_tile, dv_tile, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot,
+                    v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key,
+                    first, row, after, steps, of_q.used, of_k.used, of_k.rows, lo, hi, head_dim, 1)),
+        (producer, (Q, K, V, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, k_slot,
+                    v_slot, kv_full, q_full, do_full, empty, batch, head_k, of_k.begin + key, head, of_q.begin, first,
+                    row, after, steps, of_q.used, max_seqlen_q)),
+        (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, first_tile(sequence, of_q.begin, features), first,
+                 row, after, steps, BLOCK_M, BLOCK_DMODEL)),
+    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
