@@ -10,10 +10,16 @@ The sums of dq of packed sequences have tiles of their own: those of sequence s 
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
-from aotriton.tritonsrc.flash.lib.backward_features import load_rows_in_use, walk_band
+from aotriton.tritonsrc.flash.lib.backward_features import (
+    clear_keys,
+    load_rows_in_use,
+    note_keys,
+    numbers_of_keys,
+    walk_band,
+)
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import visited
 from aotriton.tritonsrc.flash.lib.dq_tiles import first_tile
@@ -63,28 +69,45 @@ def adder(
 
 
 @gluon.jit
-def store_keys(x, X, stride_s, left, head_dim):
-    """[KEYS, BLOCK_DMODEL] `x` to rows at X, of which there are so many `left`."""
+def note_rows(places, X, stride_s, left):
+    """Where each key of a tile has its row, of so many `left` from X on; 0 behind the last one."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    rows = gl.arange(0, 2 * KEYS, LAYOUT)
+    places.store(gl.where(rows < left, (X + rows * stride_s).to(gl.int64), 0))
+
+
+@gluon.jit
+def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
+    """[KEYS, BLOCK_DMODEL] `x` of consumer C to its rows."""
     LAYOUT: gl.constexpr = x.type.layout
-    rows = gl.expand_dims(gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT)), 1)
+    rows = gl.expand_dims(places.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, LAYOUT)), 1)
     columns = gl.expand_dims(gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT)), 0)
-    gl.store(X + rows * stride_s + columns, x.to(X.dtype.element_ty), mask=(rows < left) & (columns < head_dim))
+    there = (rows != 0) & (columns < head_dim)
+    gl.store(rows.to(gl.pointer_type(dtype)) + columns, x.to(dtype), mask=there)
 
 
 @gluon.jit
 def consumer(
-    DK, DV, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots,
-    kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key, first, row, after, steps, used_q, used_k, rows_k,
-    lo, hi, head_dim, C: gl.constexpr,
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
+    dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first, row, after, steps, used_q, used_k,
+    lo, hi, head_dim, BLOCK_M: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
-    """The 64 keys of the tile from key 64 * C. DK and DV begin with the tile's first key of the head."""
+    """The 64 keys of the tile from key 64 * C."""
+    key += KEYS * C
+    _, clear, full, _ = visited(key, key + KEYS, used_k, used_q, -hi, -lo, BLOCK_M)
+    mbarrier.wait(kv_full, 0)
+    if key + KEYS > used_k:
+        clear = after  # every step has keys to mask
+        clear_keys(k_slot, used_k - key, C)
+        clear_keys(v_slot, used_k - key, C)
+        fence_async_shared()
     dk, dv = walk_band(
-        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-        dq_full, dq_empty, sm_scale, key, first, row, after, steps, used_q, used_k, lo, hi, C,
+        q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
+        dq_empty, first_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C,
     )  # fmt: skip
-    left = rows_k - key - KEYS * C
-    store_keys(dv, DV + KEYS * C * stride_dv_s, stride_dv_s, left, head_dim)
-    store_keys(dk * sm_scale, DK + KEYS * C * stride_dk_s, stride_dk_s, left, head_dim)
+    dtype: gl.constexpr = k_slot.dtype
+    store_keys(dv, dv_places, dtype, head_dim, C)
+    store_keys(dk * sm_scale, dk_places, dtype, head_dim, C)
 
 
 @gluon.jit
@@ -156,13 +179,19 @@ def attn_bwd_hopper_features(
     head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
     dk_tile = DK + batch * stride_dk_b + head_k * stride_dk_h + (of_k.begin + key).to(gl.int64) * stride_dk_s
     dv_tile = DV + batch * stride_dv_b + head_k * stride_dv_h + (of_k.begin + key).to(gl.int64) * stride_dv_s
+    first_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
+    dk_places, dv_places = numbers_of_keys(gl.int64), numbers_of_keys(gl.int64)
+    note_keys(first_rows, counts, key, of_q.used, of_k.used, lo, hi)
+    note_rows(dk_places, dk_tile, stride_dk_s, of_k.rows - key)
+    note_rows(dv_places, dv_tile, stride_dv_s, of_k.rows - key)
+
     gl.warp_specialize([
-        (consumer, (dk_tile, dv_tile, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot,
-                    v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key,
-                    first, row, after, steps, of_q.used, of_k.used, of_k.rows, lo, hi, head_dim, 0)),
-        (consumer, (dk_tile, dv_tile, stride_dk_s, stride_dv_s, q_slots, do_slots, lse_slots, delta_slots, k_slot,
-                    v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty, dq_full, dq_empty, sm_scale, key,
-                    first, row, after, steps, of_q.used, of_k.used, of_k.rows, lo, hi, head_dim, 1)),
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first,
+                    row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 0)),
+        (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
+                    do_full, empty, dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first,
+                    row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 1)),
         (producer, (Q, K, V, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, k_slot,
                     v_slot, kv_full, q_full, do_full, empty, batch, head_k, of_k.begin + key, head, of_q.begin, first,
                     row, after, steps, of_q.used, max_seqlen_q)),

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from aotriton.tritonsrc.flash.lib.backward import LOG2_E, STAGES
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
-from aotriton.tritonsrc.flash.lib.band import inside, interval, visited
+from aotriton.tritonsrc.flash.lib.band import inside, interval
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
 from aotriton.tritonsrc.flash.lib.stores import fragments
 
@@ -65,14 +65,38 @@ def clear_behind(x, used):
 
 
 @gluon.jit
-def hide_outside(s, row, key, used_q, used_k, lo, hi):
-    """Scores [KEYS, queries] of keys from `key` and rows from `row` on, with minus infinity where a row does not see
-    the key, or is not in use, as a key may not be.
+def clear_keys(slot, used, C: gl.constexpr):
+    """Clears those of the 64 keys of consumer C in a slot that are not in use: all from the one that is `used` on."""
+    clear_behind(slot.reshape([2 * KEYS, slot.shape[3]]).slice(KEYS * C, KEYS, 0), used)
+
+
+@gluon.jit
+def numbers_of_keys(dtype: gl.constexpr):
+    """Shared memory for a number of each key of a tile."""
+    LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    return gl.allocate_shared_memory(dtype, [2 * KEYS], LAYOUT)
+
+
+@gluon.jit
+def note_keys(first_rows, counts, key, used_q, used_k, lo, hi):
+    """Of each key of a tile from `key` on: the first query row that sees it, and how many rows do. Consumers have no
+    registers to keep what this takes.
+    """
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    keys = key + gl.arange(0, 2 * KEYS, LAYOUT)
+    first, count = interval(keys, used_q, -hi, -lo)
+    first_rows.store(first)
+    counts.store(gl.where(keys < used_k, count, 0))
+
+
+@gluon.jit
+def hide_outside(s, row, first_rows, counts, C: gl.constexpr):
+    """Scores [KEYS, queries] of consumer C, with minus infinity where the row, the first one is `row`, does not see the
+    key, or where one of both is not in use.
     """
     S_LAYOUT: gl.constexpr = s.type.layout
-    keys = key + gl.arange(0, s.shape[0], gl.SliceLayout(1, S_LAYOUT))
-    first, count = interval(keys, used_q, -hi, -lo)
-    count = gl.where(keys < used_k, count, 0)
+    first = first_rows.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, S_LAYOUT))
+    count = counts.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, S_LAYOUT))
     queries = gl.expand_dims(gl.arange(0, s.shape[1], gl.SliceLayout(0, S_LAYOUT)), 0)
     seen = inside(queries, gl.expand_dims(first - row, 1), gl.expand_dims(count, 1))
     return gl.where(seen, s, float("-inf"))
@@ -80,11 +104,11 @@ def hide_outside(s, row, key, used_q, used_k, lo, hi):
 
 @gluon.jit
 def walk_band(
-    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, sm_scale, first_key, first, row, after, steps, used_q, used_k, lo, hi, C: gl.constexpr,
+    q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
+    dq_full, dq_empty, first_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
-    row `first` on.
+    row `first` on. Steps from `clear` to before `full` need no mask.
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -105,14 +129,6 @@ def walk_band(
     no_dq = gl.zeros([64, COLUMNS], gl.float32, DQ_LAYOUT)
     dk = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
     dv = gl.zeros([KEYS, BLOCK_DMODEL], gl.float32, DK_LAYOUT)
-    key = first_key + KEYS * C
-    _, clear, full, _ = visited(key, key + KEYS, used_k, used_q, -hi, -lo, BLOCK_M)
-    mbarrier.wait(kv_full, 0)
-    if key + KEYS > used_k:
-        clear = after  # every step has keys to mask
-        clear_behind(k, used_k - key)
-        clear_behind(v, used_k - key)
-        fence_async_shared()
     for step in range(0, steps):
         slot = step & 1  # of two STAGES
         phase = (step >> 1) & 1
@@ -132,7 +148,7 @@ def walk_band(
 
         s = warpgroup_mma_wait(1, deps=[s])
         if (row < clear) | (row >= full):
-            s = hide_outside(s, row, key, used_q, used_k, lo, hi)
+            s = hide_outside(s, row, first_rows, counts, C)
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         p = gl.exp2(s * scale + gl.expand_dims(lse, 0))
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
