@@ -89,7 +89,7 @@ def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
 @gluon.jit
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first, row, after, steps, used_q, used_k,
+    dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first, row, after, steps, used_q, used_k,
     lo, hi, head_dim, BLOCK_M: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """The 64 keys of the tile from key 64 * C."""
@@ -98,12 +98,10 @@ def consumer(
     mbarrier.wait(kv_full, 0)
     if key + KEYS > used_k:
         clear = after  # every step has keys to mask
-        clear_keys(k_slot, used_k - key, C)
-        clear_keys(v_slot, used_k - key, C)
-        fence_async_shared()
     dk, dv = walk_band(
         q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
-        dq_empty, first_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C,
+        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
+        used_k - key, C,
     )  # fmt: skip
     dtype: gl.constexpr = k_slot.dtype
     store_keys(dv, dv_places, dtype, head_dim, C)
@@ -179,18 +177,18 @@ def attn_bwd_hopper_features(
     head_row = (batch * num_heads_q + head).to(gl.int64) * max_seqlen_q + of_q.begin
     dk_tile = DK + batch * stride_dk_b + head_k * stride_dk_h + (of_k.begin + key).to(gl.int64) * stride_dk_s
     dv_tile = DV + batch * stride_dv_b + head_k * stride_dv_h + (of_k.begin + key).to(gl.int64) * stride_dv_s
-    first_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
+    last_rows, counts = numbers_of_keys(gl.int32), numbers_of_keys(gl.int32)
     dk_places, dv_places = numbers_of_keys(gl.int64), numbers_of_keys(gl.int64)
-    note_keys(first_rows, counts, key, of_q.used, of_k.used, lo, hi)
+    note_keys(last_rows, counts, key, of_q.used, of_k.used, lo, hi)
     note_rows(dk_places, dk_tile, stride_dk_s, of_k.rows - key)
     note_rows(dv_places, dv_tile, stride_dv_s, of_k.rows - key)
 
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first,
+                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first,
                     row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 0)),
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, first_rows, counts, dk_places, dv_places, sm_scale, key, first,
+                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first,
                     row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 1)),
         (producer, (Q, K, V, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, k_slot,
                     v_slot, kv_full, q_full, do_full, empty, batch, head_k, of_k.begin + key, head, of_q.begin, first,

@@ -78,34 +78,35 @@ def numbers_of_keys(dtype: gl.constexpr):
 
 
 @gluon.jit
-def note_keys(first_rows, counts, key, used_q, used_k, lo, hi):
+def note_keys(last_rows, counts, key, used_q, used_k, lo, hi):
     """Of each key of a tile from `key` on: the first query row that sees it, and how many rows do. Consumers have no
     registers to keep what this takes.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     keys = key + gl.arange(0, 2 * KEYS, LAYOUT)
     first, count = interval(keys, used_q, -hi, -lo)
-    first_rows.store(first)
+    last_rows.store(first + count - 1)
     counts.store(gl.where(keys < used_k, count, 0))
 
 
 @gluon.jit
-def hide_outside(s, row, first_rows, counts, C: gl.constexpr):
+def hide_outside(s, row, last_rows, counts, C: gl.constexpr):
     """Scores [KEYS, queries] of consumer C, with minus infinity where the row, the first one is `row`, does not see the
     key, or where one of both is not in use.
     """
     S_LAYOUT: gl.constexpr = s.type.layout
-    first = first_rows.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, S_LAYOUT))
+    last = last_rows.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, S_LAYOUT))
     count = counts.slice(KEYS * C, KEYS, 0).load(gl.SliceLayout(1, S_LAYOUT))
     queries = gl.expand_dims(gl.arange(0, s.shape[1], gl.SliceLayout(0, S_LAYOUT)), 0)
-    seen = inside(queries, gl.expand_dims(first - row, 1), gl.expand_dims(count, 1))
+    seen = inside(gl.expand_dims(last - row, 1), queries, gl.expand_dims(count, 1))
     return gl.where(seen, s, float("-inf"))
 
 
 @gluon.jit
 def walk_band(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
-    dq_full, dq_empty, first_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
+    keys_used, C: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
     row `first` on. Steps from `clear` to before `full` need no mask.
@@ -136,6 +137,10 @@ def walk_band(
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
         mbarrier.wait(q_full.index(slot), phase)
+        if (keys_used < KEYS) & (step == 0):
+            clear_behind(k, keys_used)
+            clear_behind(v, keys_used)
+            fence_async_shared()
         if row + BLOCK_M > used_q:  # each consumer clears half of the rows
             mbarrier.wait(do_full.index(slot), phase)
             clear_behind(q.slice(HALF * C, HALF, 0), used_q - row - HALF * C)
@@ -148,7 +153,7 @@ def walk_band(
 
         s = warpgroup_mma_wait(1, deps=[s])
         if (row < clear) | (row >= full):
-            s = hide_outside(s, row, first_rows, counts, C)
+            s = hide_outside(s, row, last_rows, counts, C)
         lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
         p = gl.exp2(s * scale + gl.expand_dims(lse, 0))
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
