@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from aotriton.tritonsrc.flash.lib.backward import all_barriers, count_arrivals, load_keys, slots
 from aotriton.tritonsrc.flash.lib.backward_features import (
-    clear_keys,
+    clear_behind,
     load_rows_in_use,
     note_keys,
     numbers_of_keys,
@@ -32,11 +32,9 @@ from aotriton.tritonsrc.flash.lib.stores import add_pieces
 
 @gluon.jit
 def producer(
-    Q, K, V, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, kv_full, q_full, do_full, empty,
-    batch, head_k, key, head, begin, first, row, after, steps, used, max_seqlen_q,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first, row, after, steps, used, max_seqlen_q,
 ):  # fmt: skip
-    """`key`: the tile's first, in the whole tensor. L and Delta begin with the sequence's first row of the head."""
-    load_keys(K, V, batch, head_k, key, kv_full, k_slot, v_slot)
+    """L and Delta begin with the sequence's first row of the head."""
     start = row
     for step in range(0, steps):
         load_rows_in_use(
@@ -100,8 +98,7 @@ def consumer(
         clear = after  # every step has keys to mask
     dk, dv = walk_band(
         q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
-        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
-        used_k - key, C,
+        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C,
     )  # fmt: skip
     dtype: gl.constexpr = k_slot.dtype
     store_keys(dv, dv_places, dtype, head_dim, C)
@@ -168,6 +165,13 @@ def attn_bwd_hopper_features(
     batch = gl.where((features & PACKED) != 0, 0, sequence)
     group = num_heads_q // num_heads_k
     head = head_k * group
+    load_keys(K, V, batch, head_k, of_k.begin + key, kv_full, k_slot, v_slot)
+    if key + 2 * KEYS > of_k.used:
+        mbarrier.wait(kv_full, 0)
+        clear_behind(k_slot.reshape([2 * KEYS, BLOCK_DMODEL]), of_k.used - key)
+        clear_behind(v_slot.reshape([2 * KEYS, BLOCK_DMODEL]), of_k.used - key)
+        fence_async_shared()
+
     first, _, _, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
     after = gl.where(key < of_k.used, after, first)
     steps = group * gl.maximum(gl.cdiv(after - first, BLOCK_M), 0)
@@ -190,9 +194,8 @@ def attn_bwd_hopper_features(
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first,
                     row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 1)),
-        (producer, (Q, K, V, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, k_slot,
-                    v_slot, kv_full, q_full, do_full, empty, batch, head_k, of_k.begin + key, head, of_q.begin, first,
-                    row, after, steps, of_q.used, max_seqlen_q)),
+        (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full,
+                    empty, batch, head, of_q.begin, first, row, after, steps, of_q.used, max_seqlen_q)),
         (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, first_tile(sequence, of_q.begin, features), first,
                  row, after, steps, BLOCK_M, BLOCK_DMODEL)),
     ], [4, 1, 1], [240, 24, 24])  # fmt: skip

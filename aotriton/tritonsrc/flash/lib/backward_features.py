@@ -65,12 +65,6 @@ def clear_behind(x, used):
 
 
 @gluon.jit
-def clear_keys(slot, used, C: gl.constexpr):
-    """Clears those of the 64 keys of consumer C in a slot that are not in use: all from the one that is `used` on."""
-    clear_behind(slot.reshape([2 * KEYS, slot.shape[3]]).slice(KEYS * C, KEYS, 0), used)
-
-
-@gluon.jit
 def numbers_of_keys(dtype: gl.constexpr):
     """Shared memory for a number of each key of a tile."""
     LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -105,8 +99,7 @@ def hide_outside(s, row, last_rows, counts, C: gl.constexpr):
 @gluon.jit
 def walk_band(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
-    keys_used, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
     row `first` on. Steps from `clear` to before `full` need no mask.
@@ -137,10 +130,6 @@ def walk_band(
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
         mbarrier.wait(q_full.index(slot), phase)
-        if (keys_used < KEYS) & (step == 0):
-            clear_behind(k, keys_used)
-            clear_behind(v, keys_used)
-            fence_async_shared()
         if row + BLOCK_M > used_q:  # each consumer clears half of the rows
             mbarrier.wait(do_full.index(slot), phase)
             clear_behind(q.slice(HALF * C, HALF, 0), used_q - row - HALF * C)
