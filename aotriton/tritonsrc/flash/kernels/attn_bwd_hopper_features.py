@@ -87,15 +87,11 @@ def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
 @gluon.jit
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first, row, after, steps, used_q, used_k,
-    lo, hi, head_dim, BLOCK_M: gl.constexpr, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row, after, clear,
+    full, steps, used_q, head_dim, C: gl.constexpr,
 ):  # fmt: skip
     """The 64 keys of the tile from key 64 * C."""
-    key += KEYS * C
-    _, clear, full, _ = visited(key, key + KEYS, used_k, used_q, -hi, -lo, BLOCK_M)
     mbarrier.wait(kv_full, 0)
-    if key + KEYS > used_k:
-        clear = after  # every step has keys to mask
     dk, dv = walk_band(
         q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
         dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, C,
@@ -158,6 +154,7 @@ def attn_bwd_hopper_features(
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
     tile, head_k, sequence = tile_of_program(gl.cdiv(longest, 2 * KEYS), num_heads_k)
+    tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)
     key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
     of_q = sequence_of(sequence, CuSeqlensQ, SequsedQ, features, max_seqlen_q, USED_Q, "general")
     of_k = sequence_of(sequence, CuSeqlensK, SequsedK, features, max_seqlen_k, USED_K, "general")
@@ -172,8 +169,10 @@ def attn_bwd_hopper_features(
         clear_behind(v_slot.reshape([2 * KEYS, BLOCK_DMODEL]), of_k.used - key)
         fence_async_shared()
 
-    first, _, _, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
+    first, clear, full, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)
     after = gl.where(key < of_k.used, after, first)
+    if key + 2 * KEYS > of_k.used:
+        clear = after  # every step has keys to mask
     steps = group * gl.maximum(gl.cdiv(after - first, BLOCK_M), 0)
     # Tiles of a head begin with different rows, so that not all of them add to the same part of DQSum at once.
     row = gl.where((key >= first) & (key < after), key, first)
@@ -189,11 +188,11 @@ def attn_bwd_hopper_features(
 
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first,
-                    row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 0)),
+                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
+                    after, clear, full, steps, of_q.used, head_dim, 0)),
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
-                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, key, first,
-                    row, after, steps, of_q.used, of_k.used, lo, hi, head_dim, BLOCK_M, 1)),
+                    do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
+                    after, clear, full, steps, of_q.used, head_dim, 1)),
         (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full,
                     empty, batch, head, of_q.begin, first, row, after, steps, of_q.used, max_seqlen_q)),
         (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, first_tile(sequence, of_q.begin, features), first,
