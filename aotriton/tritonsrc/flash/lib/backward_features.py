@@ -141,10 +141,11 @@ def walk_band(
         dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)
 
         s = warpgroup_mma_wait(1, deps=[s])
+        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
+        s = s * scale + gl.expand_dims(lse, 0)
         if (row < clear) | (row >= full):
             s = hide_outside(s, row, last_rows, counts, C)
-        lse = lse_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
-        p = gl.exp2(s * scale + gl.expand_dims(lse, 0))
+        p = gl.exp2(s)
         p_operand = gl.convert_layout(p.to(dtype), P_LAYOUT)
         dp = warpgroup_mma_wait(0, deps=[dp])
         delta = delta_slots.index(slot).load(gl.SliceLayout(0, S_LAYOUT))
