@@ -165,8 +165,8 @@ def attn_bwd_hopper_features(
     load_keys(K, V, batch, head_k, of_k.begin + key, kv_full, k_slot, v_slot)
     if key + 2 * KEYS > of_k.used:
         mbarrier.wait(kv_full, 0)
-        clear_behind(k_slot.reshape([2 * KEYS, BLOCK_DMODEL]), of_k.used - key)
-        clear_behind(v_slot.reshape([2 * KEYS, BLOCK_DMODEL]), of_k.used - key)
+        clear_behind(k_slot, of_k.used - key, 0, 2 * KEYS)
+        clear_behind(v_slot, of_k.used - key, 0, 2 * KEYS)
         fence_async_shared()
 
     first, clear, full, after = visited(key, key + 2 * KEYS, of_k.used, of_q.used, -hi, -lo, BLOCK_M)

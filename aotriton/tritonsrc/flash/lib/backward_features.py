@@ -22,8 +22,6 @@ from aotriton.tritonsrc.flash.lib.band import inside, interval
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
 from aotriton.tritonsrc.flash.lib.stores import fragments
 
-CLEARED = gl.constexpr(16)  # rows that are cleared at once
-
 
 @gluon.jit
 def load_rows_in_use(
@@ -52,16 +50,21 @@ def load_rows_in_use(
 
 
 @gluon.jit
-def clear_behind(x, used):
-    """Clears rows of shared [rows, columns] `x` from row `used` on."""
-    ROWS: gl.constexpr = x.shape[0]
-    COLUMNS: gl.constexpr = x.shape[1]
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
-    rows = gl.expand_dims(gl.arange(0, CLEARED, gl.SliceLayout(1, LAYOUT)), 1)
-    for i in gl.static_range(ROWS // CLEARED):
-        if used < CLEARED * (i + 1):
-            part = x.slice(CLEARED * i, CLEARED, 0)
-            part.store(gl.where(rows < used - CLEARED * i, part.load(LAYOUT), 0.0))
+def clear_behind(slot, used, BEGIN: gl.constexpr, END: gl.constexpr):
+    """Clears rows BEGIN to END, multiples of 8, of a slot, [1, 1, rows, columns], from row `used` on.
+
+    As matrix products and TMA have it, 64 columns of a row lie together, in whatever order, and rows follow each other.
+    """
+    ROWS: gl.constexpr = slot.shape[2]
+    PARTS: gl.constexpr = slot.shape[3] // 64
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])
+    IN_ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    words = slot._reinterpret(gl.int32, [PARTS * ROWS // 8, 8, 32], IN_ROWS)
+    rows = gl.expand_dims(gl.arange(0, 8, gl.SliceLayout(1, LAYOUT)), 1)
+    for group in range(gl.maximum(used, BEGIN) // 8, END // 8):
+        for part in gl.static_range(PARTS):
+            some = words.index(part * (ROWS // 8) + group)
+            some.store(gl.where(rows < used - 8 * group, some.load(LAYOUT), 0))
 
 
 @gluon.jit
@@ -132,8 +135,8 @@ def walk_band(
         mbarrier.wait(q_full.index(slot), phase)
         if row + BLOCK_M > used_q:  # each consumer clears half of the rows
             mbarrier.wait(do_full.index(slot), phase)
-            clear_behind(q.slice(HALF * C, HALF, 0), used_q - row - HALF * C)
-            clear_behind(do.slice(HALF * C, HALF, 0), used_q - row - HALF * C)
+            clear_behind(q_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
+            clear_behind(do_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
             fence_async_shared()
             row = join_consumers(row)
         s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
