@@ -25,7 +25,6 @@ from aotriton.tritonsrc.flash.lib.band import visited
 from aotriton.tritonsrc.flash.lib.dq_tiles import first_tile
 from aotriton.tritonsrc.flash.lib.features import OWN_LAST, PACKED, USED_K, USED_Q
 from aotriton.tritonsrc.flash.lib.opaque import opaque
-from aotriton.tritonsrc.flash.lib.pipeline import barrier
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.sequence import band_of, sequence_of
 from aotriton.tritonsrc.flash.lib.stores import add_pieces
@@ -33,18 +32,16 @@ from aotriton.tritonsrc.flash.lib.stores import add_pieces
 
 @gluon.jit
 def producer(
-    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, batch, head, begin, first, row, after, steps, used, max_seqlen_q,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first, row, after, steps, used, max_seqlen_q,
 ):  # fmt: skip
     """L and Delta begin with the sequence's first row of the head."""
     start = row
-    phase = 0
     for step in range(0, steps):
         load_rows_in_use(
-            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, phase,
-            batch, head, begin, row, step, used,
+            Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row,
+            step, used,
         )  # fmt: skip
         row += Q.block_shape[2]
-        phase ^= (row > used).to(gl.int32)
         row = gl.where(row >= after, first, row)
         if row == start:
             head += 1
@@ -91,13 +88,13 @@ def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
     dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row, after, clear,
-    full, steps, head_dim, C: gl.constexpr,
+    full, steps, used_q, head_dim, RAGGED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """The 64 keys of the tile from key 64 * C."""
     mbarrier.wait(kv_full, 0)
     dk, dv = walk_band(
         q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty, dq_full,
-        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, C,
+        dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, RAGGED, C,
     )  # fmt: skip
     dtype: gl.constexpr = k_slot.dtype
     store_keys(dv, dv_places, dtype, head_dim, C)
@@ -137,6 +134,7 @@ def attn_bwd_hopper_features(
     longest,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
+    RAGGED: gl.constexpr,
 ):
     """Grid (cdiv(longest, 128) * num_heads_k * sequences). `sm_scale` must not be negative.
 
@@ -149,13 +147,11 @@ def attn_bwd_hopper_features(
 
     Row i sees keys from i + lo to i + hi. `longest`: the most keys of a sequence. `features`: the bits of
     lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what the call does not have
-    are not followed.
+    are not followed. RAGGED: lengths are in device memory, so tensors may have anything behind the rows in use.
     """
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
-    landed = barrier()
     mbarrier.init(kv_full, count=1)
-    mbarrier.init(landed, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
     tile, head_k, sequence = tile_of_program(gl.cdiv(longest, 2 * KEYS), num_heads_k)
@@ -185,21 +181,22 @@ def attn_bwd_hopper_features(
     note_rows(dk_places, dk_tile, stride_dk_s, of_k.rows - key)
     note_rows(dv_places, dv_tile, stride_dv_s, of_k.rows - key)
 
-    if key + 2 * KEYS > of_k.used:
-        mbarrier.wait(kv_full, 0)
-        clear_behind(k_slot, of_k.used - key, 4)
-        clear_behind(v_slot, of_k.used - key, 4)
-        fence_async_shared()
+    if RAGGED:  # noqa: SIM102 (known when compiled, as the next is not)
+        if key + 2 * KEYS > of_k.used:
+            mbarrier.wait(kv_full, 0)
+            clear_behind(k_slot, of_k.used - key, 0, 2 * KEYS)
+            clear_behind(v_slot, of_k.used - key, 0, 2 * KEYS)
+            fence_async_shared()
 
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
-                    after, clear, full, steps, head_dim, 0)),
+                    after, clear, full, steps, of_q.used, head_dim, RAGGED, 0)),
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
-                    after, clear, full, steps, head_dim, 1)),
+                    after, clear, full, steps, of_q.used, head_dim, RAGGED, 1)),
         (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full,
-                    empty, landed, batch, head, of_q.begin, first, row, after, steps, of_q.used, max_seqlen_q)),
+                    empty, batch, head, of_q.begin, first, row, after, steps, of_q.used, max_seqlen_q)),
         (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, first_tile(sequence, of_q.begin, features), first,
                  row, after, steps, BLOCK_M, BLOCK_DMODEL)),
     ], [4, 1, 1], [240, 24, 24])  # fmt: skip

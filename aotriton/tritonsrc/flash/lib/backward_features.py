@@ -25,8 +25,8 @@ from aotriton.tritonsrc.flash.lib.stores import fragments
 
 @gluon.jit
 def load_rows_in_use(
-    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, landed, phase, batch, head, begin,
-    row, step, used,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, row, step,
+    used,
 ):  # fmt: skip
     """Loads BLOCK_M query rows of a sequence, from `row` on, to the slot of `step`. The sequence begins at row `begin`
     of Q and DO, and at L and Delta.
@@ -35,21 +35,10 @@ def load_rows_in_use(
     LAYOUT: gl.constexpr = gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0])
     slot = step & 1  # of two STAGES
     mbarrier.wait(empty.index(slot), ((step >> 1) & 1) ^ 1)
-    if row + BLOCK_M > used:
-        mbarrier.expect(landed, 2 * Q.block_type.nbytes)
-        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], landed, q_slots.index(slot))
-        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], landed, do_slots.index(slot))
-        mbarrier.wait(landed, phase)
-        clear_behind(q_slots.index(slot), used - row, 1)
-        clear_behind(do_slots.index(slot), used - row, 1)
-        fence_async_shared()
-        mbarrier.arrive(q_full.index(slot))
-        mbarrier.arrive(do_full.index(slot))
-    else:
-        mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
-        tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
-        mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
-        tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
+    mbarrier.expect(q_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(Q, [batch, head, begin + row, 0], q_full.index(slot), q_slots.index(slot))
+    mbarrier.expect(do_full.index(slot), Q.block_type.nbytes)
+    tma.async_copy_global_to_shared(DO, [batch, head, begin + row, 0], do_full.index(slot), do_slots.index(slot))
     rows = row + gl.arange(0, BLOCK_M, LAYOUT)
     lse = gl.load(L + rows, mask=rows < used, other=0.0)
     delta = gl.load(Delta + rows, mask=rows < used, other=0.0)
@@ -61,18 +50,18 @@ def load_rows_in_use(
 
 
 @gluon.jit
-def clear_behind(slot, used, WARPS: gl.constexpr):
-    """Clears the rows of a slot, [1, 1, rows, columns], from row `used` on.
+def clear_behind(slot, used, BEGIN: gl.constexpr, END: gl.constexpr):
+    """Clears rows BEGIN to END, multiples of 8, of a slot, [1, 1, rows, columns], from row `used` on.
 
     As matrix products and TMA have it, 64 columns of a row lie together, in whatever order, and rows follow each other.
     """
     ROWS: gl.constexpr = slot.shape[2]
     PARTS: gl.constexpr = slot.shape[3] // 64
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [WARPS, 1], [1, 0])
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 2], [2, 16], [4, 1], [1, 0])
     IN_ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     words = slot._reinterpret(gl.int32, [PARTS * ROWS // 8, 8, 32], IN_ROWS)
     rows = gl.expand_dims(gl.arange(0, 8, gl.SliceLayout(1, LAYOUT)), 1)
-    for group in range(gl.maximum(used, 0) // 8, ROWS // 8):
+    for group in range(gl.maximum(used, BEGIN) // 8, END // 8):
         for part in gl.static_range(PARTS):
             some = words.index(part * (ROWS // 8) + group)
             some.store(gl.where(rows < used - 8 * group, some.load(LAYOUT), 0))
@@ -113,10 +102,11 @@ def hide_outside(s, row, last_rows, counts, C: gl.constexpr):
 @gluon.jit
 def walk_band(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q,
+    RAGGED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """DK, before its scale, and DV of consumer C over so many steps: from query row `row` to before `after`, then from
-    row `first` on. Steps from `clear` to before `full` need no mask.
+    row `first` on. Steps from `clear` to before `full` need no mask. RAGGED: as of attn_bwd_hopper_features.
     """
     BLOCK_DMODEL: gl.constexpr = k_slot.shape[3]
     BLOCK_M: gl.constexpr = q_slots.shape[3]
@@ -127,6 +117,7 @@ def walk_band(
     COLUMNS: gl.constexpr = dq_slots.shape[3]  # of a piece of dQ
     DQ_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     TOGETHER: gl.constexpr = BLOCK_M == 128 or BLOCK_DMODEL == 128  # dQ is of the keys of both
+    HALF: gl.constexpr = BLOCK_M // 2
 
     scale = gl.maximum(sm_scale, 1e-30) * LOG2_E  # exponentials are taken to base 2
     all_k = k_slot.reshape([2 * KEYS, BLOCK_DMODEL])
@@ -143,6 +134,13 @@ def walk_band(
         do = do_slots.index(slot).reshape([BLOCK_M, BLOCK_DMODEL])
         ds_slot = ds_slots.index(slot)
         mbarrier.wait(q_full.index(slot), phase)
+        if RAGGED:  # noqa: SIM102 (known when compiled, as the next is not)
+            if row + BLOCK_M > used_q:  # each consumer clears half of the rows
+                mbarrier.wait(do_full.index(slot), phase)
+                clear_behind(q_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
+                clear_behind(do_slots.index(slot), used_q - row, HALF * C, HALF * (C + 1))
+                fence_async_shared()
+                row = join_consumers(row)
         s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
         mbarrier.wait(do_full.index(slot), phase)
         dp = warpgroup_mma(v, do.permute((1, 0)), no_s, use_acc=False, is_async=True)
