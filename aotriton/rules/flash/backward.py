@@ -412,7 +412,6 @@ OF_DQ_SUM_FEATURES = (
 FEATURES_DQ_TILES = Number("dq_tiles", "i32", _FEATURES_DQ_TILES)
 HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # At the level of these images the bits of lengths in device memory are above that of sinks, and softcap's is highest.
-_RAGGED = constant(4) <= scalar("features")
 GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
 GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")
 
@@ -442,10 +441,10 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         *strides("bhs", "DK", "DV"),
         *c.SIZES,
         *c.of_lengths("k"),
-        *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "RAGGED"),
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.LEVEL.narrowed(c.GENERAL), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64,), "RAGGED": (0,)}),  # masks of 128 rows spill
+    psels=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
     copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=(
@@ -459,27 +458,16 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_BAND,
         GUARD_PLAIN,
         GUARD_SOFTCAP,
-        Guard(~_RAGGED, "it has sequences or used lengths"),
+        # What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
+        Guard(
+            choose(size("head_dim") <= 64, 1, scalar("features") <= 3),
+            "it has sequences or used lengths, and a head dim above 64",
+        ),
     ),
     restrictions=PAIR_RESTRICTIONS,
     needs=("tma", "wgmma"),
     gluon=True,
     schedule=DFS,
-)
-
-# What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
-ATTN_BWD_HOPPER_RAGGED = replace(
-    ATTN_BWD_HOPPER_FEATURES,
-    name="attn_bwd_hopper_ragged",
-    source="attn_bwd_hopper_features",
-    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM.narrowed(64), c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64,), "RAGGED": (1,)}),
-    guards=(
-        *ADDS_DQ,
-        c.GUARD_BAND,
-        GUARD_SOFTCAP,
-        Guard(_RAGGED, "it has no sequences and no used lengths"),
-    ),
 )
 
 ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
@@ -799,22 +787,16 @@ OPERATOR = Operator(
             ),
             (DELTA, DK_SUM, DV_SUM),
         ),
-        *(
-            Backend(
-                name,
-                (
-                    ATTN_BWD_HOPPER_FEATURES_PREPARE,
-                    ATTN_BWD_DSINKS,
-                    kernel,
-                    ATTN_BWD_HOPPER_FEATURES_FINISH,
-                ),
-                (DELTA, DQ_SUM),
-                OF_DQ_SUM_FEATURES,
-            )
-            for name, kernel in (
-                ("hopper_features", ATTN_BWD_HOPPER_FEATURES),
-                ("hopper_ragged", ATTN_BWD_HOPPER_RAGGED),
-            )
+        Backend(
+            "hopper_features",
+            (
+                ATTN_BWD_HOPPER_FEATURES_PREPARE,
+                ATTN_BWD_DSINKS,
+                ATTN_BWD_HOPPER_FEATURES,
+                ATTN_BWD_HOPPER_FEATURES_FINISH,
+            ),
+            (DELTA, DQ_SUM),
+            OF_DQ_SUM_FEATURES,
         ),
         Backend("portable_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV_SLIM, ATTN_BWD_DQ_SLIM), (DELTA,)),
     ),

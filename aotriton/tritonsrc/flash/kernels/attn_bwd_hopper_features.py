@@ -134,7 +134,6 @@ def attn_bwd_hopper_features(
     longest,
     BLOCK_M: gl.constexpr,
     BLOCK_DMODEL: gl.constexpr,
-    RAGGED: gl.constexpr,
 ):
     """Grid (cdiv(longest, 128) * num_heads_k * sequences). `sm_scale` must not be negative.
 
@@ -146,10 +145,11 @@ def attn_bwd_hopper_features(
     max_seqlen_q]; of a row that sees no key L is minus infinity, or its sink.
 
     Row i sees keys from i + lo to i + hi. `longest`: the most keys of a sequence. `features`: the bits of
-    lib/features.py, of which softcap, ALiBi, bias and dropout are not served; pointers of what the call does not have
-    are not followed. RAGGED: lengths are in device memory, so tensors may have anything behind the rows in use.
+    lib/features.py, of which softcap, ALiBi, bias and dropout are not served, and packed sequences and used lengths
+    only where BLOCK_DMODEL is 64; pointers of what the call does not have are not followed.
     """
     k_slot, v_slot, q_slots, do_slots, lse_slots, delta_slots, ds_slots, dq_slots = slots(Q, K, V, DO, DQSum)
+    RAGGED: gl.constexpr = BLOCK_DMODEL == 64  # registers do not suffice to clear what is behind an end where it is 128
     kv_full, q_full, do_full, empty, dq_full, dq_empty = all_barriers()
     mbarrier.init(kv_full, count=1)
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
