@@ -4,8 +4,8 @@ As attn_bwd_hopper_pair, which describes the warps and who waits for whom, with 
 keys has a program of its own. It visits the query rows that see any of its keys (`walk_band`). DK and DV are written by
 pointer: a descriptor's store would go on behind the end of a sequence.
 
-The sums of dq of packed sequences have tiles of their own: those of sequence s begin with tile cu_seqlens_q[s] // 64 + s
-(`first_tile`), so that no two sequences share one.
+Of packed sequences, descriptors go through all rows. DQSum has tiles of 64 rows for each sequence, so that no two
+sequences share one (`first_tile`).
 """
 
 from triton.experimental import gluon
@@ -32,9 +32,10 @@ from aotriton.tritonsrc.flash.lib.stores import add_pieces
 
 @gluon.jit
 def producer(
-    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first, row, after, steps, used, max_seqlen_q,
+    Q, DO, L, Delta, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full, empty, batch, head, begin, first, row,
+    after, steps, used, max_seqlen_q,
 ):  # fmt: skip
-    """L and Delta begin with the sequence's first row of the head."""
+    """The sequence begins at row `begin` of Q and DO, and at L and Delta."""
     start = row
     for step in range(0, steps):
         load_rows_in_use(
@@ -87,8 +88,8 @@ def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
 @gluon.jit
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
-    dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row, after, clear,
-    full, steps, used_q, head_dim, RAGGED: gl.constexpr, C: gl.constexpr,
+    dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row, after, clear, full, steps, used_q,
+    head_dim, RAGGED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """The 64 keys of the tile from key 64 * C."""
     mbarrier.wait(kv_full, 0)
@@ -155,6 +156,7 @@ def attn_bwd_hopper_features(
     count_arrivals(q_full, do_full, empty, dq_full, dq_empty)
 
     tile, head_k, sequence = tile_of_program(gl.cdiv(longest, 2 * KEYS), num_heads_k)
+    # Or each warp works them out again, and has them in registers while it does.
     tile, head_k, sequence = opaque(tile), opaque(head_k), opaque(sequence)
     key = tile * 2 * KEYS  # of a causal call the first tile has the most queries
     of_q = sequence_of(sequence, CuSeqlensQ, SequsedQ, features, max_seqlen_q, USED_Q, "general")

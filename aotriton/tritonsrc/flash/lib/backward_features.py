@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from aotriton.tritonsrc.flash.lib.backward import LOG2_E, STAGES
+from aotriton.tritonsrc.flash.lib.backward import LOG2_E
 from aotriton.tritonsrc.flash.lib.backward_scheduler import KEYS
 from aotriton.tritonsrc.flash.lib.band import inside, interval
 from aotriton.tritonsrc.flash.lib.pipeline import join_consumers
