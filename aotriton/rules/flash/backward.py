@@ -409,7 +409,10 @@ OF_DQ_SUM_FEATURES = (
     DerivedSize("dq_rows", _FEATURES_DQ_TILES * choose(size("head_dim") <= 64, 64, 128)),
     DerivedSize("dq_columns", constant(64)),
 )
-FEATURES_DQ_TILES = Number("dq_tiles", "i32", _FEATURES_DQ_TILES)
+FEATURES_DQ_SIZES = (
+    Number("dq_tiles", "i32", _FEATURES_DQ_TILES),
+    Number("dq_width", "i32", ceil_divide(size("dq_rows"), _FEATURES_DQ_TILES), multiple_of=32),
+)
 HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # At the level of these images the bits of lengths in device memory are above that of sinks, and softcap's is highest.
 GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
@@ -418,7 +421,11 @@ GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no ban
 ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
     ATTN_BWD_HOPPER_PREPARE,
     name="attn_bwd_hopper_features_prepare",
-    arguments=tuple(FEATURES_DQ_TILES if one == DQ_WIDTH else one for one in ATTN_BWD_HOPPER_PREPARE.arguments),
+    arguments=(
+        *ATTN_BWD_HOPPER_PREPARE.arguments[:-3],
+        *FEATURES_DQ_SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
     grid=(
         ceil_divide(_FEATURES_DQ_TILES * 64, psel("BLOCK_M")) * size("heads_q") * size("batch"),
@@ -474,7 +481,8 @@ ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
     ATTN_BWD_HOPPER_FINISH,
     name="attn_bwd_hopper_features_finish",
     arguments=(
-        *(FEATURES_DQ_TILES if one == DQ_WIDTH else one for one in ATTN_BWD_HOPPER_FINISH.arguments[:-2]),
+        *ATTN_BWD_HOPPER_FINISH.arguments[:-3],
+        *FEATURES_DQ_SIZES,
         Number("features", "i32", scalar("features")),
         Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True),
         Number("longest", "i32", scalar("longest_q")),

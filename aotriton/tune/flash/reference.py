@@ -183,7 +183,7 @@ class Attention:
             sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads, "head_dim": self.head_dim}
             sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
             sizes |= derived_sizes(
-                backend, Environment(sizes, {"causal": self.causal}, multiprocessors=self.multiprocessors)
+                backend, Environment(sizes, self.scalars, multiprocessors=self.multiprocessors)
             )
             dtype = self.dtype if argument.dtype == "T" else torch.float32
             return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill

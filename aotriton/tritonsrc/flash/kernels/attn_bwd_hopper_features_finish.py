@@ -23,6 +23,7 @@ def attn_bwd_hopper_features_finish(
     max_seqlen_q,
     head_dim,
     dq_tiles,
+    dq_width,
     features,
     CuSeqlensQ,
     longest,
@@ -41,5 +42,5 @@ def attn_bwd_hopper_features_finish(
     batch = tl.where((features & PACKED) != 0, 0, sequence)
     all_dq = heads_of(DQ, stride_dq_b, stride_dq_h, stride_dq_s, of_q.begin, of_q.rows, head_dim, "general")
     at = first_tile(sequence, of_q.begin, features) * 64 + row
-    dq = load_dq(DQSum, batch, head, at, num_heads_q, dq_tiles * 64, head_dim, BLOCK_DMODEL, BLOCK_M, BLOCK_DMODEL)
+    dq = load_dq(DQSum, batch, head, at, num_heads_q, dq_tiles * 64, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
     store_tile(all_dq, dq * sm_scale, batch, head, row, BLOCK_M, BLOCK_DMODEL, "general")
