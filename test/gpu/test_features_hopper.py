@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from attention_cases import Case  # noqa: E402
 from gpu.gpu_problem import Guarded  # noqa: E402
 from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
 
-MASKS = (
+MASKS: tuple[dict[str, Any], ...] = (
     {"causal": True, "causal_variant": "bottom_right"},
     {"causal": True},
     {"window": (100, 70)},
@@ -25,10 +26,12 @@ MASKS = (
 BANDS = [
     Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
     for q, k, group, head_dim, dtype in (
-        (300, 1000, 4, 128, "bf16"), (1000, 300, 1, 64, "fp16"), (700, 701, 16, 40, "bf16"), (2, 500, 8, 104, "fp16"),
+        (300, 1000, 8, 128, "bf16"), (1000, 300, 7, 128, "fp16"), (701, 700, 16, 40, "bf16"),
+        (70, 500, 16, 104, "fp16"), (600, 600, 4, 128, "bf16"),
     )
-    for mask in MASKS
-]  # fmt: skip
+    for mask in MASKS[:4]
+    if q != k or not mask.get("causal")
+] + [Case((600,) * 2, (700,) * 2, group=3, head_dim=128, causal=True, sinks=True, layout="rows")]  # fmt: skip
 RAGGED = [
     Case((5, 0, 300, 128, 64, 1), (200, 70, 129, 128, 0, 640), packed=True, beyond=70, group=2, head_dim=64,
          dtype="bf16", sinks=True, number=n, **mask)
@@ -40,12 +43,14 @@ RAGGED = [
 
 
 def served(case: Case) -> Case:
-    """The case with what the backend serves, which has features in any case: what changes weights is left out."""
-    ragged = case.packed or case.used_q is not None or case.used_k is not None
-    head_dim = 64 if ragged else max(40, min(case.head_dim, 128))
+    """The case with what the backend serves: what changes weights is left out, and lengths are in device memory, where
+    short calls are served, too.
+    """
+    if not case.packed and case.used_q is None and case.used_k is None:
+        case = replace(case, used_k=case.lengths_k)
     return replace(
         case, bias="", alibi="", softcap=0.0, dropout=0.0, layout="heads" if case.layout == "odd" else case.layout,
-        sinks=case.sinks or not ragged, head_dim=head_dim,
+        head_dim=64,
     )  # fmt: skip
 
 

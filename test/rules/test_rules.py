@@ -26,6 +26,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_SHARES_FINISH,
     DEALT_OUT,
     GUARD_PLAIN,
+    GUARD_WALKED,
     OPERATOR,
     PARTS,
     SHARES,
@@ -568,11 +569,13 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
-    """Why the kernel does not serve a call; without a level, apart from that it is plain."""
-    plain = {"deterministic": 0, "causal": 0, "level": 0, "features": 0}
+    """Why the kernel does not serve a call; without a level, apart from that it is plain, and has no band."""
+    plain = {"deterministic": 0, "causal": 0, "level": 0, "features": 0, "lo": 0, "hi": 0}
     environment = Environment(sizes, plain | scalars, multiprocessors=132)
     guards = (
-        one for one in kernel.all_guards(operator_of(kernel).sizes) if "level" in scalars or one is not GUARD_PLAIN
+        one
+        for one in kernel.all_guards(operator_of(kernel).sizes)
+        if "level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
@@ -611,8 +614,13 @@ def test_guards_of_single_kernels() -> None:
     assert [too_long(n) for n in (256, 512, 2048)] == [False, True, True]
     assert [too_long(n, causal=1) for n in (256, 512, 640, 641)] == [False, False, False, True]
     assert not too_long(2048, deterministic=1)
-    banded = {"level": 4, "features": 0}
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, level=0) == ["it is plain, and has no band"]
+    banded = {"level": 4, "features": 0, "lo": -1000, "hi": 0}
+    narrow = ["its keys are seen by few rows each: others are faster"]
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -681}) == narrow  # 682 rows of three heads
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -682}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -169}) == narrow
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -170}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"level": 0}) == ["it is plain, and has no band"]
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"features": SOFTCAP.value}) == ["it has softcap"]
     ragged = banded | {"features": PACKED.value}
