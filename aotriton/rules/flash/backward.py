@@ -417,8 +417,8 @@ HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # At the level of these images the bits of lengths in device memory are above that of sinks, and softcap's is highest.
 GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
 # The query rows that a tile of keys walks, of all heads, where lengths are on the host: with fewer, what begins and
-# ends a tile takes more than its steps save. On an H200, head dim 128, windows of 128, 513 and 1024 keys take 1.28, 0.97
-# and 0.83 of the portable backend's time; head dim 64, walks of 1024 and 8192 rows 1.05 and 0.9.
+# ends a tile takes more than its steps save. On an H200, windows of 128, 513 and 1024 keys take 1.28, 0.97 and 0.83 of
+# the portable backend's time at head dim 128, and walks of 1024 and 8192 rows 1.05 and 0.9 at head dim 64.
 FEWEST_WALKED = choose(size("head_dim") <= 64, 2048, 512)
 _WALKED = minimum(c.END - c.BEGIN + 1, size("seqlen_q")) * c.GROUP
 GUARD_WALKED = Guard(
