@@ -129,7 +129,7 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
             else:
                 assert one.kind == argument.dtype
                 assert reader.says(one.value, argument.value)
-            levels = argument.levels or range(8)
+            levels = list(argument.levels or range(8))
             if isinstance(argument, Tensor | Stride):
                 pointed = (tensors[argument.tensor] if isinstance(argument, Stride) else argument).by_pointer
                 levels = [level for level in levels if (level in pointed) == by_pointer]

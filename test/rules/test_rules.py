@@ -17,6 +17,8 @@ from aotriton.rules.family import kernel as kernel_named
 from aotriton.rules.flash.backward import (
     ATTN_BWD_DSINKS,
     ATTN_BWD_HOPPER_DQ_SLIM,
+    ATTN_BWD_HOPPER_FEATURES,
+    ATTN_BWD_HOPPER_FEATURES_PREPARE,
     ATTN_BWD_HOPPER_HEADS,
     ATTN_BWD_HOPPER_PAIR,
     ATTN_BWD_HOPPER_PAIR_SLIM,
@@ -24,6 +26,8 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_SHARES,
     ATTN_BWD_HOPPER_SHARES_FINISH,
     DEALT_OUT,
+    GUARD_PLAIN,
+    GUARD_WALKED,
     OPERATOR,
     PARTS,
     SHARES,
@@ -31,7 +35,7 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, PLAIN_ONLY, REST
+from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, GENERAL, LEVEL, PLAIN_ONLY, REST
 from aotriton.rules.flash.forward import (
     ATTN_FWD,
     ATTN_FWD_HOPPER,
@@ -52,6 +56,7 @@ from aotriton.rules.kernel import (
     parse_functional,
 )
 from aotriton.rules.operators import Operator, derived_sizes
+from aotriton.tritonsrc.flash.lib.features import PACKED, SOFTCAP
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -223,7 +228,7 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         level = int(made["constexprs"].get("LEVEL", 0))
         if isinstance(argument, Tensor) and argument.block_at(level):
-            sides = ",".join(map(str, block_of(argument.block, made["constexprs"])))
+            sides = ",".join(map(str, block_of(argument.block or (), made["constexprs"])))
             kind, comma, _ = kind.removesuffix(">").partition(",NVMMA")
             dtype = "fp16" if argument.dtype == "T" else argument.dtype
             assert (kind, attributes) == (f"tensordesc<{dtype}[{sides}]", None)
@@ -364,7 +369,7 @@ def test_pieces_of_the_sum_of_dq_lie_together(kernel: KernelDescription, head_di
 def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
     """In launch order, a backend's kernels read a workspace tensor, or add to it, only after one has written it, and
     together they write every result. What kernels do with the caller's tensors follows from the operator. A backend
-    that serves plain calls only does not write what a call with features alone asks for.
+    that serves plain calls only does not write what a call with features alone asks for, and one without bias no dbias.
     """
     results = {operand.name for operand in operator.operands if operand.written}
     featured = results & {DBIAS.name, DSINKS.name}
@@ -383,7 +388,9 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
                     assert (argument.access == "write") == (name in results)
                     written |= {name} if argument.access == "write" else set()
         plain = any(choice == PLAIN_ONLY for kernel in backend.kernels for choice in kernel.choices)
-        assert written == (results - featured if plain else results), backend.name
+        general = any(choice == LEVEL.narrowed(GENERAL) for kernel in backend.kernels for choice in kernel.choices)
+        missing = featured if plain else {DBIAS.name} if general else set()
+        assert written == results - missing, backend.name
         assert filled == {operand.name for operand in backend.workspace}, backend.name
 
 
@@ -405,6 +412,9 @@ TILES: dict[str, tuple[str, str | int]] = {
     "attn_bwd_hopper_parts": ("k", 128),
     "attn_bwd_hopper_parts_finish": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_finish": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_features_prepare": ("q", "BLOCK_M"),
+    "attn_bwd_hopper_features": ("k", 128),
+    "attn_bwd_hopper_features_finish": ("q", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv": ("k", 64),
     "attn_bwd_hopper_split_prepare": ("qk", "BLOCK_M"),
     "attn_bwd_hopper_dk_dv_parts": ("k", 64),
@@ -435,6 +445,8 @@ FOLLOWING = [
     "attn_bwd_dq",
     "attn_bwd_dk_dv_slim",
     "attn_bwd_dq_slim",
+    "attn_bwd_hopper_features",
+    "attn_bwd_hopper_features_finish",
 ]  # whose grid is that of packed sequences, too
 
 
@@ -458,6 +470,8 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
                 programs *= evaluate(IN_PARTS[kernel.name], environment)
             if kernel is ATTN_BWD_HOPPER_SHARES:
                 programs = 132
+            if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:  # which clears whole tiles of 64 rows
+                programs = SIZES["batch"] * SIZES["heads_q"] * -(-SIZES["seqlen_q"] // 64) * 64 // psels["BLOCK_M"]
             if kernel is ATTN_BWD_HOPPER_SHARES_FINISH:
                 programs += SPLITS * 8
             if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
@@ -479,6 +493,8 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     all other kernels' grids do not ask for sequences, and their backends serve no packed call or walk rows of any.
     """
     named = {str(name) for axis in kernel.grid for code, name in axis.postfix() if code == "scalar"}
+    if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:
+        return  # it clears the tiles of all sequences
     assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
     if kernel.name not in FOLLOWING:
         return
@@ -564,9 +580,13 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
-    """Why the kernel does not serve a call."""
+    """Why the kernel does not serve a call; without a level, apart from that it is plain, and has no band."""
     environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
-    guards = kernel.all_guards(operator_of(kernel).sizes)
+    guards = (
+        one
+        for one in kernel.all_guards(operator_of(kernel).sizes)
+        if "level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)
+    )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
 
@@ -604,6 +624,18 @@ def test_guards_of_single_kernels() -> None:
     assert [too_long(n) for n in (256, 512, 2048)] == [False, True, True]
     assert [too_long(n, causal=1) for n in (256, 512, 640, 641)] == [False, False, False, True]
     assert not too_long(2048, deterministic=1)
+    banded = {"level": 4, "features": 0, "lo": -1000, "hi": 0}
+    narrow = ["its keys are seen by few rows each: others are faster"]
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -681}) == narrow  # 682 rows of three heads
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"lo": -682}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -169}) == narrow
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 128}, **banded | {"lo": -170}) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"level": 0}) == ["it is plain, and has no band"]
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded) == []
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"features": SOFTCAP.value}) == ["it has softcap"]
+    ragged = banded | {"features": PACKED.value}
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged) == []
+    assert len(refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 72}, **ragged)) == 1
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     for kernel in FLASH.kernels:

@@ -410,6 +410,105 @@ ATTN_BWD_HOPPER_SHARES_FINISH = replace(
     grid=(ATTN_BWD_HOPPER_FINISH.grid[0] + size("splits") * 8, constant(1), constant(1)),
 )
 
+# With features. The sums of dq of packed sequences have tiles of their own (tritonsrc/flash/lib/dq_tiles.py).
+_FEATURES_DQ_TILES = DQ_TILES + c.SEQUENCES - 1
+OF_DQ_SUM_FEATURES = (
+    DerivedSize("dq_rows", _FEATURES_DQ_TILES * choose(size("head_dim") <= 64, 64, 128)),
+    DerivedSize("dq_columns", constant(64)),
+)
+FEATURES_DQ_SIZES = (
+    Number("dq_tiles", "i32", _FEATURES_DQ_TILES),
+    Number("dq_width", "i32", ceil_divide(size("dq_rows"), _FEATURES_DQ_TILES), multiple_of=32),
+)
+HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
+# At the level of these images the bits of lengths in device memory are above that of sinks, and softcap's is highest.
+GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
+# The query rows that a tile of keys walks, of all heads, where lengths are on the host: with fewer, what begins and
+# ends a tile takes more than its steps save. On an H200, windows of 128, 513 and 1024 keys take 1.28, 0.97 and 0.83 of
+# the portable backend's time at head dim 128, and walks of 1024 and 8192 rows 1.05 and 0.9 at head dim 64.
+FEWEST_WALKED = choose(size("head_dim") <= 64, 2048, 512)
+_WALKED = minimum(c.END - c.BEGIN + 1, size("seqlen_q")) * c.GROUP
+GUARD_WALKED = Guard(
+    choose(scalar("features") <= 3, FEWEST_WALKED, 0) <= _WALKED,
+    "its keys are seen by few rows each: others are faster",
+)
+GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")
+
+ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
+    ATTN_BWD_HOPPER_PREPARE,
+    name="attn_bwd_hopper_features_prepare",
+    arguments=(
+        *ATTN_BWD_HOPPER_PREPARE.arguments[:-3],
+        *FEATURES_DQ_SIZES,
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
+    grid=(
+        ceil_divide(_FEATURES_DQ_TILES * 64, psel("BLOCK_M")) * size("heads_q") * size("batch"),
+        constant(1),
+        constant(1),
+    ),
+)
+
+ATTN_BWD_HOPPER_FEATURES = KernelDescription(
+    name="attn_bwd_hopper_features",
+    family=c.FAMILY,
+    arguments=(
+        *ATTN_BWD_HOPPER_PAIR.arguments[:4],
+        Tensor("DK", DK),
+        Tensor("DV", DV),
+        Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
+        Tensor("L", LOGSUMEXP),
+        Tensor("Delta", DELTA),
+        c.SM_SCALE,
+        *strides("bhs", "DK", "DV"),
+        *c.SIZES,
+        *c.of_lengths("k"),
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    choices=(c.LEVEL.narrowed(c.GENERAL), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
+    psels=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
+    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
+    grid=(
+        ceil_divide(scalar("longest_k"), 128) * size("heads_k") * (size("batch") * c.SEQUENCES),
+        constant(1),
+        constant(1),
+    ),
+    work=c.work("k", 128, "BLOCK_M", tensors=(4, 4), banded=True),
+    guards=(
+        *ADDS_DQ,
+        c.GUARD_BAND,
+        GUARD_PLAIN,
+        GUARD_WALKED,
+        GUARD_SOFTCAP,
+        # What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
+        Guard(
+            choose(size("head_dim") <= 64, 1, scalar("features") <= 3),
+            "it has sequences or used lengths, and a head dim above 64",
+        ),
+    ),
+    restrictions=PAIR_RESTRICTIONS,
+    needs=("tma", "wgmma"),
+    gluon=True,
+    schedule=DFS,
+)
+
+ATTN_BWD_HOPPER_FEATURES_FINISH = replace(
+    ATTN_BWD_HOPPER_FINISH,
+    name="attn_bwd_hopper_features_finish",
+    arguments=(
+        *ATTN_BWD_HOPPER_FINISH.arguments[:-3],
+        *FEATURES_DQ_SIZES,
+        Number("features", "i32", scalar("features")),
+        Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True),
+        Number("longest", "i32", scalar("longest_q")),
+        *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
+    ),
+    choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
+    grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
+)
+
 # A program takes all keys of a head, so that nobody else adds to its dq. Where there is more than one tile of them, it
 # goes through q, dout and the sum of dq again for each, which are 8 bytes for each element. They stay in L2 where
 # programs have no more than so many elements under way at once.
@@ -712,6 +811,17 @@ OPERATOR = Operator(
                 ATTN_BWD_HOPPER_SPLIT_FINISH,
             ),
             (DELTA, DK_SUM, DV_SUM),
+        ),
+        Backend(
+            "hopper_features",
+            (
+                ATTN_BWD_HOPPER_FEATURES_PREPARE,
+                ATTN_BWD_DSINKS,
+                ATTN_BWD_HOPPER_FEATURES,
+                ATTN_BWD_HOPPER_FEATURES_FINISH,
+            ),
+            (DELTA, DQ_SUM),
+            OF_DQ_SUM_FEATURES,
         ),
         Backend("portable_slim", (ATTN_BWD_PREPROCESS, ATTN_BWD_DK_DV_SLIM, ATTN_BWD_DQ_SLIM), (DELTA,)),
     ),

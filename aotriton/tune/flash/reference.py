@@ -183,9 +183,8 @@ class Attention:
             backend = next(one for one in operator_of(kernel).backends if kernel in one.kernels)
             sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads, "head_dim": self.head_dim}
             sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-            sizes |= derived_sizes(
-                backend, Environment(sizes, {"causal": self.causal}, multiprocessors=self.multiprocessors)
-            )
+            scalars = {"causal": int(self.causal), "packed_sequences": 1}
+            sizes |= derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
             dtype = self.dtype if argument.dtype == "T" else torch.float32
             return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill
         like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors

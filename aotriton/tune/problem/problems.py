@@ -95,10 +95,11 @@ def _pinned(functional: Functional) -> dict[str, int]:
 
 
 def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
-    """Whether the kernel's guards allow a call of these sizes whose other scalars are 0."""
+    """Whether the kernel's guards allow a measured call of these sizes, whose other scalars are 0."""
+    measured = scalars_of(functional, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
-        environment = Environment(sizes, named | _pinned(functional), multiprocessors=multiprocessors)
+        environment = Environment(sizes, named | measured, multiprocessors=multiprocessors)
         if not evaluate(guard.condition, environment):
             return False
     return True

@@ -1,0 +1,76 @@
+"""Attention's backward with features on Hopper: the backend `hopper_features` against float64, whatever is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("numpy", reason="numpy is not installed")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
+from attention_cases import Case  # noqa: E402
+from gpu.gpu_problem import Guarded  # noqa: E402
+from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
+
+MASKS: tuple[dict[str, Any], ...] = (
+    {"causal": True, "causal_variant": "bottom_right"},
+    {"causal": True},
+    {"window": (100, 70)},
+    {"window": (200, -1), "causal_variant": "bottom_right"},
+    {"window": (0, 0)},
+)
+BANDS = [
+    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
+    for q, k, group, head_dim, dtype in (
+        (300, 1000, 8, 128, "bf16"), (1000, 300, 7, 128, "fp16"), (701, 700, 16, 40, "bf16"),
+        (70, 500, 16, 104, "fp16"), (600, 600, 4, 128, "bf16"),
+    )
+    for mask in MASKS[:4]
+    if q != k or not mask.get("causal")
+] + [Case((600,) * 2, (700,) * 2, group=3, head_dim=128, causal=True, sinks=True, layout="rows")]  # fmt: skip
+RAGGED = [
+    Case((5, 0, 300, 128, 64, 1), (200, 70, 129, 128, 0, 640), packed=True, beyond=70, group=2, head_dim=64,
+         dtype="bf16", sinks=True, number=n, **mask)
+    for n, mask in enumerate(MASKS)
+] + [
+    Case((200,) * 3, (300,) * 3, used_q=(200, 0, 77), used_k=(129, 300, 0), head_dim=64, number=n, **mask)
+    for n, mask in enumerate(MASKS)
+]  # fmt: skip
+
+
+def served(case: Case) -> Case:
+    """The case with what the backend serves: what changes weights is left out, and lengths are in device memory, where
+    short calls are served, too.
+    """
+    if not case.packed and case.used_q is None and case.used_k is None:
+        case = replace(case, used_k=case.lengths_k)
+    return replace(
+        case, bias="", alibi="", softcap=0.0, dropout=0.0, layout="heads" if case.layout == "odd" else case.layout,
+        head_dim=64,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*dict.fromkeys(map(served, [*CASES, *UNEVEN])), *BANDS, *RAGGED], ids=str)
+def test_the_backward_for_hopper_is_as_accurate(case: Case) -> None:
+    """Gradients are as near to float64 as ordinary low precision is; what counts not is not read, and what is nobody's
+    is not written.
+    """
+    if torch.version.hip or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the GPU is no Hopper")
+    prepared = Prepared(case)
+    features = prepared.operands | prepared.case.scalars | {"sm_scale": case.sm_scale}
+    views = {name: guarded.view for name, guarded in prepared.results.items()}
+    forward = {name: one for name, one in features.items() if name != "dout"}
+    aotriton.attn_fwd(**forward, **{name: views[name] for name in FORWARD})
+    hints = {"backend": "hopper_features"}
+    size = aotriton.attn_bwd_workspace_size(**features, **views, hints=hints)
+    workspace = Guarded((-(-size // 4),), torch.float32, "contiguous", 1.0)
+    workspace.view.fill_(float("nan"))
+    prepared.results["workspace"] = workspace
+    aotriton.attn_bwd(**features, **views, workspace=workspace.view.view(torch.uint8), hints=hints)
+    torch.cuda.synchronize()
+    prepared.check()
