@@ -138,6 +138,7 @@ def without_weights(case: Case) -> Case:
     return replace(
         case, bias="", alibi="", softcap=0.0, dropout=0.0, head_dim=case.head_dim if alike else min(case.head_dim, 128),
         layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
+        dtype="bf16" if case.dtype == "fp32" else case.dtype,
     )  # fmt: skip
 
 

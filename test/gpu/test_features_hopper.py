@@ -50,7 +50,7 @@ def served(case: Case) -> Case:
         case = replace(case, used_k=case.lengths_k)
     return replace(
         case, bias="", alibi="", softcap=0.0, dropout=0.0, layout="heads" if case.layout == "odd" else case.layout,
-        head_dim=64,
+        head_dim=64, dtype="bf16" if case.dtype == "fp32" else case.dtype,
     )  # fmt: skip
 
 
