@@ -13,7 +13,6 @@ from gpu.aotriton_matrix import run  # noqa: E402 - it needs torch
 MISSING = (
     "there is no dropout",
     "there is no bias",
-    "dtype float",
     "must be a multiple of 8 up to 256",
     "head_dim",  # v's own
 )

@@ -48,7 +48,7 @@ def strided(*sizes: int) -> torch.Tensor:
 
 
 WRONG_FORWARD: dict[str, tuple[Callable[[], Arguments], str, str]] = {
-    "float32 q": (lambda: {"q": tensor(2, 4, 48, 64, dtype=torch.float32)}, "invalid_dtype", "q"),
+    "float64 q": (lambda: {"q": tensor(2, 4, 48, 64, dtype=torch.float64)}, "invalid_dtype", "q"),
     "another dtype of k": (lambda: {"k": tensor(2, 2, 48, 64, dtype=torch.float16)}, "invalid_dtype", "k"),
     "float16 logsumexp": (lambda: {"logsumexp": tensor(2, 4, 48, dtype=torch.float16)}, "invalid_dtype", "logsumexp"),
     "columns apart in v": (lambda: {"v": strided(2, 2, 48, 64)}, "invalid_stride", "v"),

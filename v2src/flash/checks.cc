@@ -26,8 +26,7 @@ class Features {
     if (given(x_.seqused_k)) bits_ |= kUsedK;
     if (real(x_.softcap) != 0) bits_ |= kSoftcap;
     if (real(x_.dropout) != 0) bits_ |= kDropout;
-    // Images of fp32 address by pointers.
-    if (call_.dtype == DType::float32) call_.misaligned |= 1u << call_.from[x_.q];
+    if (call_.dtype == DType::float32) call_.misaligned = ~0u;  // its images address by pointers
     call_.set_whole(x_.packed_sequences, 1);
     call_.set_whole(x_.longest_q, call_.sizes[x_.seqlen_q]);
     call_.set_whole(x_.longest_k, call_.sizes[x_.seqlen_k]);
