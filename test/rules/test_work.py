@@ -374,7 +374,7 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     psels = {name: values[-1] for name, values in kernel.psel_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     dense = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
-    scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, **dense}
+    scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, **dense}
     environment = Environment(sizes, scalars, numbers | psels, multiprocessors=30)
     assert kernel.work
     tiles = round(30 * dict(zip(TERMS, terms(kernel.work, environment, 1), strict=True))[PROGRAMS])
