@@ -76,12 +76,14 @@ def choose(
     """The fastest backend of each cell of the lead's ``functionals``, by the sum of its kernels' times.
 
     A backend is not compared if it does not serve the cell, or if it was measured neither there nor in the cell that
-    lent the first backend's winners. Times belong to one product: to ``product``, or, if nothing was compared on it, to
-    the product that lent the first backend's winners.
+    lent the first backend's winners. If kernels of the first backend have winners of different cells, backends are
+    compared in the cell that lent the lead's. Times belong to one product: to ``product``, or, if nothing was compared
+    on it, to the product that lent the first backend's winners.
     """
     chosen = {}
-    on = arch, product
-    cells = [(cell, _bins(operator, cell)) for cell in operator.lead.cells()]
+    on, lead = (arch, product), operator.lead
+    cells = [(cell, _bins(operator, cell)) for cell in lead.cells()]
+    by_bin = {bins[lead.name]: bins for _, bins in cells}
     for functional in functionals:
         served = [_served(backend, functional) for backend in operator.backends]
         if not any(served[1:]):
@@ -91,6 +93,10 @@ def choose(
             medians: tuple[float, ...] = (0.0,) * len(served)
             if first := _time(served[0], on, bins, rows):
                 medians = _comparable([first, *(_time(kernels, on, bins, rows) for kernels in served[1:])])
+                row = rows.get((*on, lead.name, str(functional), bins[lead.name]))
+                if not _consistent(first.bins) and isinstance(row, Borrowed) and row.lender:
+                    there = by_bin[row.lender.bin]
+                    medians = _comparable([_time(kernels, on, there, rows) for kernels in served])
                 lender = arch, first.products[-1]
                 if lender != on and not any(medians[1:]):
                     medians = _comparable([_time(kernels, lender, bins, rows) for kernels in served])

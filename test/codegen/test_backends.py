@@ -127,6 +127,17 @@ def test_the_kernels_of_a_backend_count_together() -> None:
     assert chosen(operator, attn(dq), DIAGONAL, rows[0], rows[2]) == (0, ())
 
 
+def test_kernels_with_winners_of_different_cells_are_compared_where_the_leads_is_of() -> None:
+    """A kernel with fewer keys has winners of its own where others borrow: their sum says nothing of either cell."""
+    first = backward.OPERATOR.backends[0]
+    pre, _, dk_dv, dq = first.kernels
+    operator = replace(backward.OPERATOR, backends=(first, Backend("other", (pre, dq), first.workspace)))
+    empty = (2048, 2048, 8)
+    rows = row(attn(pre), (512,), 1.0), row(attn(dk_dv), DIAGONAL, 5.0), row(attn(dq), DIAGONAL, 4.0)
+    borrowed = (row(attn(kernel), empty, lender=rows[place]) for place, kernel in ((1, dk_dv), (2, dq)))
+    assert chosen(operator, attn(dq), empty, *rows, row(attn(pre), (2048,), 8.0), *borrowed) == (1, (10.0, 5.0))
+
+
 def planned(toy: KernelDescription, rows: list[Winner], coverage: str = "default") -> tuple[Plan, TablePlan]:
     """The plan for sm_90, and the table of the fast backend's kernel."""
     made = plan([OPERATOR], usual("sm_90"), coverage, [row for row in rows if row.arch == "sm_90"], {})
