@@ -224,3 +224,16 @@ def test_what_makes_sense_is_taken(what: str) -> None:
     more = {"dbias": made(2, 4, 48, 48)} if "bias" in changed else {}
     more |= {"dsinks": floats(4)} if "sinks" in changed else {}
     taken(aotriton.attn_bwd, backward() | of_packed | changed | more)
+
+
+def test_float32_is_taken() -> None:
+    """Forward and backward, alone and with features; but all tensors of a call have one type."""
+    sizes = {"q": 4, "k": 2, "v": 2, "out": 4}
+    of_forward = {name: floats(2, heads, 48, 64) for name, heads in sizes.items()}
+    gradients = {"dout": 4, "dq": 4, "dk": 2, "dv": 2}
+    of_backward = of_forward | {name: floats(2, heads, 48, 64) for name, heads in gradients.items()}
+    for change in ({}, dropped(), {"window_left": 3, "sinks": floats(4)}, {"bias": floats(2, 4, 48, 48)}):
+        taken(aotriton.attn_fwd, forward() | of_forward | change)
+        taken(aotriton.attn_bwd, backward() | of_backward | change)
+    refused(aotriton.attn_fwd, forward() | of_forward | {"k": made(2, 2, 48, 64)}, "invalid_dtype", "k")
+    refused(aotriton.attn_bwd, backward() | of_forward, "invalid_dtype", "dout")

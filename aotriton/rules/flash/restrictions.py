@@ -96,6 +96,13 @@ def _large_for_fp32(functional: Functional, keys: Mapping[str, int], config: Con
     return bool(of_products) or config["BLOCK_M"] * config["BLOCK_N"] > MOST_OF_FP32 or config["num_stages"] > 2
 
 
+def _small_for_fp32(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    if "BLOCK_N" not in config or not _wide(functional) or functional.arch_spec.vendor != "hip":
+        return False
+    least = MOST_OF_FP32 // (2 if _head_dim(functional) <= 128 else 4)
+    return config["BLOCK_M"] * config["BLOCK_N"] < least or config["waves_per_eu"] > 1
+
+
 def _shared_bytes(functional: Functional, config: Config) -> int:
     """The least shared memory that the kernel can do with."""
     if "BLOCK_N" not in config:
@@ -121,6 +128,8 @@ RESTRICTIONS = (
     Restriction("tiles as small as this are for fp32", _small_tile, certain=False),
     # What spills, compiled for sm_90: most tiles, and products of bf16 unless 64 rows are a warp group's.
     Restriction("fp32 does not fit in the registers", _large_for_fp32, certain=False),
+    # Matrix units of fp32 are slow enough for one wave.
+    Restriction("a tile of fp32 is smaller than it must be", _small_for_fp32, certain=False),
     # Rows beyond the sequence are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
     Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
