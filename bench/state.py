@@ -26,6 +26,7 @@ from aotriton.codegen.read_database import models_in, products_in, read
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Decisions, Product
 from aotriton.rules.family import IN_TREE, family, operator
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import is_served
@@ -122,32 +123,74 @@ def _place(made: Plan, product: str) -> tuple[int, str]:
     raise ValueError(f"{product} is no product of the database: it has {known}")
 
 
+def _leads(one: Operator, arch: str, plain: bool) -> list[Functional]:
+    """The functionals of the operator's lead; ``plain``: those of plain calls."""
+    return [lead for lead in one.lead.functionals(arch) if not (plain and lead.level)]
+
+
+def _kernels(one: Operator, leads: Sequence[Functional]) -> list[KernelDescription]:
+    """The timed kernels of the backends that serve calls of any of these, in the order of their names."""
+    found = {
+        kernel.name: kernel
+        for backend in one.backends
+        if all(_serves(kernel, leads) for kernel in backend.kernels)
+        for kernel in backend.kernels
+        if kernel.timed
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def _serves(kernel: KernelDescription, leads: Sequence[Functional]) -> bool:
+    arch = leads[0].arch
+    return any(_is_like(functional, leads) for functional in kernel.functionals(arch))
+
+
+def _is_like(functional: Functional, leads: Sequence[Functional]) -> bool:
+    """Whether a call of any of these may reach it: they agree on all choices that do not round a size up."""
+    exact = [one.name for one in functional.kernel.choices if not (one.round_up and one.source.code == "size")]
+    own = [(name, functional[name]) for name in exact]
+    return any(all(lead[name] == value for name, value in own) for lead in leads)
+
+
 def _chosen(
     one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str], plain: bool
 ) -> Iterator[object]:
-    """Backends by cell, images by cell, and the models of all images."""
-    leads = {lead.godel_number for lead in one.lead.functionals(product.arch) if not (plain and lead.level)}
+    """Images by cell, and the models of all images; and backends by cell, where there are images without a model: where
+    all have one, predicted time chooses.
+    """
+    leads = _leads(one, product.arch, plain)
+    own = {kernel.name for kernel in _kernels(one, leads)}
+    tables = [
+        functional
+        for table in made.tables
+        if table.arch == product.arch and table.kernel.name in own
+        for functional in table.functionals
+        if _is_like(functional.functional, leads)
+    ]
+    costs = {spec: models.cost(product, spec) for table in tables for spec in table.images.values()}
+    by_cell = [each.functional for each in tables if None in map(costs.get, each.images.values())]
     for chosen in made.operators:
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
-            found = sorted((number, cells) for number, cells in chosen.cells.items() if number in leads)
-            yield from (f"{number} {list(map(str, cells))}" for number, cells in found)
-    own = {kernel.name for kernel in one.kernels if kernel.timed or not plain}  # the others run in no plain call
-    for table in made.tables:
-        if table.arch == product.arch and table.kernel.name in own:
-            for functional in (each for each in table.functionals if not (plain and each.functional.level)):
-                yield functional.functional
-                yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
-                known = functional.images.items()
-                yield from sorted(f"{bits.get(name, name)} {models.cost(product, spec)}" for name, spec in known)
+            for lead in (each for each in leads if any(_is_like(functional, [each]) for functional in by_cell)):
+                for cell in chosen.cells.get(lead.godel_number, ()):
+                    times = zip(one.backends, cell.medians_us, strict=True)
+                    compared = {backend.name: median for backend, median in times if median}
+                    yield f"{lead} {cell.bin} {one.backends[cell.backend].name} {compared}"
+    for functional in tables:
+        yield functional.functional
+        yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
+        yield from sorted(f"{bits.get(name, name)} {costs[spec]}" for name, spec in functional.images.items())
 
 
 def _refused(one: Operator, product: Product, plain: bool) -> Iterator[str]:
     """The kernels whose guards refuse random shapes. A guard that refuses none of them is one of sizes nobody times."""
     own = tuning(one.family)
-    for functional in (each for each in one.lead.functionals(product.arch) if not (plain and each.level)):
+    leads = _leads(one, product.arch, plain)
+    kernels = _kernels(one, leads)
+    for functional in leads:
         draw = Random(str(functional))
         for shape in (own.draw(functional, draw) for _ in range(DRAWS)):
             sizes = dict(shape)
-            likes = [like for kernel in one.kernels if (like := kernel.like(functional, sizes))]
+            likes = [like for kernel in kernels if (like := kernel.like(functional, sizes))]
             refusing = [like.kernel.name for like in likes if not is_served(like, sizes, product.multiprocessors)]
             yield json.dumps([str(functional), sizes, refusing], sort_keys=True)
