@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -130,26 +130,29 @@ def _leads(one: Operator, arch: str, plain: bool) -> list[Functional]:
 
 def _kernels(one: Operator, leads: Sequence[Functional]) -> list[KernelDescription]:
     """The timed kernels of the backends that serve calls of any of these, in the order of their names."""
+    reached = _reached_by(leads)
     found = {
         kernel.name: kernel
         for backend in one.backends
-        if all(_serves(kernel, leads) for kernel in backend.kernels)
+        if all(any(map(reached, kernel.functionals(leads[0].arch))) for kernel in backend.kernels)
         for kernel in backend.kernels
         if kernel.timed
     }
     return [found[name] for name in sorted(found)]
 
 
-def _serves(kernel: KernelDescription, leads: Sequence[Functional]) -> bool:
-    arch = leads[0].arch
-    return any(_is_like(functional, leads) for functional in kernel.functionals(arch))
+def _reached_by(leads: Sequence[Functional]) -> Callable[[Functional], bool]:
+    """Whether a call of any of these may reach a functional: they agree on all choices that do not round a size up."""
+    values: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
 
+    def reached(functional: Functional) -> bool:
+        exact = (one for one in functional.kernel.choices if not (one.round_up and one.source.code == "size"))
+        names = tuple(one.name for one in exact)
+        if names not in values:
+            values[names] = {tuple(lead[name] for name in names) for lead in leads}
+        return tuple(functional[name] for name in names) in values[names]
 
-def _is_like(functional: Functional, leads: Sequence[Functional]) -> bool:
-    """Whether a call of any of these may reach it: they agree on all choices that do not round a size up."""
-    exact = [one.name for one in functional.kernel.choices if not (one.round_up and one.source.code == "size")]
-    own = [(name, functional[name]) for name in exact]
-    return any(all(lead[name] == value for name, value in own) for lead in leads)
+    return reached
 
 
 def _chosen(
@@ -159,19 +162,20 @@ def _chosen(
     all have one, predicted time chooses.
     """
     leads = _leads(one, product.arch, plain)
-    own = {kernel.name for kernel in _kernels(one, leads)}
+    own, reached = {kernel.name for kernel in _kernels(one, leads)}, _reached_by(leads)
     tables = [
         functional
         for table in made.tables
         if table.arch == product.arch and table.kernel.name in own
         for functional in table.functionals
-        if _is_like(functional.functional, leads)
+        if reached(functional.functional)
     ]
     costs = {spec: models.cost(product, spec) for table in tables for spec in table.images.values()}
-    by_cell = [each.functional for each in tables if None in map(costs.get, each.images.values())]
+    unmodelled = [each.functional for each in tables if None in map(costs.get, each.images.values())]
+    by_cell = [lead for lead in leads if any(map(_reached_by([lead]), unmodelled))]
     for chosen in made.operators:
         if (chosen.operator.name, chosen.arch, chosen.product) == (one.name, product.arch, product.name):
-            for lead in (each for each in leads if any(_is_like(functional, [each]) for functional in by_cell)):
+            for lead in by_cell:
                 for cell in chosen.cells.get(lead.godel_number, ()):
                     times = zip(one.backends, cell.medians_us, strict=True)
                     compared = {backend.name: median for backend, median in times if median}

@@ -146,7 +146,7 @@ def test_results_are_taken_within_a_time(
     monkeypatch.setattr(every, "FIGURES", figures)
     monkeypatch.setattr(every, "gpu_word", lambda: "h200")
     every.state_now.cache_clear()
-    options = Namespace(build=tmp_path, out=tmp_path, minutes=4 / 60, seed=1, commit="abc1234", again=False)
+    options = Namespace(build=tmp_path, out=tmp_path, minutes=15 / 60, seed=1, commit="abc1234", again=False)
     (tmp_path / "h200-gemm.json").write_text("what was there")
     missing = every.take([*figures], options)
     assert missing[0] == "gemm: exit status 3"
