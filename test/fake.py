@@ -31,6 +31,7 @@ from aotriton.rules.arch import DTYPE_BYTES  # noqa: E402
 from aotriton.rules.binning import bin_text  # noqa: E402
 from aotriton.rules.database import Model, Product, Winner  # noqa: E402
 from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, arity, constant, evaluate  # noqa: E402
+from aotriton.rules.flash.common import BF16_PRODUCTS  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
 from aotriton.rules.kernel import Functional, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
@@ -123,6 +124,8 @@ def spec(functional: Functional, last: bool) -> ImageSpec:
         {name: values[-last] for name, values in table.items()}
         for table in (kernel.psel_values(vendor), kernel.copt_values(vendor))
     )
+    if functional.get("T", None) != "fp32" and BF16_PRODUCTS in psels:
+        psels[BF16_PRODUCTS] = 0
     return ImageSpec.of(functional, psels, copts)
 
 

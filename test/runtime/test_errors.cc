@@ -49,7 +49,7 @@ TEST("attn_fwd refuses every wrong argument by name, having asked no more than w
       {[](auto& p) { p.out.data = nullptr; }, Error::null_pointer, "attn_fwd: out has no data"},
       {[](auto& p) { p.k.data = pointer(0x20001); }, Error::misaligned_pointer, "attn_fwd: k is at 0x20001"},
       {[](auto& p) { p.logsumexp.data = pointer(0x50004); }, Error::misaligned_pointer, "logsumexp is at 0x50004"},
-      {[](auto& p) { p.q.dtype = AOTRITON_FLOAT32; }, Error::invalid_dtype, "attn_fwd: q has dtype float32"},
+      {[](auto& p) { p.q.dtype = AOTRITON_INT32; }, Error::invalid_dtype, "attn_fwd: q has dtype int32"},
       {[](auto& p) { p.v.dtype = AOTRITON_NO_DTYPE; }, Error::invalid_dtype, "attn_fwd: v has dtype none"},
       {[](auto& p) { p.v.dtype = 77; }, Error::invalid_dtype, "v has dtype unknown, which must be float16 or bfloat16 or float32"},
       {[](auto& p) { p.out.dtype = AOTRITON_FLOAT16; }, Error::invalid_dtype,

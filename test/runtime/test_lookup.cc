@@ -315,14 +315,15 @@ TEST("a backend that rounds up less far than the first one serves what fits in n
 
 TEST("a dtype has two names, and the archs are those of the build") {
   constexpr Named values[] = {{"batch", 2}, {"heads", 4}, {"seqlen", 70}, {"head_dim", 64}};
-  for (const auto& [name, synonym] : {std::pair{"bf16", "bfloat16"}, std::pair{"fp16", "float16"}}) {
+  for (const auto& [name, synonym] :
+       {std::pair{"bf16", "bfloat16"}, std::pair{"fp16", "float16"}, std::pair{"fp32", "float32"}}) {
     Explanation one, other;
     CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &one), Error::success);
     CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = synonym, .values = values}, &other), Error::success);
     CHECK_EQ(one.kernels[0].functional, std::string(other.kernels[0].functional));
   }
   Explanation none;
-  for (const char* name : {"fp32", "float32"})
+  for (const char* name : {"i32", "int32"})
     CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &none),
              Error::invalid_dtype);
   CHECK_EQ(arch_names().size(), 2u);

@@ -136,8 +136,8 @@ ATTN_BWD_DK_DV = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
-            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
+            cuda={"BLOCK_M": (32, 16, 64, 128), "BLOCK_N": (32, 16, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 16, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),
@@ -181,8 +181,8 @@ ATTN_BWD_DQ = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
-            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
+            cuda={"BLOCK_M": (32, 16, 64, 128), "BLOCK_N": (32, 16, 64, 128)},
+            hip={"BLOCK_M": (32, 16, 64), "BLOCK_N": (16, 32, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),

@@ -49,8 +49,8 @@ ATTN_FWD = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
-            hip={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64)},
+            cuda={"BLOCK_M": (64, 16, 32, 128), "BLOCK_N": (32, 16, 64, 128)},
+            hip={"BLOCK_M": (64, 16, 32, 128), "BLOCK_N": (16, 32, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),

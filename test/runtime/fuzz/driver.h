@@ -181,7 +181,9 @@ inline Status launch(const Launch& launch) {
   if (const Status failed = status()) return failed;
   uint64_t hash = mix(mix(14695981039346656037u, image.digest.data(), 16), grid, 3 * sizeof *grid);
   for (int i = 0; i < launch.argument_count; ++i) hash = mix(hash, launch.arguments[i], launch.sizes[i]);
-  const std::string kernel = image.entry.substr(0, image.entry.find("_features"));  // its device code of all levels
+  // A portable kernel's device code of other levels has its name, and more.
+  const bool own_name = image.entry.find("_hopper") != std::string::npos;
+  const std::string kernel = own_name ? image.entry : image.entry.substr(0, image.entry.find("_features"));
   state.launches.push_back({kernel + (state.hip ? "_gfx942_" : "_sm_90_") + image.digest, hash});
   state.hash = mix(state.hash, &hash, sizeof hash);
   return {};
