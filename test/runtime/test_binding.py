@@ -99,7 +99,7 @@ def test_errors_of_the_library_have_a_code() -> None:
     """What the library refuses is an AotritonError with the error's name; so is that there is no GPU."""
     for code, message, changes in (
         ("invalid_shape", "v has seqlen_k 49, k has 48", {"v": Tensor(2, 4, 49, 64)}),
-        ("invalid_dtype", "q has dtype float32", {"q": Tensor(2, 4, 48, 64, dtype="float32")}),
+        ("invalid_dtype", "q has dtype int32", {"q": Tensor(2, 4, 48, 64, dtype="int32")}),
         ("null_pointer", "k has no data", {"k": Tensor(2, 4, 48, 64, address=0)}),
         ("misaligned_pointer", "logsumexp is at 0x4", {"logsumexp": Tensor(2, 4, 48, dtype="float32", address=4)}),
         ("invalid_argument", "sm_scale is -1", {"sm_scale": -1.0}),
@@ -331,7 +331,7 @@ call("first", 0)
 call("other", 1)
 call("other again", 1)
 call("first again", 0)
-call("refused", 1, q=Tensor(2, 4, 48, 64, dtype="float32", gpu=1))
+call("refused", 1, q=Tensor(2, 4, 48, 64, dtype="int32", gpu=1))
 call("first after it", 0)
 for stream in (1, 2):
     call(f"default stream {stream}", 1, stream=stream)
@@ -387,7 +387,7 @@ def test_a_call_runs_on_the_gpu_of_its_tensors(on_standin: dict[str, Any]) -> No
     assert steps(on_standin, "other") == ["push 0x101", "load", "launch on (nil)", "pop"]
     assert steps(on_standin, "other again") == on_other
     assert steps(on_standin, "first again") == steps(on_standin, "first after it") == ["launch on (nil)"]
-    assert on_standin["seen"]["refused"]["raised"].startswith("AotritonError: attn_fwd: q has dtype float32")
+    assert on_standin["seen"]["refused"]["raised"].startswith("AotritonError: attn_fwd: q has dtype int32")
     assert steps(on_standin, "refused") == ["push 0x101", "pop"]
     for stream in (1, 2):
         assert steps(on_standin, f"default stream {stream}") == ["push 0x101", f"launch on 0x{stream}", "pop"]

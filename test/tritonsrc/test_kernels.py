@@ -237,7 +237,7 @@ def run(
         "BLOCK_DMODEL": case.block_dmodel,
         "CAUSAL": case.causal,
         "ADDRESSING": case.addressing,
-        **({"LEVEL": GENERAL, "lo": case.band[0], "hi": case.band[1]} if case.band else {}),
+        **({"LEVEL": GENERAL, "BF16_PRODUCTS": 0, "lo": case.band[0], "hi": case.band[1]} if case.band else {}),
     }
     results = {name: shapes[name] for name in outputs}
     tensors = [name for name, like in (inputs | results).items() if len(getattr(like, "shape", like)) == 4]

@@ -28,7 +28,7 @@ constexpr char kHelp[] =
     "                        once: what is asked about is shown one after the other\n"
     "  --arch ARCH           GPU architecture, such as sm_90 or gfx942: its usual product, or with --multiprocessors\n"
     "                        the one that is most like such a GPU; several have commas between them\n"
-    "  --dtype fp16|bf16|fp32  element type of the tensors; float16 and so on are the same; fp32: attention alone\n"
+    "  --dtype fp16|bf16|... element type of the tensors; float16 and fp16 are the same, and so on\n"
     "  --multiprocessors N   of the GPU (default: those of the product)\n"
     "  --hint NAME=VALUE     what the caller wishes, such as schedule=dfs or deterministic; may be given more than "
     "once\n"
