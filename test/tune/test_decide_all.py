@@ -21,7 +21,7 @@ from aotriton.tune.problem.problems import Problem
 from aotriton.tune.winners import decide_all as module
 from aotriton.tune.winners.decide_all import decide_all
 
-FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
+FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64, "BF16_PRODUCTS": 0} for m in (128, 64))
 COPTS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
 LEVELS = 0, 4, 5
