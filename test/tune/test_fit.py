@@ -52,7 +52,9 @@ class Machine:
         """The first config of a kernel, or one after it; of calls of these sizes."""
         functional = kernel.like(self.functional, sizes)
         assert functional
-        psels, copts = kernel.psel_values("cuda"), kernel.copt_values("cuda")
+        copts = kernel.copt_values("cuda")
+        # Smaller than the first one are tiles for fp32.
+        psels = {n: [one for one in v if one >= v[0]] for n, v in kernel.psel_values("cuda").items()}
         made = ImageSpec.of(
             functional, {n: v[place % len(v)] for n, v in psels.items()}, {n: v[0] for n, v in copts.items()}
         )
