@@ -115,7 +115,8 @@ def _value(operator: Operator | None, functional: Functional, winner: Winner) ->
     if not winner.shape:
         return None
     sizes = tuning(operator.family).sizes(json.loads(winner.shape))
-    return evaluate(operator.flops, Environment(sizes, scalars=scalars_of(functional, sizes))) / winner.median_us / 1e6
+    scalars = dict.fromkeys((one.name for one in operator.scalars), 0) | scalars_of(functional, sizes)
+    return evaluate(operator.flops, Environment(sizes, scalars=scalars)) / winner.median_us / 1e6
 
 
 def _readable(shape: str) -> str:
