@@ -124,7 +124,7 @@ def spec(functional: Functional, last: bool) -> ImageSpec:
         {name: values[-last] for name, values in table.items()}
         for table in (kernel.psel_values(vendor), kernel.copt_values(vendor))
     )
-    if functional.get("T", None) != "fp32" and BF16_PRODUCTS in psels:
+    if functional.get("T", "") != "fp32" and BF16_PRODUCTS in psels:
         psels[BF16_PRODUCTS] = 0
     return ImageSpec.of(functional, psels, copts)
 
