@@ -501,7 +501,7 @@ def test_errors_name_the_argument(call: Callable[[], Any], message: str) -> None
     assert str(raised.value).splitlines()[0] == message
 
 
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @pytest.mark.parametrize("case", covering(40), ids=str)
