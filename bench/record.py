@@ -40,7 +40,7 @@ from aotriton.tune.problem.compiled import Compile, unfit
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem, shape_of
 from aotriton.tune.workers.cores import launch_cores, leave
-from aotriton.tune.workers.gpu_process import GpuChild, TimedOut, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, Unstartable, WorkerError
 
 ARCH = "sm_90"
 PASSES = "AB"
@@ -201,7 +201,7 @@ class Recorder:
         self._product = ""
         self._began = time.monotonic()
 
-    def run(self, workers: Sequence[GpuChild], store: ImageStore, jobs: int | None, compiler: Compile) -> None:
+    def run(self, workers: Sequence[GpuProcess], store: ImageStore, jobs: int | None, compiler: Compile) -> None:
         """Returns when all is done, or at the deadline."""
         several = len(workers) > 1
         threads = [threading.Thread(target=self._measure, args=(worker, several)) for worker in workers]
@@ -271,7 +271,7 @@ class Recorder:
                         return task, number
                 self._changed.wait(0.5)  # the deadline may pass meanwhile, and another GPU end
 
-    def _measure(self, worker: GpuChild, several: bool) -> None:
+    def _measure(self, worker: GpuProcess, several: bool) -> None:
         """A GPU's thread."""
         try:
             device = worker.device()
@@ -293,7 +293,7 @@ class Recorder:
         finally:
             worker.close()
 
-    def _one_pass(self, worker: GpuChild, device: Device, task: Task, number: int) -> None:
+    def _one_pass(self, worker: GpuProcess, device: Device, task: Task, number: int) -> None:
         began = time.monotonic()
         about = f"{task.name} pass {PASSES[number]} on GPU {worker.gpu}"
         self._note(f"{about} begins")
@@ -314,7 +314,7 @@ class Recorder:
             self._note(f"{task.name}: saved; the passes differ by {made.noise:.2%}")
 
 
-def time_all(task: Task, worker: GpuChild, seed: str, ending: Callable[[], bool]) -> dict[str, Outcome]:
+def time_all(task: Task, worker: GpuProcess, seed: str, ending: Callable[[], bool]) -> dict[str, Outcome]:
     """One pass: every config of the task in random order, by image; drift is divided out.
 
     A config that crashes or hangs is to blame only if the anchor runs afterwards. Failed where it does not, or where
@@ -361,7 +361,7 @@ def static_outcomes(task: Task) -> tuple[dict[str, Outcome], dict[str, Request]]
 
 
 def find_anchor(
-    task: Task, worker: GpuChild, requests: Mapping[str, Request], draw: random.Random
+    task: Task, worker: GpuProcess, requests: Mapping[str, Request], draw: random.Random
 ) -> tuple[Request, float]:
     """The fastest of SCOUTS configs, and its microseconds."""
     today = [spec.name for spec in space(task.problem).candidates if spec.name in requests]
@@ -377,7 +377,7 @@ def find_anchor(
     return requests[name], best
 
 
-def attempt(worker: GpuChild, request: Request, best: float | None) -> Outcome:
+def attempt(worker: GpuProcess, request: Request, best: float | None) -> Outcome:
     """The outcome of one config; a crash or a hang has to happen twice. Unstartable where the GPU is lost."""
     began = time.monotonic()
     for _ in range(TRIES):
@@ -493,7 +493,7 @@ def main(arguments: Sequence[str] | None = None, compiler: Compile = compile_ima
         print("error: there is no GPU", file=sys.stderr)
         return 2
     cores = launch_cores(gpus)
-    workers = [GpuChild(options.launcher, gpu, CANDIDATE_LIMIT, core) for gpu, core in zip(gpus, cores, strict=True)]
+    workers = [GpuProcess(options.launcher, gpu, CANDIDATE_LIMIT, core) for gpu, core in zip(gpus, cores, strict=True)]
     recorder = Recorder(given, options.out, options.seed, deadline)
     with tempfile.TemporaryDirectory(prefix="aotriton-record-") as store:  # a new one: compiling is to be timed
         recorder.run(workers, ImageStore(store), options.jobs, compiler)

@@ -127,7 +127,7 @@ class Recordings:
 
 
 class SimulatedGpu:
-    """In the place of a ``GpuChild``: sleeps, and says what was recorded."""
+    """In the place of a ``GpuProcess``: sleeps, and says what was recorded."""
 
     def __init__(self, recordings: Recordings, number: int, slower: float = 1.0) -> None:
         self._recordings, self._number, self._slower = recordings, number, slower

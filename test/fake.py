@@ -32,8 +32,9 @@ from aotriton.rules.binning import bin_text  # noqa: E402
 from aotriton.rules.database import Model, Product, Winner  # noqa: E402
 from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expression, arity, constant, evaluate  # noqa: E402
 from aotriton.rules.flash.common import BF16_PRODUCTS  # noqa: E402
+from aotriton.rules.flash.restrictions import LEAST_OF_HALVES  # noqa: E402
 from aotriton.rules.image import ImageSpec  # noqa: E402
-from aotriton.rules.kernel import Functional, Value  # noqa: E402
+from aotriton.rules.kernel import Functional, KernelDescription, Value  # noqa: E402
 from aotriton.rules.operators import Operator  # noqa: E402
 from aotriton.rules.work import BAND, FORM, FORMS, TERMS, Work, terms  # noqa: E402
 
@@ -122,11 +123,20 @@ def spec(functional: Functional, last: bool) -> ImageSpec:
     kernel, vendor = functional.kernel, functional.arch_spec.vendor
     psels, copts = (
         {name: values[-last] for name, values in table.items()}
-        for table in (kernel.psel_values(vendor), kernel.copt_values(vendor))
+        for table in (of_halves(kernel, vendor), kernel.copt_values(vendor))
     )
-    if functional.get("T", "") != "fp32" and BF16_PRODUCTS in psels:
-        psels[BF16_PRODUCTS] = 0
     return ImageSpec.of(functional, psels, copts)
+
+
+def of_halves(kernel: KernelDescription, vendor: str) -> dict[str, tuple[int, ...]]:
+    """The values of psels, without those that are for fp32 alone."""
+    rows, columns = LEAST_OF_HALVES[vendor].get(kernel.function, (0, 0))
+    least = {"BLOCK_M": rows, "BLOCK_N": columns}
+    found = {
+        name: tuple(value for value in values if value >= least.get(name, 0))
+        for name, values in kernel.psel_values(vendor).items()
+    }
+    return found | ({BF16_PRODUCTS: (0,)} if BF16_PRODUCTS in found else {})
 
 
 def winner(product: Product, cell: tuple[int, ...], specs: tuple[ImageSpec, ImageSpec], first_backend: bool) -> Winner:

@@ -5,7 +5,6 @@ Which calls are refused, and how, needs no GPU: test/runtime/test_feature_calls.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,49 +129,6 @@ def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(case: Ca
     prepared.launch()
     torch.cuda.synchronize()
     prepared.check()
-
-
-def without_weights(case: Case) -> Case:
-    """The case with what `hopper_features` serves, which has features in any case: what the weights are is left out."""
-    alike = not (case.packed or case.used_q or case.used_k)
-    return replace(
-        case, bias="", alibi="", softcap=0.0, dropout=0.0, head_dim=case.head_dim if alike else min(case.head_dim, 128),
-        layout="heads" if case.layout == "odd" else case.layout, sinks=case.sinks or alike,
-        dtype="bf16" if case.dtype == "fp32" else case.dtype,
-    )  # fmt: skip
-
-
-SHAPES = (
-    ((300, 1000), 4, 128, "bf16"),
-    ((1000, 300), 1, 64, "fp16"),
-    ((700, 701), 16, 64, "bf16"),
-    ((2, 500), 8, 128, "fp16"),
-    ((650, 2100), 3, 32, "bf16"),
-    ((650, 700), 2, 256, "bf16"),
-)
-MASKS: tuple[dict[str, Any], ...] = (
-    {"causal": True, "causal_variant": "bottom_right"},
-    {"causal": True},
-    {"window": (100, 70)},
-    {"window": (200, -1), "causal_variant": "bottom_right"},
-    {"window": (0, 0)},
-)
-BANDS = [
-    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
-    for (q, k), group, head_dim, dtype in SHAPES
-    for mask in MASKS
-]
-
-
-@pytest.mark.parametrize("case", [*dict.fromkeys(map(without_weights, [*CASES, *UNEVEN])), *BANDS], ids=str)
-def test_the_forward_for_hopper_is_as_accurate(case: Case) -> None:
-    """The same for the backend `hopper_features`, whatever is faster, with all features that it serves."""
-    if torch.version.hip or torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
-    prepared = Prepared(case)
-    prepared.forward(backend="hopper_features")
-    torch.cuda.synchronize()
-    prepared.check(*FORWARD)
 
 
 SEEDS = ((0, 0), (-1, -1), (1 << 62, (5 << 32) | 3), (-(1 << 63), (0xFFFFFFFF << 32) - (1 << 64)))

@@ -1,4 +1,4 @@
-"""Attention's backward with features on Hopper: the backend `hopper_features` against float64, whatever is faster."""
+"""Attention with features on Hopper: the backends `hopper_features` against float64, whatever is faster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from attention_cases import Case  # noqa: E402
 from gpu.gpu_problem import Guarded  # noqa: E402
 from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
 
+pytestmark = pytest.mark.skipif(
+    bool(torch.version.hip) or not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="the kernels are for Hopper, and the GPU is none",
+)
+
 MASKS: tuple[dict[str, Any], ...] = (
     {"causal": True, "causal_variant": "bottom_right"},
     {"causal": True},
@@ -23,7 +28,15 @@ MASKS: tuple[dict[str, Any], ...] = (
     {"window": (200, -1), "causal_variant": "bottom_right"},
     {"window": (0, 0)},
 )
-BANDS = [
+OF_FORWARD = [
+    Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
+    for q, k, group, head_dim, dtype in (
+        (300, 1000, 4, 128, "bf16"), (1000, 300, 1, 64, "fp16"), (700, 701, 16, 64, "bf16"),
+        (2, 500, 8, 128, "fp16"), (650, 2100, 3, 32, "bf16"), (650, 700, 2, 256, "bf16"),
+    )
+    for mask in MASKS
+]  # fmt: skip
+OF_BACKWARD = [
     Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
     for q, k, group, head_dim, dtype in (
         (300, 1000, 8, 128, "bf16"), (1000, 300, 7, 128, "fp16"), (701, 700, 16, 40, "bf16"),
@@ -42,25 +55,46 @@ RAGGED = [
 ]  # fmt: skip
 
 
-def served(case: Case) -> Case:
-    """The case with what the backend serves: what changes weights is left out, and lengths are in device memory, where
-    short calls are served, too.
-    """
-    if not case.packed and case.used_q is None and case.used_k is None:
-        case = replace(case, used_k=case.lengths_k)
+def is_dense(case: Case) -> bool:
+    """Whether the host knows all lengths."""
+    return not case.packed and case.used_q is None and case.used_k is None
+
+
+def without_weights(case: Case) -> Case:
+    """The case without what changes weights, in 16 bits, and with rows that descriptors reach."""
     return replace(
         case, bias="", alibi="", softcap=0.0, dropout=0.0, layout="heads" if case.layout == "odd" else case.layout,
-        head_dim=64, dtype="bf16" if case.dtype == "fp32" else case.dtype,
+        dtype="bf16" if case.dtype == "fp32" else case.dtype,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [*dict.fromkeys(map(served, [*CASES, *UNEVEN])), *BANDS, *RAGGED], ids=str)
-def test_the_backward_for_hopper_is_as_accurate(case: Case) -> None:
-    """Gradients are as near to float64 as ordinary low precision is; what counts not is not read, and what is nobody's
-    is not written.
+def of_forward(case: Case) -> Case:
+    """What the forward serves of the case, which has a feature in any case."""
+    if is_dense(case):
+        return replace(without_weights(case), sinks=True)
+    return replace(without_weights(case), head_dim=min(case.head_dim, 128))
+
+
+def of_backward(case: Case) -> Case:
+    """What the backward serves of the case, with lengths in device memory: then it serves short calls, too."""
+    used_k = case.lengths_k if is_dense(case) else case.used_k
+    return replace(without_weights(case), head_dim=64, used_k=used_k)
+
+
+@pytest.mark.parametrize("case", [*dict.fromkeys(map(of_forward, [*CASES, *UNEVEN])), *OF_FORWARD], ids=str)
+def test_the_forward_is_as_accurate(case: Case) -> None:
+    """Out and logsumexp are as near to float64 as ordinary low precision is; what counts not is not read, and what is
+    nobody's is not written.
     """
-    if torch.version.hip or torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("the GPU is no Hopper")
+    prepared = Prepared(case)
+    prepared.forward(backend="hopper_features")
+    torch.cuda.synchronize()
+    prepared.check(*FORWARD)
+
+
+@pytest.mark.parametrize("case", [*dict.fromkeys(map(of_backward, [*CASES, *UNEVEN])), *OF_BACKWARD, *RAGGED], ids=str)
+def test_the_backward_is_as_accurate(case: Case) -> None:
+    """The same of all gradients, behind whatever forward the library chooses."""
     prepared = Prepared(case)
     features = prepared.operands | prepared.case.scalars | {"sm_scale": case.sm_scale}
     views = {name: guarded.view for name, guarded in prepared.results.items()}

@@ -20,7 +20,7 @@ from aotriton.rules.family import IN_TREE, VARIABLE, add, families, family, kern
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.family import tuning
-from aotriton.tune.workers.gpu_process import GpuChild
+from aotriton.tune.workers.gpu_process import GpuProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -218,7 +218,7 @@ def test_tuner_workers_know_what_was_added(monkeypatch: pytest.MonkeyPatch) -> N
     """A GPU's child process, which is not forked, has the same families."""
     monkeypatch.setenv(VARIABLE, "")
     add(FOLDER)
-    worker = GpuChild("test_family:KnowingLauncher", "0")
+    worker = GpuProcess("test_family:KnowingLauncher", "0")
     try:
         assert worker.device().name.split() == [*IN_TREE, "toy"]
     finally:

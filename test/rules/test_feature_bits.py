@@ -34,3 +34,4 @@ def test_levels_are_those_of_the_descriptions() -> None:
     levels = {name: getattr(common, name) for name in ("PLAIN", "BANDED", "GENERAL", "FULL")}
     assert enumerators("band.cc") == levels | {"MOST_COLUMNS": sequence.MOST_COLUMNS.value}
     assert features.FULL.value == common.FULL
+    assert (features.PACKED.value, features.SOFTCAP.value) == (common.PACKED_BIT, common.SOFTCAP_BIT)

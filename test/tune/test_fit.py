@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake import of_halves
 from toy.rules import FAST, KERNEL, OPERATOR, WEIGH
 from toy_database import spec
 
@@ -52,9 +53,7 @@ class Machine:
         """The first config of a kernel, or one after it; of calls of these sizes."""
         functional = kernel.like(self.functional, sizes)
         assert functional
-        copts = kernel.copt_values("cuda")
-        # Smaller than the first one are tiles for fp32.
-        psels = {n: [one for one in v if one >= v[0]] for n, v in kernel.psel_values("cuda").items()}
+        psels, copts = of_halves(kernel, "cuda"), kernel.copt_values("cuda")
         made = ImageSpec.of(
             functional, {n: v[place % len(v)] for n, v in psels.items()}, {n: v[0] for n, v in copts.items()}
         )

@@ -31,7 +31,7 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.campaign import campaigns, decidable
 from aotriton.tune.workers import cores
-from aotriton.tune.workers.gpu_process import GpuChild
+from aotriton.tune.workers.gpu_process import GpuProcess
 from aotriton.tune.workers.recompile import is_incident
 
 __all__ = ["orders", "own_store"]
@@ -310,7 +310,7 @@ def test_compilers_leave_the_core_that_launches() -> None:
     """The child has one core for itself; a thread that leaves it keeps the others. As many GPUs as cores share all."""
     every = os.sched_getaffinity(0)
     (core,) = cores.launch_cores(["0"])
-    worker = GpuChild("test_incidents:Bound", "0", core=core)
+    worker = GpuProcess("test_incidents:Bound", "0", core=core)
     try:
         assert worker.device().name == str(core)
     finally:

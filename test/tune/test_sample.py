@@ -36,7 +36,7 @@ from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_process import GpuChild
+from aotriton.tune.workers.gpu_process import GpuProcess
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
 CONFIGS = tuple(f"BLOCK_M={rows} BLOCK_N=64 num_warps=4 num_stages=2" for rows in (64, 128, 32))
@@ -202,7 +202,7 @@ class Bench:
     def sample(self, count: int, seed: int = 0, gpus: int = 1, **more: Any) -> int:
         orders = {"log": str(self.folder / "log"), **more.pop("orders", {})}
         self.monkeypatch.setenv("AOTRITON_STANDIN", json.dumps(orders))
-        workers = [GpuChild(LAUNCHER, str(gpu), 20.0) for gpu in range(gpus)]
+        workers = [GpuProcess(LAUNCHER, str(gpu), 20.0) for gpu in range(gpus)]
         try:
             given = Sampling(
                 self.database,

@@ -63,8 +63,8 @@ struct Environment {
   int addressing;
 };
 
-// Constant data as a function (evaluate.h): of an expression the value, of steps those of all. False where one does not
-// fit.
+// Constant data as a function (call/expressions.h): of an expression the value, of steps those of all. False where one
+// does not fit.
 using Compiled = bool (*)(const Environment& environment, int64_t* values) noexcept;
 
 // `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a psel or

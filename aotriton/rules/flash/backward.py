@@ -136,8 +136,8 @@ ATTN_BWD_DK_DV = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (32, 16, 64, 128), "BLOCK_N": (32, 16, 64, 128)},
-            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (32, 16, 64)},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),
@@ -181,8 +181,8 @@ ATTN_BWD_DQ = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (32, 16, 64, 128), "BLOCK_N": (32, 16, 64, 128)},
-            hip={"BLOCK_M": (32, 16, 64), "BLOCK_N": (16, 32, 64)},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64), "BLOCK_N": (16, 32, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),
@@ -421,15 +421,13 @@ FEATURES_DQ_SIZES = (
     Number("dq_width", "i32", ceil_divide(size("dq_rows"), _FEATURES_DQ_TILES), multiple_of=32),
 )
 HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
-# At the level of these images the bits of lengths in device memory are above that of sinks, and softcap's is highest.
-GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
 # The query rows that a tile of keys walks, of all heads, where lengths are on the host: with fewer, what begins and
 # ends a tile takes more than its steps save. On an H200, windows of 128, 513 and 1024 keys take 1.28, 0.97 and 0.83 of
 # the portable backend's time at head dim 128, and walks of 1024 and 8192 rows 1.05 and 0.9 at head dim 64.
 FEWEST_WALKED = choose(size("head_dim") <= 64, 2048, 512)
 _WALKED = minimum(c.END - c.BEGIN + 1, size("seqlen_q")) * c.GROUP
 GUARD_WALKED = Guard(
-    choose(scalar("features") <= 3, FEWEST_WALKED, 0) <= _WALKED,
+    choose(c.LENGTHS_ON_HOST, FEWEST_WALKED, 0) <= _WALKED,
     "its keys are seen by few rows each: others are faster",
 )
 GUARD_PLAIN = Guard(constant(1) <= scalar("level"), "it is plain, and has no band")
@@ -481,10 +479,10 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_BAND,
         GUARD_PLAIN,
         GUARD_WALKED,
-        GUARD_SOFTCAP,
+        c.GUARD_SOFTCAP,
         # What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
         Guard(
-            choose(size("head_dim") <= 64, 1, scalar("features") <= 3),
+            choose(size("head_dim") <= 64, 1, c.LENGTHS_ON_HOST),
             "it has sequences or used lengths, and a head dim above 64",
         ),
     ),

@@ -240,6 +240,11 @@ FEATURE_OPERANDS = (
 
 
 FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
+# Bits of `features`, as tritonsrc/flash/lib/features.py has them. At the level GENERAL only sinks' are below PACKED,
+# with which those of lengths in device memory begin, and none is above SOFTCAP.
+PACKED_BIT, SOFTCAP_BIT = 4, 512
+LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
+GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
 SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
 
 

@@ -49,8 +49,8 @@ ATTN_FWD = KernelDescription(
     psels=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
-            cuda={"BLOCK_M": (64, 16, 32, 128), "BLOCK_N": (32, 16, 64, 128)},
-            hip={"BLOCK_M": (64, 16, 32, 128), "BLOCK_N": (16, 32, 64)},
+            cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
+            hip={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64)},
         ),
         *c.PRODUCTS_OF_FP32,
     ),
@@ -140,11 +140,6 @@ ATTN_FWD_HOPPER_SLIM = replace(
     choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM, c.CAUSAL, c.DESCRIPTOR),
 )
 
-# The bits of `features` at the level of the images: those of calls whose lengths are in device memory are above sinks',
-# and softcap's is above all others.
-LENGTHS_ON_HOST = scalar("features") <= 3
-GUARD_SOFTCAP = Guard(scalar("features") <= 511, "it has softcap")
-
 
 def _tiles_of_sequences(rows: Expression) -> Expression:
     """The tiles of packed heads, as many of each sequence as the longest one has."""
@@ -189,7 +184,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent, where all tiles are known to have rows.
     grid=(
-        choose(LENGTHS_ON_HOST, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
+        choose(c.LENGTHS_ON_HOST, minimum(FEATURES_TILES, multiprocessors()), FEATURES_TILES),
         constant(1),
         constant(1),
     ),
@@ -197,7 +192,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,
-        GUARD_SOFTCAP,
+        c.GUARD_SOFTCAP,
         Guard(_tiles_of_sequences(constant(64)) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=FEATURES_RESTRICTIONS,

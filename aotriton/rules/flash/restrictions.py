@@ -8,7 +8,7 @@ from aotriton.rules.arch import DTYPE_BYTES
 from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, tiled_side
 from aotriton.rules.kernel import Config, Functional, Restriction
 
-# The least rows and columns that the kernels' tiles have in 16 bits, where they are not the least of all.
+# The least rows and columns of tiles in 16 bits. Smaller ones are for fp32.
 LEAST_OF_HALVES = {
     "cuda": {"attn_fwd": (64, 32), "attn_bwd_dk_dv": (32, 32), "attn_bwd_dq": (32, 32)},
     "hip": {"attn_fwd": (64, 16), "attn_bwd_dk_dv": (16, 32), "attn_bwd_dq": (32, 16)},
@@ -128,7 +128,7 @@ RESTRICTIONS = (
     Restriction("tiles as small as this are for fp32", _small_tile, certain=False),
     # What spills, compiled for sm_90: most tiles, and products of bf16 unless 64 rows are a warp group's.
     Restriction("fp32 does not fit in the registers", _large_for_fp32, certain=False),
-    # Matrix units of fp32 are slow enough for one wave.
+    # No GPU measures these: the static model compiles each, and ranks the larger ones first.
     Restriction("a tile of fp32 is smaller than it must be", _small_for_fp32, certain=False),
     # Rows beyond the sequence are masked: work that is thrown away.
     Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),

@@ -13,7 +13,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.workers.cores import launch_cores
-from aotriton.tune.workers.gpu_process import GpuChild
+from aotriton.tune.workers.gpu_process import GpuProcess
 
 
 def sample_shapes(call: Invocation) -> int:
@@ -26,7 +26,7 @@ def sample_shapes(call: Invocation) -> int:
     with TuningDatabase(options.database) as database:  # one that cannot be used ends the command before workers start
         checksums = database.evidence.checksums()  # all timings of an image are of one binary
     deadline = call.began + (options.time_budget or float("inf"))
-    workers = [GpuChild(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
+    workers = [GpuProcess(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
     try:
         device = workers[0].device()
         leads = [one.lead for one in call.operators]

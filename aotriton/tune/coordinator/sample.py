@@ -30,7 +30,7 @@ from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Shape
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_process import GpuChild, WorkerError
+from aotriton.tune.workers.gpu_process import GpuProcess, WorkerError
 
 CHUNK = 10  # shapes of a functional in a row: its images stay loaded
 FAILURES = 3  # in a row, after which a GPU has no further job
@@ -54,7 +54,7 @@ def sample(
     plan: Sampling,
     operators: Sequence[Operator],
     device: Device,
-    workers: Sequence[GpuChild],
+    workers: Sequence[GpuProcess],
     progress: Progress,
     wished: Collection[str] = (),
 ) -> int:
@@ -159,7 +159,7 @@ def _sequences(found: Iterable[Found], images: Mapping[str, object]) -> Iterator
 def _work(
     plan: Sampling,
     session: int,
-    worker: GpuChild,
+    worker: GpuProcess,
     waiting: queue.SimpleQueue[list[tuple[Operator, Draw]]],
     progress: Progress,
     done: list[int],

@@ -46,7 +46,7 @@ class TimedOut(WorkerError):
     """The child did not answer in time and was killed."""
 
 
-class GpuChild:
+class GpuProcess:
     """The parent's side. A child that died, hung or lost its context is replaced at the next request.
 
     ``launcher`` is ``module:Class``; the class is called without arguments in the child, which sees one GPU: ``gpu``,

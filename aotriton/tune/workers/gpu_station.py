@@ -15,7 +15,7 @@ from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.decide import leaders
-from aotriton.tune.workers.gpu_process import GpuChild, TimedOut, WorkerError
+from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, WorkerError
 from aotriton.tune.workers.incident import Attempts, Canary, Stopped
 from aotriton.tune.workers.jobs import (
     Facts,
@@ -39,7 +39,7 @@ class GpuStation:
         self.store = ImageStore()
         self._stop = threading.Event()
         self._busy = threading.Lock()
-        self._worker: GpuChild | None = None
+        self._worker: GpuProcess | None = None
         self._setting: Setting | None = None
         self._problem: Problem | None = None
         self._best: float | None = None
@@ -88,11 +88,11 @@ class GpuStation:
         if self._setting and self._setting.run == run:
             self._stop.set()
 
-    def _begin(self, setting: Setting) -> GpuChild:
+    def _begin(self, setting: Setting) -> GpuProcess:
         if self._worker is None or self._setting is None or self._setting.launcher != setting.launcher:
             if self._worker:
                 self._worker.close()
-            self._worker = GpuChild(setting.launcher, self.gpu, setting.candidate_limit, self.core)
+            self._worker = GpuProcess(setting.launcher, self.gpu, setting.candidate_limit, self.core)
             self._problem = None
         if self._setting is None or self._setting.run != setting.run:
             self._stop = threading.Event()
@@ -132,7 +132,7 @@ class GpuStation:
 
     def _sweep(
         self,
-        worker: GpuChild,
+        worker: GpuProcess,
         requests: Sequence[Request],
         tried: Callable[..., Any],
         made: Measured,
@@ -158,7 +158,7 @@ class GpuStation:
         found = {name: (middle, request.config) for name, (middle, request) in self._seen.items()}
         return [self._seen[name][1] for name in leaders(found)]
 
-    def _race(self, worker: GpuChild, requests: Sequence[Request], tried: Callable[..., Any], made: Measured) -> None:
+    def _race(self, worker: GpuProcess, requests: Sequence[Request], tried: Callable[..., Any], made: Measured) -> None:
         race = tried(lambda: worker.race(requests), "", "race")
         if not isinstance(race, WorkerError):
             made.race = race

@@ -15,7 +15,7 @@ from typing import TypeVar
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.problem.tuning_error import TuningError
-from aotriton.tune.workers.gpu_process import GpuChild, Unstartable, WorkerError
+from aotriton.tune.workers.gpu_process import GpuProcess, Unstartable, WorkerError
 
 PAUSES = (0.0, 5.0, 30.0, 120.0)  # seconds before each try to get a worker that is right
 EVIDENCE = 2  # failures, a healthy worker after each, that make a verdict
@@ -40,7 +40,7 @@ class Canary:
 class Attempts:
     """Requests to one worker, tried until there is a result or a verdict. ``stop`` ends the waiting."""
 
-    worker: GpuChild
+    worker: GpuProcess
     pauses: Sequence[float]
     stop: threading.Event
     note: Callable[[str], None]
