@@ -48,9 +48,10 @@ def run(
     limit: float = 20.0,
     compiler: str = "StandinCompiler",
     pauses: tuple[float, ...] = (0, 0),
+    seconds: float | None = None,
     **plan: Any,
 ) -> list[Outcome]:
-    """Tunes and returns every outcome."""
+    """Tunes and returns every outcome; ``seconds`` is the time budget once a GPU is there."""
     path = tmp_path / "tuning.sqlite3"
     os.environ["AOTRITON_IMAGE_STORE"] = str(tmp_path / "store")
     store, progress = ImageStore(), Progress()
@@ -60,6 +61,8 @@ def run(
     cluster = Cluster(setting, progress.note, gpus=[str(gpu) for gpu in range(gpus)], jobs=1)
     try:
         device = cluster.first_gpu()
+        if seconds is not None:
+            plan["deadline"] = time.monotonic() + seconds
         tune(Plan(path, store, device, **plan), found, cluster, progress)
     finally:
         cluster.close()
@@ -259,8 +262,8 @@ def test_a_gpu_that_still_starts_is_not_waited_for(tmp_path: Path, orders: dict[
 
 def test_a_deadline_ends_between_problems(tmp_path: Path, orders: dict[str, object]) -> None:
     """After the time budget no problem is begun; each one that was begun has its winner."""
-    orders.update(slow=0.05)
-    outcomes = run(tmp_path, small((64, 512, 2048, 8192)), deadline=time.monotonic() + 3)
+    orders.update(slow=0.1)
+    outcomes = run(tmp_path, small((64, 512, 2048, 8192)), seconds=2)
     measured = {outcome.bin for outcome in outcomes}
     assert 1 <= len(measured) < 4
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
@@ -282,7 +285,7 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
     """kill -9 of the tuner, twice: its child ends too; the last run completes every candidate, each with one row, and
     has launched none again but what was under way.
     """
-    orders.update(slow=0.05)
+    orders.update(slow=0.3)  # so that much is left when the second kill comes, however slow the machine is
     script = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_session import run, small\n"
@@ -306,6 +309,7 @@ def test_kill_and_restart_loses_and_repeats_nothing(tmp_path: Path, orders: dict
         assert started
         wait_for_end(started)
         seen = before
+    orders.update(slow=0)
     last = run(tmp_path, small((512, 2048)))
     assert last[: len(seen)] == seen
     assert set(Counter((o.bin, o.image) for o in last if o.phase == "sweep").values()) == {1}

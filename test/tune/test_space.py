@@ -95,24 +95,24 @@ def test_sequences_are_as_long_as_their_bin_says(arch: str, multiprocessors: int
         assert (one.sizes["seqlen_q"], one.sizes["seqlen_k"]) == wanted
 
 
-def test_the_default_covers_every_bf16_functional_most_valuable_first() -> None:
-    """Every bf16 functional is measured, general ones in one bin only; first come the problems that people train. What
-    has no choices is not measured: it has one config.
+def test_the_default_covers_bf16_and_fp32_most_valuable_first() -> None:
+    """Every functional of bf16 and fp32 is measured, general ones in one bin only; first come the problems that people
+    train. What has no choices is not measured: it has one config.
     """
     found = problems(KERNELS, "sm_90", 132, EVERYTHING)
     assert {str(p.functional) + p.kernel.name for p in found} == {
         str(functional) + kernel.name
         for kernel in KERNELS
         for functional in kernel.functionals("sm_90")
-        if kernel.timed and functional["T"] == "bf16"
+        if kernel.timed and functional["T"] in ("bf16", "fp32")
     }
     general = [p for p in found if p.functional["ADDRESSING"] == "general"]
     assert len(general) == len({str(p.functional) + p.kernel.name for p in general})
     assert found[-len(general) :] == general
-    assert {(p.keys["max_seqlen_q"], p.functional["BLOCK_DMODEL"]) for p in found[:14]} == {(2048, 128)}
+    assert {(p.keys["max_seqlen_q"], p.functional["BLOCK_DMODEL"]) for p in found[:15]} == {(2048, 128)}
     serving = {p.kernel.name for p in found if p.functional["BLOCK_DMODEL"] == 128}
-    others = {"attn_bwd_hopper_heads", "attn_fwd_hopper_features"}  # for short heads, and of no plain call
-    assert {p.kernel.name for p in found[:14]} == serving - others
+    features = {"attn_fwd_hopper_features", "attn_bwd_hopper_features"}  # in no plain call
+    assert {p.kernel.name for p in found[:15]} == serving - features - {"attn_bwd_hopper_heads"}  # for short heads
     assert len({(p.kernel.name, str(p.functional), p.bin) for p in found}) == len(found)
 
 
@@ -245,7 +245,7 @@ def test_a_search_has_more_to_try(name: str) -> None:
         more[one.kernel.name] = max(more.get(one.kernel.name, 0), len(rich.candidates) - len(today.candidates))
     fixed = {
         f"attn_bwd_hopper{one}"
-        for one in ("_pair", "_shares", "_heads", "_parts", "_pair_slim", "_dk_dv", "_dk_dv_parts")
+        for one in ("_pair", "_shares", "_heads", "_parts", "_pair_slim", "_dk_dv", "_dk_dv_parts", "_features")
     }
     fixed |= {"gemm_reduce"}
     assert {kernel for kernel, count in more.items() if not count} == fixed & more.keys()
@@ -261,7 +261,8 @@ def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:
     for kernel in ("attn_fwd", "attn_bwd_dk_dv", "attn_bwd_dq", "attn_fwd_hopper"):
         found = space(problem(kernel, 128, (2048, 2048, 8), ADDRESSING="descriptor", CAUSAL=True), rich=True)
         assert 300 <= len(found.candidates) <= 1500, kernel
-    assert ATTN_FWD.psel_values("cuda") == {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128)}
+    enumerated = {"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "BF16_PRODUCTS": (0, 6)}
+    assert ATTN_FWD.psel_values("cuda") == enumerated
     assert ATTN_FWD.psel_values("cuda", rich=True)["BLOCK_N"] == (16, 32, 64, 128, 256)
     assert ATTN_FWD.copt_values("cuda", rich=True)["num_stages"] == (1, 2, 3, 4, 5, 6)
     assert ATTN_FWD.psel_values("hip", rich=True) == ATTN_FWD.psel_values("hip")
