@@ -20,6 +20,8 @@ from aotriton.rules.database import (
     archive,
     local,
 )
+from aotriton.rules.flash.forward import ATTN_FWD
+from aotriton.rules.image import ImageSpec
 
 Tables = dict[str, list[tuple[object, ...]]]
 
@@ -112,6 +114,20 @@ def test_decisions_need_no_evidence(path: Path, tmp_path: Path) -> None:
     assert list(alone.parent.iterdir()) == [alone]
     with pytest.raises(TuningDatabaseError, match=r"2 sessions of measurements that it rests on are not in .*evidence"):
         TuningDatabase(alone, readonly=True)
+
+
+def test_facts_of_an_image_that_was_only_compiled_stay_until_it_is_stale(path: Path) -> None:
+    """Decisions have what it spills; of an image that the source of today does not make, only the evidence has."""
+    functional = ATTN_FWD.functional("sm_90", LEVEL=0, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
+    spec = ImageSpec.parse(functional, "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=3")
+    with TuningDatabase(path) as database:
+        for name in (spec.name, "attn_fwd_sm_90_0123456789abcdef"):
+            database.evidence.image_id(name, spec.config, "f" * 64, 128, 4, 1024)
+        database.put_winners([winner(image="image_0_0", config="BLOCK_M=0")])
+    with Decisions(path) as decisions, TuningDatabase(path, readonly=True) as whole:
+        assert decisions.spills()[spec.name] == 4
+        assert "attn_fwd_sm_90_0123456789abcdef" not in decisions.spills()
+        assert whole.evidence.spills()["attn_fwd_sm_90_0123456789abcdef"] == 4
 
 
 def test_the_evidence_can_be_read_where_nothing_can_be_written(path: Path) -> None:

@@ -259,7 +259,7 @@ def test_every_cell_gets_a_winner_that_says_predicted(kernel: str) -> None:
     assert sorted(w.bin for w in winners) == sorted(bin_text(one.kernel.tuning_keys, c) for c in one.kernel.cells())
     assert {(w.provenance, w.median_us, w.runners_up) for w in winners} == {("predicted", 0.0, ())}
     assert len({w.image for w in winners}) <= 2
-    assert {w.source for w in winners} == {"static model of tune/costmodel/predict.py"}
+    assert {w.source for w in winners} == {"static model"}
 
 
 def test_what_is_ruled_out_wins_nowhere() -> None:

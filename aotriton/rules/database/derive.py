@@ -1,8 +1,8 @@
 """What decisions keep of the evidence: the timings that code generation may ask for, and facts of images.
 
 An image is stale if the source of today makes another one of its config, or if its kernel has the config no more. Of a
-cell are kept the timings of images that are not stale, and if its winner is stale, those of stale images too. The
-evidence keeps everything.
+cell are kept the timings of images that are not stale, and if its winner is stale, those of stale images too. Facts of
+an image that was only compiled are kept until it is stale. The evidence keeps everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aotriton.rules.database.file import File
 from aotriton.rules.database.rows import Outcome, Winner, latest_medians
 from aotriton.rules.family import families
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import parse_functional
+from aotriton.rules.kernel import Functional, parse_functional
 
 
 class Kept(NamedTuple):
@@ -41,11 +41,12 @@ def derive(file: File, decisions: Decisions, evidence: Evidence, kernels: Iterab
         (arch, kernel): _kept(evidence.outcomes(arch, kernel), decisions.winners(arch, kernel), today)
         for arch, kernel in sorted(set(kernels))
     }
-    _add_images(file, set().union(*(one.images for one in kept.values())))
+    made, stale = _unmeasured(file, kept, today)
+    _add_images(file, made.union(*(one.images for one in kept.values())))
     for (arch, kernel), of_kernel in kept.items():
         _put_medians(file, arch, kernel, of_kernel.medians)
     if kept:
-        _drop_images(file, set().union(*(one.dropped for one in kept.values())))
+        _drop_images(file, stale.union(*(one.dropped for one in kept.values())))
         _put_products(file, evidence)
         _put_certificates(file, evidence)
     return file.value("SELECT total_changes()") != before
@@ -69,12 +70,28 @@ def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: _Images
     return Kept(medians, images, stale - images)
 
 
+def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOfToday) -> tuple[set[str], set[str]]:
+    """The images of these kernels, by arch and name, that were compiled and not measured: those that the source of
+    today makes, and those that are stale.
+    """
+    found = file.execute(
+        "SELECT name, config FROM evidence.image WHERE id NOT IN (SELECT image FROM evidence.measurement)"
+    ).fetchall()
+    made, stale = set[str](), set[str]()
+    for name, config in found:
+        known = today.makes(name, config, kernels)
+        if known is not None:
+            (made if known else stale).add(name)
+    return made, stale
+
+
 class _ImagesOfToday:
     """The images that the source of today makes; each is computed once."""
 
     def __init__(self) -> None:
         self._kernels = {one.name: one for family in families() for one in family.kernels}
         self._names: dict[tuple[str, ...], str] = {}
+        self._made: dict[tuple[str, str, str], set[str]] = {}  # by arch, kernel and config
 
     def of(self, outcome: Outcome) -> str | None:
         """The name of the image with an outcome's config, "" if there is none; None if its kernel is not known."""
@@ -84,14 +101,35 @@ class _ImagesOfToday:
         if key not in self._names:
             try:
                 functional = parse_functional(self._kernels[outcome.kernel], outcome.arch, outcome.functional)
-                self._names[key] = ImageSpec.parse(functional, outcome.config).name
             except ValueError:
                 self._names[key] = ""
+            else:
+                self._names[key] = _name(functional, outcome.config)
         return self._names[key]
+
+    def makes(self, name: str, config: str, kernels: Iterable[tuple[str, str]]) -> bool | None:
+        """Whether an image with this name and config is made. None if it is of no kernel among these, by arch and name,
+        or of one that is not known.
+        """
+        for arch, kernel in kernels:
+            if name.rpartition("_")[0] == f"{kernel}_{arch}" and kernel in self._kernels:
+                key = arch, kernel, config
+                if key not in self._made:
+                    self._made[key] = {_name(one, config) for one in self._kernels[kernel].functionals(arch)}
+                return name in self._made[key]
+        return None
+
+
+def _name(functional: Functional, config: str) -> str:
+    """The name of the image with this config, "" if there is none."""
+    try:
+        return ImageSpec.parse(functional, config).name
+    except ValueError:
+        return ""
 
 
 def _add_images(file: File, names: set[str]) -> None:
-    """These, those that models name, and those that were compiled and not measured, with their facts."""
+    """These and those that models name, with their facts; of those that are known, the facts of today."""
     known = {str(name) for (name,) in file.execute("SELECT name FROM main.image_row")}
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
@@ -106,7 +144,7 @@ def _add_images(file: File, names: set[str]) -> None:
                 " WHERE name = ?6 AND (sha256, registers, spills, shared, timed) IS NOT (?1, ?2, ?3, ?4, ?5)",
                 [*facts, timed or 0, name],
             )
-        elif name in wanted or timed is None:
+        elif name in wanted:
             row = dict(zip(("sha256", "registers", "spills", "shared"), facts, strict=True))
             row |= {"name": name, "config": config_id(file, config), "timed": timed or 0}
             file.insert("main.image_row", row)

@@ -31,7 +31,7 @@ from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import keys_of
 from aotriton.tune.problem.tuning_error import TuningError
 
-SOURCE = "static model of tune/costmodel/predict.py"
+SOURCE = "static model"
 SHAPES = 240  # random ones of each functional, which models are fitted to
 WORTH_HAVING = 5e-2  # saved by an image, by a model that no GPU has confirmed: much more than if it had been timed
 assert WORTH_HAVING >= WORTH_SHIPPING
