@@ -491,13 +491,25 @@ class KernelDescription:
     def psel_names(self) -> tuple[str, ...]:
         return tuple(parameter.name for parameter in self.psels)
 
-    def psel_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
+    def psel_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
         """The values that the tuner may choose for each psel; with ``rich`` those of a search."""
-        return {one.name: one.of(vendor, rich) for one in self.psels if vendor in one.values}
+        return self._values_of[vendor, rich][0]
 
-    def copt_values(self, vendor: str, rich: bool = False) -> dict[str, tuple[int, ...]]:
+    def copt_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
         """The values that the tuner may choose for each copt of this vendor's compiler, as for ``psel_values``."""
-        return {one.name: one.of(vendor, rich) for one in self.copts if vendor in one.values}
+        return self._values_of[vendor, rich][1]
+
+    @cached_property
+    def _values_of(self) -> dict[tuple[str, bool], tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]]:
+        """Of psels and copts, by vendor and ``rich``: restrictions ask for them for each config."""
+        return {
+            (vendor, rich): (
+                {one.name: one.of(vendor, rich) for one in self.psels if vendor in one.values},
+                {one.name: one.of(vendor, rich) for one in self.copts if vendor in one.values},
+            )
+            for vendor in ("cuda", "hip")
+            for rich in (False, True)
+        }
 
     @property
     def functional_count(self) -> int:
@@ -576,13 +588,17 @@ class Functional:
         return hash((self.kernel, self.arch, self.values))
 
     def __getitem__(self, name: str) -> Value:
-        return self.as_dict()[name]
+        return self._by_name[name]
 
     def get(self, name: str, default: Value) -> Value:
         """The value of choice ``name``, or ``default`` if the kernel has no such choice."""
-        return self.as_dict().get(name, default)
+        return self._by_name.get(name, default)
 
     def as_dict(self) -> dict[str, Value]:
+        return dict(self._by_name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Value]:
         return dict(zip(self.kernel._choice_names, self.values, strict=True))
 
     @property

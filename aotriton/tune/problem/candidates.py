@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional
+from aotriton.rules.kernel import Functional, KernelDescription, Restriction
 from aotriton.tune.problem.problems import Problem
 
 
@@ -23,13 +24,21 @@ class Space:
 @lru_cache(maxsize=16)  # the problems of a functional come together
 def configs(functional: Functional, rich: bool = False) -> tuple[ImageSpec, ...]:
     """Every config of the description, in its order; ``rich``: also those of values that only a search tries."""
-    vendor = functional.arch_spec.vendor
-    psels, copts = functional.kernel.psel_values(vendor, rich), functional.kernel.copt_values(vendor, rich)
-    made = []
+    values = _values(functional.kernel, functional.arch, rich)
+    return tuple(ImageSpec(functional, psels, copts) for psels, copts, _ in values)
+
+
+@cache  # the functionals of a kernel share them
+def _values(
+    kernel: KernelDescription, arch: str, rich: bool
+) -> tuple[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...], dict[str, int]], ...]:
+    """The psels and copts of each config of a kernel, and both as one dict."""
+    vendor, some, made = arch_spec(arch).vendor, next(kernel.functionals(arch)), []
+    psels, copts = kernel.psel_values(vendor, rich), kernel.copt_values(vendor, rich)
     for values in product(*psels.values(), *copts.values()):
-        config = dict(zip((*psels, *copts), values, strict=True))
-        own = {name: config[name] for name in psels}
-        made.append(ImageSpec.of(functional, own, {name: config[name] for name in copts}))
+        own = dict(zip(psels, values, strict=False))
+        spec = ImageSpec.of(some, own, dict(zip(copts, values[len(own) :], strict=True)))
+        made.append((spec.psels, spec.copts, dict(spec.psels + spec.copts)))
     return tuple(made)
 
 
@@ -38,18 +47,31 @@ def ruled_out(spec: ImageSpec, keys: Mapping[str, int], rich: bool = False) -> s
 
     ``rich``: rules of thumb do not count.
     """
-    functional, config = spec.functional, dict(spec.psels + spec.copts)
-    restrictions = (one for one in functional.kernel.restrictions if one.certain or not rich)
-    return next((one.why for one in restrictions if one.applies(functional, keys, config)), None)
+    return _reason(spec.functional, _restrictions(spec.functional, rich), keys, dict(spec.psels + spec.copts))
+
+
+def _restrictions(functional: Functional, rich: bool) -> list[Restriction]:
+    return [one for one in functional.kernel.restrictions if one.certain or not rich]
+
+
+def _reason(
+    functional: Functional, restrictions: Sequence[Restriction], keys: Mapping[str, int], config: Mapping[str, int]
+) -> str | None:
+    for one in restrictions:
+        if one.applies(functional, keys, config):
+            return one.why
+    return None
 
 
 def space(problem: Problem, rich: bool = False) -> Space:
     """The candidates of a problem: the configs that no restriction of its kernel rules out. ``rich``: those of a
     search, which are too many to measure them all.
     """
-    candidates, skipped, keys = [], [], problem.keys
-    for spec in configs(problem.functional, rich):
-        if reason := ruled_out(spec, keys, rich):
+    functional, candidates, skipped, keys = problem.functional, [], [], problem.keys
+    restrictions = _restrictions(functional, rich)
+    values = _values(functional.kernel, functional.arch, rich)
+    for spec, (_, _, config) in zip(configs(functional, rich), values, strict=True):
+        if reason := _reason(functional, restrictions, keys, config):
             skipped.append((spec, reason))
         else:
             candidates.append(spec)
