@@ -533,6 +533,53 @@ def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
     assert choices == aotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments | {"dtype": "bf16"})
 
 
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({}, "LEVEL=0"),
+        ({"bias": False}, "LEVEL=0"),
+        ({"logsumexp": True}, "LEVEL=0"),
+        ({"sinks": True}, "LEVEL=4"),
+        ({"seqused_k": True, "sequences": 2}, "LEVEL=4"),
+        ({"batch": 1, "cu_seqlens_q": True, "cu_seqlens_k": True, "starts": 4, "max_seqlen": 300}, "LEVEL=4"),
+        ({"bias": True}, "LEVEL=5"),
+        ({"alibi_slopes": True}, "LEVEL=5"),
+        ({"dropout": 0.1, "dropout_seed": True, "dropout_offset": True}, "LEVEL=5"),
+    ],
+)
+def test_operands_that_a_call_may_leave_out_are_explained_where_they_are_named(
+    given: dict[str, Any], level: str
+) -> None:
+    """explain() and aotriton-explain have the kernels of the features that are given as tensors."""
+    longest = given.get("max_seqlen")
+    scalars = {"max_seqlen_q": longest, "max_seqlen_k": longest} if longest else {}
+    asked = SIZES | {name: value for name, value in given.items() if name != "max_seqlen"} | scalars
+    (choice,) = aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", **asked)
+    found = choice["functional"]
+    assert level in found if level != "LEVEL=0" else "LEVEL" not in found
+    options = [
+        f"--{name.replace('_', '-')}{'' if value is True else f'={int(value) if value is False else value}'}"
+        for name, value in asked.items()
+    ]
+    program = [from_ctest("AOTRITON_EXPLAIN"), "--op", "attn_fwd", "--arch", "sm_90", "--dtype", "bf16", "--json"]
+    (told,) = json.loads(subprocess.run([*program, *options], capture_output=True, text=True, check=True).stdout)
+    assert told["functional"] == found
+    assert told["image"] == choice["image"]
+
+
+def test_operands_that_are_explained_are_checked_as_in_a_call() -> None:
+    """What does not go together is refused by name, and a size that only such an operand has must be named."""
+    for given, message in (
+        ({"bias": True, "softcap": 30.0}, "no kernel has softcap together with bias"),
+        ({"dropout": 0.1}, "dropout is given, dropout_seed is not"),
+        ({"cu_seqlens_q": True, "starts": 3}, "cu_seqlens_k is not given, and the other one is"),
+        ({"seqused_k": True}, "sequences of attn_fwd is missing"),
+        ({"q": True}, "attn_fwd has no q"),
+    ):
+        with pytest.raises(aotriton.AotritonError, match=message):
+            aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", **SIZES | given)
+
+
 def test_an_exact_name_wins() -> None:
     """heads stands for the sizes that are not named themselves."""
     fewer = SIZES | {"heads_k": 4}

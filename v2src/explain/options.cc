@@ -50,7 +50,7 @@ constexpr char kHelp[] =
     "\n"
     "Operators, with their sizes and scalars. What sizes have in common before an underscore stands for all of them:\n"
     "--rows 16 is --rows-a 16 --rows-b 16 where an operator has the sizes rows_a and rows_b. --transposed-x has the\n"
-    "operand x lie by columns.\n";
+    "operand x lie by columns; --bias has the operand bias given, which a call may leave out.\n";
 
 [[noreturn]] void misuse(const std::string& what) {
   fprintf(stderr, "aotriton-explain: %s (see --help)\n", what.c_str());
@@ -76,11 +76,14 @@ void print_help() {
   fputs(kHelp, stdout);
   any_operator([](const OperatorInfo& info) {
     std::string line = "\n  " + std::string(info.name);
-    for (size_t i = 0; i < info.given_sizes; ++i) line.append(" ").append(option_of(info.sizes[i])).append(" N");
+    for (size_t i = 0; i < info.given_sizes; ++i)
+      if (!is_one(info.sizes[i])) line.append(" ").append(option_of(info.sizes[i])).append(" N");
     for (const ScalarInfo& scalar : info.scalars)
       if (!scalar.internal) line.append(" [").append(option_of(scalar.name)).append(operand_of(scalar)).append("]");
     for (const OperandInfo& operand : info.operands)
       if (operand.layout == Layout::strided) line.append(" [--transposed-").append(operand.name).append("]");
+    for (const OperandInfo& operand : info.operands)
+      if (operand.optional) line.append(" [").append(option_of(operand.name)).append("]");
     puts(line.c_str());
     return false;
   });
@@ -103,7 +106,8 @@ std::string name_of(const std::string& option) {
 
 bool is_size(const OperatorInfo& of, const std::string& name) {
   for (size_t i = 0; i < of.given_sizes; ++i)
-    if (name == of.sizes[i] || std::string(of.sizes[i]).rfind(name + "_", 0) == 0) return true;
+    if (!is_one(of.sizes[i]) && (name == of.sizes[i] || std::string(of.sizes[i]).rfind(name + "_", 0) == 0))
+      return true;
   return false;
 }
 
@@ -164,8 +168,8 @@ void Options::take(char** arguments, int count, int* index) {
     for (const ScalarInfo& one : info->scalars)
       if (name == one.name && !one.internal) scalar = &one;
   const bool of_call = !list && info;
-  const bool flag =
-      (of_call && transposed_operand(*info, name.c_str())) || (scalar && scalar->type == ScalarType::boolean);
+  const bool flag = (of_call && (transposed_operand(*info, name.c_str()) || optional_operand(*info, name.c_str()))) ||
+                    (scalar && scalar->type == ScalarType::boolean);
   if (option == "--json" || option == "--list" || option == "--certificates") {
     if (word.joined) misuse(option + " takes no value");
     json |= option == "--json";

@@ -44,7 +44,7 @@ const Named* find_size(std::span<const Named> values, const char* size) {
 // Each value must stand for something.
 Error check_names(const OperatorInfo& info, std::span<const Named> values) {
   for (const Named& one : values) {
-    bool known = transposed_operand(info, one.name) != nullptr;
+    bool known = transposed_operand(info, one.name) || optional_operand(info, one.name);
     for (size_t i = 0; i < info.given_sizes; ++i)
       known |= stands_for(one.name, info.sizes[i], true) || stands_for(one.name, info.sizes[i], false);
     for (const ScalarInfo& scalar : info.scalars) known |= !scalar.internal && !strcmp(scalar.name, one.name);
@@ -63,8 +63,8 @@ class Contiguous {
     int64_t sizes[kMaxSizes];
     for (size_t i = 0; i < info.given_sizes; ++i) {
       const Named* found = find_size(request.values, info.sizes[i]);
-      sizes[i] = kNotNamed;
-      if (!found && is_optional(i)) continue;
+      sizes[i] = is_one(info.sizes[i]) ? 1 : kNotNamed;
+      if (!found && (sizes[i] == 1 || !is_needed(i, request.values))) continue;
       if (!found) return fail(Error::invalid_argument, "explain: %s of %s is missing", info.sizes[i], info.name);
       if (!(found->value >= 0 && found->value < 0x1p63) || found->value != std::floor(found->value))
         return fail(Error::invalid_argument, "explain: %s is %g, which must be a whole number, and not negative",
@@ -87,7 +87,10 @@ class Contiguous {
         // Where that overflows the checks that follow name the size that is too large.
         if (__builtin_mul_overflow(step, sizes_[slot][i], &step)) step = 1;
       }
-      call.views[slot] = {nullptr, operand.dtype == DType::none ? dtype : operand.dtype, sizes_[slot], strides_[slot]};
+      // Nothing is read there. Each begins where the most aligned of tensors could, and none overlaps another.
+      const bool given = operand.optional && is_named(operand, request.values);
+      const auto data = reinterpret_cast<void*>(given ? (slot + 1) << 48 : 0);
+      call.views[slot] = {data, operand.dtype == DType::none ? dtype : operand.dtype, sizes_[slot], strides_[slot]};
     }
     for (size_t i = 0; i < info.scalars.size(); ++i) {
       call.set_real(i, info.scalars[i].fallback);
@@ -108,10 +111,14 @@ class Contiguous {
  private:
   static constexpr int64_t kNotNamed = -1;
 
-  // Whether only operands that may be left out have the size.
-  bool is_optional(size_t size) const {
-    return std::ranges::all_of(call.info->operands, [&](const OperandInfo& operand) {
-      return operand.optional || std::ranges::find(operand.dims, size) == operand.dims.end();
+  static bool is_named(const OperandInfo& operand, std::span<const Named> values) {
+    return std::ranges::any_of(values, [&](const Named& one) { return !strcmp(one.name, operand.name) && one.value; });
+  }
+  // Whether an operand of the call has the size.
+  bool is_needed(size_t size, std::span<const Named> values) const {
+    return std::ranges::any_of(call.info->operands, [&](const OperandInfo& operand) {
+      return (!operand.optional || is_named(operand, values)) &&
+             std::ranges::find(operand.dims, size) != operand.dims.end();
     });
   }
 
@@ -128,6 +135,14 @@ const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name
     if (operand.layout == Layout::strided && !strcmp(name + length, operand.name)) return &operand;
   return nullptr;
 }
+
+const OperandInfo* optional_operand(const OperatorInfo& info, const char* name) noexcept {
+  for (const OperandInfo& operand : info.operands)
+    if (operand.optional && !strcmp(name, operand.name)) return &operand;
+  return nullptr;
+}
+
+bool is_one(const char* size) noexcept { return !strcmp(size, "one"); }
 
 std::span<const char* const> arch_names() noexcept {
   static const char* const* const names = [] {
