@@ -49,7 +49,12 @@ def config() -> int:
 
 
 def explain() -> int:
-    """``aotriton-explain``: runs the program in this process's place; the exit status, where it is not there."""
+    """``aotriton-explain``: runs the program in this process's place; the exit status, where it is not there.
+
+    ``--model FILE`` is about the calls of a model, which ``model_calls`` lists.
+    """
+    if sys.argv[1:2] == ["--model"]:
+        return int(import_module("aotriton.model_calls").main(sys.argv[2:]))
     try:
         program = _there("bin/aotriton-explain")
     except FileNotFoundError as error:

@@ -278,6 +278,18 @@ void bind_runtime(py::module_& m) {
       },
       "Names of the operators.");
   m.def(
+      "products",
+      [] {
+        py::dict archs;
+        for (size_t arch = 0; arch < arch_names().size(); ++arch) {
+          py::list names;
+          for (const ProductInfo& product : products(static_cast<int>(arch))) names.append(product.name);
+          archs[arch_names()[arch]] = names;
+        }
+        return archs;
+      },
+      "Names of the products that this build has tables for, by arch; the arch's usual one first.");
+  m.def(
       "preload",
       [](uintptr_t stream) {
         Error error;
