@@ -47,7 +47,8 @@ class GpuStation:
 
     def facts(self, setting: Setting) -> Facts:
         worker = self._begin(setting)
-        attempts = Attempts(worker, setting.pauses, self._stop, lambda note: None)
+        # Who starts a run wants to know soon that a GPU cannot be used: it is waited for only once it has worked.
+        attempts = Attempts(worker, setting.pauses[:2], self._stop, lambda note: None)
         device: Device | WorkerError
         try:
             with self._busy:
