@@ -37,6 +37,7 @@ def run(call: Invocation) -> int:
     if not options.scheduler:
         require_triton()  # else it is the workers' matter
     gpus = [] if options.scheduler else gpus_of(call)
+    TuningDatabase(options.database).close()  # a database that cannot be used ends the run before workers start
     progress, store = Progress(call.began + (options.time_budget or float("inf"))), ImageStore()
     with alone(options.database, [one.name for one in call.kernels], progress.note):
         return _run(call, limit, gpus, progress, store)
@@ -44,7 +45,6 @@ def run(call: Invocation) -> int:
 
 def _run(call: Invocation, limit: Budget, gpus: Sequence[str], progress: Progress, store: ImageStore) -> int:
     options = call.options
-    TuningDatabase(options.database).close()  # a database that cannot be used ends the run before workers start
     own = [] if call.family.in_tree else [call.family.folder]
     carried = [FamilyFiles.read(folder) for folder in own] if options.scheduler else []
     families = [one.place for one in carried] or list(map(str, own))
