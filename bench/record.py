@@ -322,7 +322,7 @@ def time_all(task: Task, worker: GpuProcess, seed: str, ending: Callable[[], boo
     """
     draw = random.Random(seed)
     outcomes, requests = static_outcomes(task)
-    worker.prepare(task.problem)
+    worker.prepare(task.problem.named)
     anchor, best = find_anchor(task, worker, requests, draw)
     order = draw.sample(sorted(requests), len(requests))
     anchors: list[tuple[int, float]] = []

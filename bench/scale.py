@@ -48,7 +48,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
 from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.check import Check
-from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.problems import NamedProblem, Problem
 from aotriton.tune.search.strategies import DEFAULT
 from aotriton.tune.winners.decide_all import is_valid
 from aotriton.tune.workers import station
@@ -131,17 +131,17 @@ class SimulatedGpu:
 
     def __init__(self, recordings: Recordings, number: int, slower: float = 1.0) -> None:
         self._recordings, self._number, self._slower = recordings, number, slower
-        self._prepared: set[Problem] = set()
+        self._prepared: set[NamedProblem] = set()
 
     def device(self) -> Device:
         one = self._recordings.all[0].recording
         return Device(one.arch, one.product, one.driver, one.torch, 132, f"simulated-{self._number}")
 
-    def prepare(self, problem: Problem) -> None:
+    def prepare(self, problem: NamedProblem) -> None:
         if problem not in self._prepared:
             time.sleep(self._slower * PREPARE_S)
         self._prepared.add(problem)
-        self._recorded = self._recordings.of(problem)
+        self._recorded = self._recordings.of(problem.problem)
 
     def sweep(self, request: Request, best: float | None) -> Result:
         return Result("ok", [self._taken(request)] * SAMPLES, Check(0.001, 0.004))
@@ -167,14 +167,16 @@ class SimulatedGpuStation(GpuStation):
 
     def __init__(self, gpu: SimulatedGpu) -> None:
         super().__init__("0")
-        self._worker = self._simulated = gpu  # type: ignore[assignment] # it stands in for a process
+        self._simulated = gpu
 
     def facts(self, setting: Setting) -> Facts:
         return Facts(TRITON_VERSION, code_digest(), "of its own", self._simulated.device(), "0")
 
-    def _begin(self, setting: Setting) -> Any:
-        self._setting = self._setting or setting  # which has its GPU
-        return super()._begin(setting)
+    def _process(self, setting: Setting) -> Any:
+        return self._simulated
+
+    def _locks(self) -> bool:
+        return True
 
     def _localised(self, job: Any, made: Any) -> list[Request]:
         return list(job.requests)

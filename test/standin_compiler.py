@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, named_request
 from aotriton.rules.image import ImageSpec
 
 KILLED = "the compiler process was killed by SIGKILL"
 BINARY = b"no image"
 
 
+def config_of(request: Mapping[str, Any]) -> dict[str, int]:
+    """The values of psels and copts."""
+    return {**request["psels"], **request["copts"]}
+
+
 class StandinCompiler:
+    def __init__(self, families: Sequence[str] = ()) -> None: ...
+
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None
+        self, request: Mapping[str, Any], store: ImageStore, checksum: str | None = None
     ) -> CompiledImage | CompileFailure:
-        values = dict(spec.psels + spec.copts)
+        values = config_of(request)
         spills = 1600 if values.get("BLOCK_N") == 128 else 0
         shared = 1 << 20 if values.get("num_stages") == 4 else 1024
         metadata = {"registers": 128, "spills": spills, "stack": 0, "shared": shared}
-        return store.put(spec.name, "cubin", BINARY, metadata)
+        return store.put(request["name"], "cubin", BINARY, metadata)
 
     def close(self) -> None: ...
 
@@ -33,18 +41,18 @@ def standin_images(
     specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None = None
 ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
     """In the place of ``compile_images``."""
-    return ((spec, StandinCompiler().compile(spec, store)) for spec in specs)
+    return ((spec, StandinCompiler().compile(named_request(spec), store)) for spec in specs)
 
 
 class BrokenCompiler(StandinCompiler):
     """Knows one number of warps only."""
 
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None
+        self, request: Mapping[str, Any], store: ImageStore, checksum: str | None = None
     ) -> CompiledImage | CompileFailure:
-        if dict(spec.copts)["num_warps"] == 8:
-            return CompileFailure(spec.name, "error: " + "x" * 5000 + " at the end")
-        return super().compile(spec, store)
+        if config_of(request)["num_warps"] == 8:
+            return CompileFailure(request["name"], "error: " + "x" * 5000 + " at the end")
+        return super().compile(request, store)
 
 
 class KilledCompiler(StandinCompiler):
@@ -53,12 +61,13 @@ class KilledCompiler(StandinCompiler):
     times, what, killed = 0, "num_warps=8", Counter[str]()
 
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None
+        self, request: Mapping[str, Any], store: ImageStore, checksum: str | None = None
     ) -> CompiledImage | CompileFailure:
-        if self.what in spec.config and self.killed[spec.name] < self.times:
-            self.killed[spec.name] += 1
-            return CompileFailure(spec.name, KILLED)
-        return super().compile(spec, store)
+        name, texts = request["name"], [f"{key}={value}" for key, value in config_of(request).items()]
+        if any(self.what in text for text in texts) and self.killed[name] < self.times:
+            self.killed[name] += 1
+            return CompileFailure(name, KILLED)
+        return super().compile(request, store)
 
 
 class FullDiskCompiler(StandinCompiler):
@@ -67,9 +76,9 @@ class FullDiskCompiler(StandinCompiler):
     left = 40
 
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None
+        self, request: Mapping[str, Any], store: ImageStore, checksum: str | None = None
     ) -> CompiledImage | CompileFailure:
         if FullDiskCompiler.left <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         FullDiskCompiler.left -= 1
-        return super().compile(spec, store)
+        return super().compile(request, store)

@@ -5,8 +5,8 @@ context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race
 gets a line for each candidate opened, "slow" the seconds that each takes, "late" those that GPUs take to start;
 "no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
 more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
-itself, "other" has product and driver of single ones. "refuse" lists batches of shapes on which no launch sequence
-runs; "lost_gpu" alone has one GPU refuse all of them.
+itself, "other" has product and driver of single ones, "uuid" is what uuids begin with. "refuse" lists batches of
+shapes on which no launch sequence runs; "lost_gpu" alone has one GPU refuse all of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class StandinLauncher:
     def device(self) -> Device:
         own = {"product": "stand-in", "driver": "none"} | self._orders.get("other", {}).get(self._gpu, {})
         product = self._orders.get("product", own["product"])
-        return Device("sm_90", product, own["driver"], "none", 132, "GPU-0", 1 << 30, 700)
+        uuid = f"{self._orders.get('uuid', os.getppid())}-{self._gpu}"  # not that of another test, which may run now
+        return Device("sm_90", product, own["driver"], "none", 132, uuid, 1 << 30, 700)
 
     def conditions(self) -> Conditions:
         return Conditions(1980, 41)

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.missing import where
-from aotriton.codegen.pool import TRIES, WarmCompiler, compile_images, cpu_count, request_of, spec_of
+from aotriton.codegen.pool import (
+    OTHER_SOURCE,
+    TRIES,
+    WarmCompiler,
+    compile_images,
+    cpu_count,
+    named_request,
+    request_of,
+    spec_of,
+)
 from aotriton.codegen.ptxas import serialised
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module
@@ -28,6 +37,7 @@ from aotriton.rules.image import TRITON_VERSION, ImageSpec, source_file
 from aotriton.rules.provider import Compiler, Provider
 
 __all__ = [
+    "OTHER_SOURCE",
     "CompileFailure",
     "CompiledImage",
     "ImageStore",
@@ -35,6 +45,7 @@ __all__ = [
     "compile_images",
     "cpu_count",
     "main",
+    "named_request",
     "request_of",
     "spec_of",
 ]
@@ -52,7 +63,7 @@ def serve() -> None:
             try:
                 spec = spec_of(request)
                 if spec.name != request["name"]:
-                    raise RuntimeError("the kernel's source changed after this image was asked for")
+                    raise RuntimeError(OTHER_SOURCE)
                 provider = spec.functional.kernel.provider
                 binary, metadata = _provided(spec, provider) if provider else _compile(spec)
                 Path(request["binary"]).write_bytes(binary)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,9 @@ TIME_LIMIT = 600.0  # seconds for one image: many times the time of the slowest,
 # ptxas orders something by address: for some kernels it makes one of two binaries, depending on the heap's layout. If
 # one of them is required because it was measured, this many tries are enough to get it.
 TRIES = 100
+
+# What the process says of an image whose name its own rules and sources do not make.
+OTHER_SOURCE = "the kernel's source changed after this image was asked for"
 
 # Variables that Triton, LLVM and ptxas read: an image must not depend on the user who compiles it.
 COMPILER_VARIABLES = re.compile(
@@ -51,6 +54,11 @@ def request_of(spec: ImageSpec) -> dict[str, Any]:
         "psels": dict(spec.psels),
         "copts": dict(spec.copts),
     }
+
+
+def named_request(spec: ImageSpec) -> dict[str, Any]:
+    """``request_of(spec)`` with the image's name and its file's suffix, for a process that cannot read the rules."""
+    return {"name": spec.name, "suffix": spec.suffix, **request_of(spec)}
 
 
 def spec_of(request: Mapping[str, Any]) -> ImageSpec:
@@ -77,61 +85,66 @@ def compile_images(
     """
     wanted, most = checksums or {}, tries or TRIES
     tried: Counter[str] = Counter()
-    waiting: deque[tuple[str, ImageSpec]] = deque()
-    for name, spec in {spec.name: spec for spec in specs}.items():
+    by_name = {spec.name: spec for spec in specs}
+    waiting: deque[Mapping[str, Any]] = deque()
+    for name, spec in by_name.items():
         if stored := store.get(name, wanted.get(name)):
             yield spec, stored
         else:
-            waiting.append((name, spec))
+            waiting.append(named_request(spec))
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory(prefix="aotriton-compile-") as scratch, selectors.DefaultSelector() as selector:
         try:
             while waiting and len(workers) < (jobs or cpu_count()):
                 workers.append(_Worker(Path(scratch), selector))
-                workers[-1].begin(*waiting.popleft(), time_limit)
+                workers[-1].begin(waiting.popleft(), time_limit)
             while workers:
                 deadline = min(worker.deadline for worker in workers)
                 ready = {key.data for key, _ in selector.select(max(0.0, deadline - time.monotonic()))}
                 for worker in list(workers):
                     if worker not in ready and time.monotonic() < worker.deadline:
                         continue
-                    spec = worker.spec
-                    checksum = wanted.get(spec.name)
+                    request = worker.request
+                    name = str(request["name"])
+                    checksum = wanted.get(name)
                     result = worker.finish(store, checksum) if worker in ready else worker.give_up(time_limit)
                     result = replace(result, seconds=time.monotonic() - worker.begun)
-                    tried[spec.name] += 1
+                    tried[name] += 1
                     again = isinstance(result, CompiledImage) and checksum not in (None, result.metadata["sha256"])
-                    again = again and tried[spec.name] < most
+                    again = again and tried[name] < most
                     if again:
-                        waiting.append((spec.name, spec))
+                        waiting.append(request)
                     if waiting:
-                        worker.begin(*waiting.popleft(), time_limit)  # before the yield: it works while the caller does
+                        worker.begin(waiting.popleft(), time_limit)  # before the yield: it works while the caller does
                     else:
                         worker.stop()
                         workers.remove(worker)
                     if not again:
-                        yield spec, result
+                        yield by_name[name], result
         finally:
             for worker in workers:
                 worker.stop()
 
 
 class WarmCompiler:
-    """One worker process, for a caller with several threads; each thread needs its own worker."""
+    """One worker process, for a caller with several threads; each thread needs its own worker.
 
-    def __init__(self) -> None:
+    ``families`` are the folders of the families outside of the tree that the process knows; None: those of this one.
+    """
+
+    def __init__(self, families: Sequence[str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="aotriton-compile-")
         self._selector = selectors.DefaultSelector()
-        self._worker = _Worker(Path(self._scratch.name), self._selector)
+        self._worker = _Worker(Path(self._scratch.name), self._selector, families)
 
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None, time_limit: float = TIME_LIMIT
+        self, request: Mapping[str, Any], store: ImageStore, checksum: str | None = None, time_limit: float = TIME_LIMIT
     ) -> CompiledImage | CompileFailure:
-        """The image from the store, or made and stored; as ``compile_images`` with ``checksum``."""
-        if stored := store.get(spec.name, checksum):
+        """The image of a ``named_request``, from the store or else made; ``checksum`` as in ``compile_images``."""
+        if stored := store.get(request["name"], checksum):
             return stored
         for _ in range(TRIES):
-            self._worker.begin(spec.name, spec, time_limit)
+            self._worker.begin(request, time_limit)
             ready = self._selector.select(time_limit)
             result = self._worker.finish(store, checksum) if ready else self._worker.give_up(time_limit)
             if isinstance(result, CompileFailure) or checksum in (None, result.metadata["sha256"]):
@@ -148,28 +161,32 @@ class WarmCompiler:
 class _Worker:
     """A child process running ``compile.serve``, started when it is needed: a line of json in, a line of json out."""
 
-    name: str
-    spec: ImageSpec
+    request: Mapping[str, Any]
     begun: float
     deadline: float
 
-    def __init__(self, scratch: Path, selector: selectors.BaseSelector) -> None:
+    def __init__(self, scratch: Path, selector: selectors.BaseSelector, families: Sequence[str] | None = None) -> None:
         self.scratch = Path(tempfile.mkdtemp(dir=scratch))
-        self.selector = selector
+        self.selector, self.families = selector, families
         self.process: subprocess.Popen[bytes] | None = None
 
-    def begin(self, name: str, spec: ImageSpec, time_limit: float) -> None:
-        """Sends ``spec`` to the process, which has ``time_limit`` seconds for it."""
+    @property
+    def name(self) -> str:
+        """That of the image under way."""
+        return str(self.request["name"])
+
+    def begin(self, request: Mapping[str, Any], time_limit: float) -> None:
+        """Sends a ``named_request`` to the process, which has ``time_limit`` seconds for it."""
         if self.process is None:
             self._start()
         self._free()
-        self.name, self.spec, self.begun = name, spec, time.monotonic()
+        self.request, self.begun = request, time.monotonic()
         self.deadline = self.begun + time_limit
         self.log.seek(0)
         self.log.truncate()
-        request = {"name": name, "binary": str(self.scratch / name), **request_of(spec)}
+        line = json.dumps({"binary": str(self.scratch / self.name), **request}).encode() + b"\n"
         with suppress(BrokenPipeError):  # it has just died; finish() will meet its closed stdout
-            self.stdin.write(json.dumps(request).encode() + b"\n")
+            self.stdin.write(line)
 
     def finish(self, store: ImageStore, checksum: str | None) -> CompiledImage | CompileFailure:
         """The result of the spec under way, once stdout has something to read or has closed."""
@@ -183,7 +200,7 @@ class _Worker:
         if "error" in answer:
             return CompileFailure(self.name, answer["error"] + self._said())
         binary = self.scratch / self.name
-        image = store.put(self.name, self.spec.suffix, binary.read_bytes(), answer["metadata"], checksum)
+        image = store.put(self.name, self.request["suffix"], binary.read_bytes(), answer["metadata"], checksum)
         binary.unlink()
         return image
 
@@ -226,6 +243,8 @@ class _Worker:
             "TRITON_ALWAYS_COMPILE": "1",  # the store is the only cache: Triton's key is not the image's name
             "TRITON_DISABLE_LINE_INFO": "1",
         }
+        if self.families is not None:
+            environment[family.VARIABLE] = os.pathsep.join(self.families)
         self.log = tempfile.TemporaryFile(dir=self.scratch, buffering=0)  # noqa: SIM115 (lives as long as the process)
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from aotriton.codegen.compile import serve; serve()"],

@@ -17,6 +17,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from uuid import uuid4
 
 from aotriton.codegen.compile import cpu_count
 from aotriton.tune.measure.launcher import visible_gpus
@@ -35,7 +36,7 @@ async def serve(address: str, name: str, resource: str, count: int) -> None:
             worker = Worker(
                 address,
                 nthreads=count,
-                name=name,
+                name=f"{socket.gethostname()}-{uuid4().hex[:8]}-{name}",  # Dask refuses a name that it still has
                 resources={resource: count},
                 memory_limit=0,
                 dashboard=False,
@@ -52,9 +53,8 @@ async def serve(address: str, name: str, resource: str, count: int) -> None:
 
 
 async def _serve_all(address: str, gpus: Sequence[str], jobs: int) -> None:
-    host = socket.gethostname()
-    own = [serve(address, f"{host}-gpu-{gpu}", GPU, 1) for gpu in gpus]
-    await asyncio.gather(*own, *([serve(address, f"{host}-compile", CPU, jobs)] if jobs else []))
+    own = [serve(address, f"gpu-{gpu}", GPU, 1) for gpu in gpus]
+    await asyncio.gather(*own, *([serve(address, "compile", CPU, jobs)] if jobs else []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

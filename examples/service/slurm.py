@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent  # on a file system that th
 ADDRESS = f"tcp://{socket.gethostname()}:8786"
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # the scheduler reads jobs, so it needs the tuner's modules
     cluster = SLURMCluster(
         cores=CORES,
         processes=1,

@@ -519,7 +519,7 @@ def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch:
     begin = pool._Worker.begin
 
     def noted(self: Any, *request: Any) -> None:
-        begun.append(request[0])
+        begun.append(request[0]["name"])
         begin(self, *request)
 
     monkeypatch.setattr(pool._Worker, "begin", noted)

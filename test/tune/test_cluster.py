@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,16 +12,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import autotuned
 import pytest
 from distributed import Client
 from test_incidents import SEQLENS, known, undisturbed, verdicts
 from test_session import LAUNCHER, own_store, small
 
+import aotriton
 from aotriton.codegen.compile import ImageStore
-from aotriton.rules.database import Winner
+from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.tune.autotune.tuned import Tuned
 from aotriton.tune.coordinator import cluster
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
@@ -30,6 +36,13 @@ from aotriton.tune.workers.jobs import store_token
 
 __all__ = ["own_store", "undisturbed"]
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class Machines:
@@ -46,21 +59,33 @@ class Machines:
         self._environment["AOTRITON_STANDIN"] = json.dumps({"log": str(self.log), **orders})
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *command: str, store: str = "none") -> subprocess.Popen[bytes]:
-        environment = {**self._environment, "AOTRITON_IMAGE_STORE": str(self.folder / store)}
+    def start(self, *command: str, store: str = "none", **environment: str) -> subprocess.Popen[bytes]:
+        given = {**self._environment, "AOTRITON_IMAGE_STORE": str(self.folder / store), **environment}
         with (self.folder / "said").open("ab") as said:
-            process = subprocess.Popen([sys.executable, *command], env=environment, stdout=said, stderr=said, cwd=ROOT)
+            process = subprocess.Popen([sys.executable, *command], env=given, stdout=said, stderr=said, cwd=ROOT)
         self._running.append(process)
         return process
 
     def scheduler(self) -> subprocess.Popen[bytes]:
-        return self.start(
-            "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"
-        )
+        """It has nothing of this project."""
+        listen = ("--host", "127.0.0.1", "--port", str(self.port))
+        return self.start("-P", "-m", "distributed.cli.dask_scheduler", *listen, "--no-dashboard", PYTHONPATH="")
 
-    def worker(self, gpu: str, jobs: int = 0) -> subprocess.Popen[bytes]:
+    def worker(self, gpu: str, jobs: int = 0, **environment: str) -> subprocess.Popen[bytes]:
         own = ("--gpus", gpu, "--jobs", str(jobs))
-        return self.start("tune/serve.py", self.address, *own, store=f"store-{gpu}")
+        return self.start("tune/serve.py", self.address, *own, store=f"store-{gpu}", **environment)
+
+    def machine(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        """A machine with a checkout, a cache and a store at paths of its own."""
+        place = self.folder / name
+        for source in ("rules", "tune", "codegen", "tritonsrc"):
+            left_out = shutil.ignore_patterns("__pycache__", "*.sqlite3", "*.evidence")
+            shutil.copytree(ROOT / "aotriton" / source, place / "aotriton" / source, ignore=left_out)
+        shutil.copy(ROOT / "aotriton" / "__init__.py", place / "aotriton")
+        shutil.copy(ROOT / "test" / "standin_launcher.py", place)
+        own = {"PYTHONPATH": str(place), "XDG_CACHE_HOME": str(place / "cache")}
+        program = str(place / "aotriton" / "tune" / "serve.py")
+        return self.start(program, self.address, *options, store=f"store-{name}", **own)
 
     @property
     def said(self) -> str:
@@ -70,18 +95,19 @@ class Machines:
         return self.log.read_text().count("\n") if self.log.exists() else 0
 
     def wait_until_tried(self, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.tried() < count:
-            assert time.monotonic() < deadline, self.said[-3000:]
-            time.sleep(0.02)
+        wait_until(lambda: self.tried() >= count)
 
-    def tune(self) -> list[BaseException]:
+    def tune(
+        self, database: str = "tuning", said: list[str] | None = None, product: str | None = None, **more: Any
+    ) -> list[BaseException]:
         """The client: it has neither GPU nor compiler, and a store of its own; what it failed with."""
         store, progress, failed = ImageStore(), Progress(), list[BaseException]()
+        if said is not None:
+            progress.note = said.append  # type: ignore[assignment,method-assign]
         setting = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", store_token(store), (0.0, 0.0))
-        lent = Cluster(setting, progress.note, self.address)
+        lent = Cluster(setting, progress.note, self.address, **more)
         try:
-            plan = Plan(self.folder / "tuning.sqlite3", store, lent.first_gpu())
+            plan = Plan(self.folder / f"{database}.sqlite3", store, lent.first_gpu(product))
             tune(plan, small(SEQLENS), lent, progress)
         except BaseException as error:
             failed.append(error)
@@ -209,3 +235,121 @@ def test_a_scheduler_that_stays_away_is_an_error(
     monkeypatch.setattr(cluster, "RECONNECT", 3.0)
     with pytest.raises(TuningError, match=f"no scheduler at {machines.address} for 3 s"):
         left[0].first_gpu()
+
+
+def scaled(machines: Machines, folder: Path, *sizes: int) -> Tuned:
+    """A user's kernel, for machines that do not have it."""
+    found: Tuned = aotriton.autotune(
+        autotuned.scaled,
+        {"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},
+        autotuned.of_scaled,
+        {"BLOCK": (64,), "num_warps": (1, 4)},
+        results={"out": "fp32[n]"},
+        sizes={"n": sizes},
+        grid="cdiv(n, BLOCK)",
+        folder=folder,
+        options=("--launcher", LAUNCHER, "--scheduler", machines.address),
+    )
+    return found
+
+
+def test_an_own_kernel_is_tuned_by_machines_that_do_not_have_it(machines: Machines, tmp_path: Path) -> None:
+    """Its files travel to two machines with checkouts and caches of their own, under a digest: once its description has
+    changed, the same workers have the new one. The scheduler has nothing of this project.
+    """
+    machines.scheduler()
+    machines.machine("north", "--gpus", "0", "--jobs", "0")
+    machines.machine("south", "--gpus", "1", "--jobs", "2")
+    folder = tmp_path / "mine" / "scaled_here"
+    assert scaled(machines, folder, 4096).best(n=4096).config == {"BLOCK": 64, "num_warps": 1}
+    assert scaled(machines, folder, 4096, 8192).best(n=8192).config == {"BLOCK": 64, "num_warps": 1}
+    for name in ("north", "south"):
+        digests = [path.parent for path in (tmp_path / name).rglob("scaled_here") if path.is_dir()]
+        assert len(digests) == 2
+        assert {path.parent for path in digests} == {tmp_path / name / "cache" / "aotriton" / "families"}
+    assert "ModuleNotFoundError" not in machines.said
+
+
+def finished(tmp_path: Path, database: str, undisturbed: Any) -> None:
+    """The database has what an undisturbed run makes."""
+    with TuningDatabase(tmp_path / f"{database}.sqlite3", readonly=True) as file:
+        assert verdicts(file.evidence.outcomes()) == undisturbed[0]
+
+
+def test_a_gpu_that_two_programs_lend_is_used_once(tmp_path: Path, undisturbed: Any) -> None:
+    """The second one waits, and goes on when the first one is killed."""
+    machines = Machines(tmp_path, {"slow": 0.1, "uuid": "the same"})
+    said: list[str] = []
+    failed: list[BaseException] = []
+    client = threading.Thread(target=lambda: failed.extend(machines.tune(said=said)))
+    try:
+        machines.scheduler()
+        machines.worker("0")
+        machines.worker("0")
+        wait_until(lambda: machines.said.count("gpu-0 serves") == 2)
+        client.start()
+        machines.start("tune/serve.py", machines.address, "--gpus", "--jobs", "2", store="compilers")
+        machines.wait_until_tried(2)
+        (told,) = [line for line in said if "lends the GPU that" in line]
+        first = told.partition("lends the GPU that ")[2].split()[0]
+        with Client(machines.address, timeout=60, set_as_default=False) as asking:
+            os.kill(asking.run(os.getpid, workers=[first])[first], signal.SIGKILL)
+        client.join(60)
+    finally:
+        machines.end()
+    assert failed == []
+    assert f"{first} is gone" in said
+    finished(tmp_path, "tuning", undisturbed)
+
+
+def test_two_clients_on_the_same_workers(machines: Machines, tmp_path: Path, undisturbed: Any) -> None:
+    """Each has the rows of an undisturbed run; the one whose turn it is not says that it waits."""
+    machines.scheduler()
+    machines.worker("0", jobs=2)
+    failed: list[BaseException] = []
+    said: list[str] = []
+    other = threading.Thread(target=lambda: failed.extend(machines.tune("one", said)))
+    other.start()
+    failed += machines.tune("two", said)
+    other.join(60)
+    assert failed == []
+    assert any("is another run's now: waiting for it" in line for line in said)
+    for name in ("one", "two"):
+        finished(tmp_path, name, undisturbed)
+
+
+def test_a_silent_worker_loses_its_jobs(machines: Machines, tmp_path: Path, undisturbed: Any) -> None:
+    """Those of its compilers, too, which no job names."""
+    machines.scheduler()
+    silent = machines.worker("0", jobs=2)
+    said: list[str] = []
+    failed: list[BaseException] = []
+    client = threading.Thread(target=lambda: failed.extend(machines.tune(said=said, silence=2.0)))
+    client.start()
+    machines.wait_until_tried(2)
+    silent.send_signal(signal.SIGSTOP)
+    machines.worker("1", jobs=2)
+    client.join(60)
+    assert failed == []
+    assert sum(line.endswith("others get its jobs") for line in said) == 2  # its GPU's and its compilers'
+    finished(tmp_path, "tuning", undisturbed)
+
+
+def test_a_product_is_asked_for(tmp_path: Path) -> None:
+    """Where there are two, a run must say which one; it waits for the one that it has asked for."""
+    machines = Machines(tmp_path, {"other": {"0": {"product": "NVIDIA H100"}, "1": {"product": "NVIDIA H200"}}})
+    setting, said = new_setting(LAUNCHER, "standin_compiler:StandinCompiler", "token"), list[str]()
+    try:
+        machines.scheduler()
+        machines.worker("0")
+        with closing(Cluster(setting, said.append, machines.address)) as lent:
+            assert lent.first_gpu().name == "NVIDIA H100"
+        late = threading.Timer(1.0, machines.worker, "1")
+        late.start()
+        with closing(Cluster(setting, said.append, machines.address)) as lent:
+            assert lent.first_gpu("h200").name == "NVIDIA H200"
+        two = "of 2 products: --product NVIDIA H100 or NVIDIA H200"
+        with closing(Cluster(setting, said.append, machines.address)) as lent, pytest.raises(TuningError, match=two):
+            lent.first_gpu()
+    finally:
+        machines.end()

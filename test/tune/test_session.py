@@ -49,6 +49,7 @@ def run(
     compiler: str = "StandinCompiler",
     pauses: tuple[float, ...] = (0, 0),
     seconds: float | None = None,
+    product: str | None = None,
     **plan: Any,
 ) -> list[Outcome]:
     """Tunes and returns every outcome; ``seconds`` is the time budget once a GPU is there."""
@@ -60,7 +61,7 @@ def run(
     )
     cluster = Cluster(setting, progress.note, gpus=[str(gpu) for gpu in range(gpus)], jobs=1)
     try:
-        device = cluster.first_gpu()
+        device = cluster.first_gpu(product)
         if seconds is not None:
             plan["deadline"] = time.monotonic() + seconds
         tune(Plan(path, store, device, **plan), found, cluster, progress)
@@ -196,6 +197,7 @@ def test_what_the_gpu_was_is_recorded(tmp_path: Path, orders: dict[str, object])
     """Product, uuid, memory and power limit with the session; clock and temperature with all that was timed. The winner
     tells the interval of its median, the shape and the day.
     """
+    orders.update(uuid="GPU")
     outcomes = run(tmp_path, small())
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         session = (
@@ -229,12 +231,20 @@ def test_another_product_measures_for_itself(tmp_path: Path, orders: dict[str, o
 def test_gpus_of_two_kinds_are_not_mixed(
     tmp_path: Path, orders: dict[str, object], capsys: pytest.CaptureFixture[str], fact: str
 ) -> None:
-    """The kind that comes first measures; one of another product or driver is named and left out."""
+    """The product that was asked for measures, and of its drivers the one that comes first; others are named and left
+    out. Nobody chooses between two products without being asked to.
+    """
     orders.update(other={"1": {fact: "odd"}}, slow=0.01)
-    run(tmp_path, small((64, 512, 2048, 8192)), gpus=2)
+    if fact == "product":
+        with pytest.raises(TuningError, match="there are GPUs of 2 products: --product odd or stand-in"):
+            run(tmp_path, small(), gpus=2)
+        with pytest.raises(TuningError, match="no GPU here is called h200; there are: odd, stand-in"):
+            run(tmp_path, small(), gpus=2, product="h200")
+    run(tmp_path, small((64, 512, 2048, 8192)), gpus=2, product="Stand-In" if fact == "product" else None)
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         used = database._file.execute("SELECT DISTINCT product, driver FROM device").fetchall()
     assert len(used) == 1
+    assert used[0][0] == "stand-in"
     told = capsys.readouterr().err
     assert "is left out: it is " in told
     assert "odd" in told

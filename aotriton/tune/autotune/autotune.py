@@ -79,7 +79,8 @@ def autotune(
     ``space``: values to try, of the kernel's constexprs or macros, and of num_warps, num_stages, maxnreg, waves_per_eu.
     ``grid``: programs along x, y and z, as expressions of sizes and the space's constexprs or macros.
     ``folder``: where the family is and the database (default: in the user's cache folder); its name is the family's.
-    ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s.
+    ``product``: the GPU whose winners are meant, where it is not this machine's. ``options``: more of ``tune.py``'s, as
+    ``--scheduler``: then the machines of a cluster tune, and need nothing of the kernel's.
 
     ValueError names the argument that is wrong.
     """

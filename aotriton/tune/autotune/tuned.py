@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
+from aotriton.tune.problem.product import is_called
 
 if TYPE_CHECKING:
     from aotriton.rules.database.rows import Winner
@@ -190,20 +192,32 @@ class Tuned:
         return [row for row in found if (row.functional, row.bin) in cells and row.provenance == "measured"]
 
     def _product(self) -> str:
-        """The product whose winners are meant: the one asked for, this machine's, or, without a GPU, the only one there
-        is.
+        """The product whose winners are meant: the one asked for, this machine's if it tunes, or the only one there is
+        of those that the options mean.
         """
-        if product := self._asked or product_here():
+        if product := self._asked or self._here:
             return product
-        found = sorted({row.product for row in self._rows()})
+        meant = self._option("--product") or ""
+        found = sorted({row.product for row in self._rows() if is_called(row.product, meant)})
         if len(found) != 1:
             known = f": it is tuned for {', '.join(found)}" if found else ""
-            raise ValueError(f"{self._name}: no GPU is here, so `product` must say which one is meant{known}")
+            raise ValueError(f"{self._name}: no GPU of this machine tunes it: `product` must say which is meant{known}")
         return found[0]
 
+    @property
+    def _here(self) -> str | None:
+        """The product of this machine's GPU, where that is the one to be tuned on."""
+        return None if self._option("--scheduler") else product_here()
+
+    def _option(self, name: str) -> str | None:
+        """The value of one of the tuner's options, where it is given."""
+        words = [part for word in self._options for part in str(word).split("=", 1)]
+        return next((value for word, value in pairwise(words) if word == name), None)
+
     def _is_tuned(self) -> bool:
-        stamped = [product for product, digest in self._stamp().items() if digest == self._digest]
-        product = self._asked or product_here() or (stamped[0] if len(stamped) == 1 else None)
+        meant = self._option("--product") or ""
+        stamped = [name for name, digest in self._stamp().items() if digest == self._digest and is_called(name, meant)]
+        product = self._asked or self._here or (stamped[0] if len(stamped) == 1 else None)
         return product in stamped and len(self._rows(product)) == len(list(self._declared.shapes))
 
     def _stamp(self) -> dict[str, str]:
@@ -222,6 +236,8 @@ class Tuned:
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))
         command = [sys.executable, "-m", "aotriton.tune.tune", "--family", str(self.folder), *self._options]
+        if self._asked and self._option("--scheduler"):
+            command += ["--product", self._asked]
         status = subprocess.run(command, env=environment, check=False).returncode
         if status:
             raise RuntimeError(f"{self._name}: tuning ended with status {status}: it says above why")

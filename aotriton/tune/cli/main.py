@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, default: str = "flash", prog: s
         return _fail(str(error), 2)
     options = parser.parse_args(with_command(given, prog))
     own = commands[options.command]
-    names = ("time_budget", "jobs", "sample", "top", "price", *tuning(of.name).shape_options)
+    names = ("time_budget", "jobs", "silence", "sample", "top", "price", *tuning(of.name).shape_options)
     check_positive(own, options, names)
     try:
         return COMMANDS[options.command].act(Invocation(of, own, options, began))

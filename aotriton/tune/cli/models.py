@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
 from aotriton.rules.database import TuningDatabase
+from aotriton.tune.cli.alone import wait_for
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.coordinator.progress import Progress
@@ -14,6 +16,7 @@ from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models
 from aotriton.tune.workers.cores import launch_cores
 from aotriton.tune.workers.gpu_process import GpuProcess
+from aotriton.tune.workers.lock import gpu_lock
 
 
 def sample_shapes(call: Invocation) -> int:
@@ -28,14 +31,21 @@ def sample_shapes(call: Invocation) -> int:
     deadline = call.began + (options.time_budget or float("inf"))
     workers = [GpuProcess(options.launcher, gpu, core=core) for gpu, core in zip(gpus, launch_cores(gpus), strict=True)]
     try:
-        device = workers[0].device()
+        devices = [worker.device() for worker in workers]
+        device = devices[0]
         leads = [one.lead for one in call.operators]
         asked = {str(one) for lead in leads for one in lead.functionals(device.arch) if call.wish.has(one)}
         sampling = Sampling(
             options.database, ImageStore(), partial(compile_images, checksums=checksums), options.jobs,
             options.sample, options.seed, deadline, call.spelled,
         )  # fmt: skip
-        timed = sample(sampling, call.operators, device, workers, Progress(deadline), asked)
+        progress = Progress(deadline)
+        with ExitStack() as held:
+            for gpu, one in zip(gpus, devices, strict=True):
+                lock = gpu_lock(one.uuid or gpu)
+                wait_for(lock, f"GPU {gpu} is another run's now", progress.note)
+                held.callback(lock.release)
+            timed = sample(sampling, call.operators, device, workers, progress, asked)
         print(f"{timed} shapes were timed")
         with TuningDatabase(options.database) as database:
             _fit_and_compile(call, database, device.arch)

@@ -11,6 +11,7 @@ from aotriton.rules.arch import ARCHS
 from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family
 from aotriton.rules.kernel import Value
+from aotriton.tune.coordinator.cluster import SILENCE
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.search.strategies import BUDGETS, DEFAULT, STRATEGIES
 
@@ -34,6 +35,16 @@ def common(of: Family) -> argparse.ArgumentParser:
         "--scheduler",
         metavar="ADDRESS",
         help="of a Dask cluster that tunes, as tcp://host:8786 (default: this machine does)",
+    )
+    made.add_argument(
+        "--product", metavar="NAME", help="of the GPUs to use, or a part of it, as h200 (default: the only one)"
+    )
+    made.add_argument(
+        "--silence",
+        type=float,
+        default=SILENCE,
+        metavar="SECONDS",
+        help="without a sign of life of a worker, after which others get its jobs (default: %(default)g)",
     )
     made.add_argument(
         "--launcher",

@@ -9,6 +9,7 @@ from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.programs import in_source_tree, tuner
+from aotriton.tune.cli.alone import alone
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
@@ -22,6 +23,7 @@ from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.handle import StrategyProcesses
 from aotriton.tune.search.strategies import BUDGETS, DEFAULT
 from aotriton.tune.winners.decide_all import decide_all
+from aotriton.tune.workers.families import FamilyFiles
 from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
 
@@ -37,16 +39,26 @@ def run(call: Invocation) -> int:
     gpus = [] if options.scheduler else gpus_of(call)
     TuningDatabase(options.database).close()  # a database that cannot be used ends the run before workers start
     progress, store = Progress(call.began + (options.time_budget or float("inf"))), ImageStore()
-    families = () if call.family.in_tree else (call.family.place,)
-    setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, families)
+    with alone(options.database, [one.name for one in call.kernels], progress.note):
+        return _run(call, limit, gpus, progress, store)
+
+
+def _run(call: Invocation, limit: Budget, gpus: Sequence[str], progress: Progress, store: ImageStore) -> int:
+    options = call.options
+    own = [] if call.family.in_tree else [call.family.folder]
+    carried = [FamilyFiles.read(folder) for folder in own] if options.scheduler else []
+    families = [one.place for one in carried] or list(map(str, own))
+    setting = new_setting(options.launcher, COMPILER, store_token(store), PAUSES, tuple(families))
     # The processes of strategies start while the cluster does.
     with (
         closing(strategy_processes(_strategy(call))) as processes,
-        closing(Cluster(setting, progress.note, options.scheduler, gpus, options.jobs)) as cluster,
+        closing(
+            Cluster(setting, progress.note, options.scheduler, gpus, options.jobs, carried, options.silence)
+        ) as cluster,
     ):
         if cluster.dashboard:
             progress.note(f"Dask shows its work at {cluster.dashboard}")
-        device = cluster.first_gpu()
+        device = cluster.first_gpu(options.product)
         _check_arch(options.arch, device)
         many = f"{len(gpus)} x " if gpus else ""
         progress.note(f"{many}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, request_of
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, cpu_count, named_request
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.tune.coordinator.events import Event, JobEnded, WorkerJoined, WorkerLeft
 from aotriton.tune.coordinator.local_cluster import local_cluster
 from aotriton.tune.coordinator.replies import Replies
 from aotriton.tune.measure.requests import Device
+from aotriton.tune.problem.product import is_called
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
+from aotriton.tune.workers.families import FamilyFiles
 from aotriton.tune.workers.gpu_process import CANDIDATE_LIMIT
 from aotriton.tune.workers.incident import PAUSES
-from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Setting, code_digest, received
+from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Greeting, Setting, code_digest, received
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
 
 LATER = 1 << 40  # more than a run has jobs
 LOOK = 0.5  # seconds between two looks at who is there
+SILENCE = 60.0  # seconds without a sign of life, after which a worker is gone
+STOP = 5.0  # seconds that workers have to hear that the run ends
+SETTLE = 5.0  # seconds after the first GPU that would do, in which others may say what they are
 PATIENCE = 10.0  # seconds without a GPU, before that is said
 CONNECT = 20.0  # seconds that Dask's client looks for a scheduler
 RECONNECT = 600.0  # seconds that a scheduler may be away
@@ -35,7 +42,9 @@ class Cluster:
     """A scheduler with its workers, for one run. All but ``wake`` must be called from one thread.
 
     ``address`` is the scheduler's; without one, a cluster is made in this process: a worker for each of ``gpus``, and
-    one that compiles ``jobs`` images at a time (default: one a core). TuningError where there is no such scheduler.
+    one that compiles ``jobs`` images at a time (default: one a core). Workers are sent the files of ``families``. One
+    that nobody has heard of for ``silence`` seconds is gone, and its jobs are others'. TuningError where there is no
+    such scheduler.
     """
 
     def __init__(
@@ -45,14 +54,19 @@ class Cluster:
         address: str | None = None,
         gpus: Sequence[str] = (),
         jobs: int | None = None,
+        families: Sequence[FamilyFiles] = (),
+        silence: float = SILENCE,
     ) -> None:
         self.setting, self.address = setting, address
+        self._greeting, self._silence = Greeting(setting, tuple(families)), silence
         self._note = note
         self._events: queue.SimpleQueue[JobEnded | None] = queue.SimpleQueue()
         self._in_flight: dict[str, tuple[Future, str | None]] = {}  # by key: and the worker that it is bound to
         self._known: dict[str, int] = {}  # the slots of the workers by address, those that do not fit too
         self._asked: dict[str, str] = {}  # the address by the key of what asks for its facts
         self._look_at = 0.0
+        self._heard: dict[str, tuple[object, float]] = {}  # by address: its last heartbeat, and how many seconds ago
+        self._listened = time.monotonic()  # when we looked at heartbeats last
         self._submitted = 0
         self._kept: list[Event] = []
         self._gpus = len(gpus)
@@ -62,24 +76,37 @@ class Cluster:
         self._client = self._connect()
         self._replies = Replies(self._client, self._replied)
 
-    def first_gpu(self) -> Device:
-        """The facts of the first GPU that joins; TuningError where those of this process cannot be used."""
-        seen: list[Event] = []
-        patient_until = time.monotonic() + PATIENCE
+    def first_gpu(self, product: str | None = None) -> Device:
+        """The facts of a GPU that joins: of the product that ``product`` is a part of the name of, or of the only one.
+
+        TuningError where GPUs of several products would do, or where no GPU of this process does.
+        """
+        events: list[Event] = []
+        fit_since, patient_until = float("inf"), time.monotonic() + PATIENCE
         while True:
-            seen += self.events(LOOK)
-            if self.address and time.monotonic() >= patient_until:
-                self._note(f"no GPU at {self.address} yet: waiting for a worker that has one")
-                patient_until = float("inf")
-            facts = [one.facts for one in seen if isinstance(one, WorkerJoined)]
+            events += self.events(LOOK)
             self._kept = []
-            for one in facts:
-                if one.device:
-                    self._kept = seen
-                    return one.device
-            failed = [one.error for one in facts if one.error]
-            if self._local is not None and len(failed) == self._gpus:
-                raise TuningError(str(failed[-1]))
+            facts = _present(events)
+            names = sorted({one.device.name for one in facts if one.device})
+            fit = [name for name in names if product is None or is_called(name, product)]
+            if product in fit:
+                fit = [product]
+            now = time.monotonic()
+            if fit:
+                fit_since = min(fit_since, now)
+                if not self._asked or now >= fit_since + SETTLE:  # who answers first decides nothing
+                    if len(fit) > 1:
+                        raise TuningError(f"there are GPUs of {len(fit)} products: --product {' or '.join(fit)}?")
+                    self._kept = events
+                    return next(one.device for one in facts if one.device and one.device.name == fit[0])
+            others = f"; there are: {', '.join(names)}" if names else ""
+            if self._local is not None and sum(bool(one.gpu) for one in facts) == self._gpus and not fit:
+                failed = [one.error for one in facts if one.error]
+                raise TuningError(failed[-1] if failed else f"no GPU here is called {product}{others}")
+            if self.address and now >= patient_until and not fit:
+                what = f"GPU called {product}" if product else "GPU"
+                self._note(f"no {what} at {self.address} yet: waiting for a worker that has one{others}")
+                patient_until = float("inf")
 
     def submit(
         self, run: Callable[[Any], Any], job: object, needs: str, address: str | None = None, later: bool = False
@@ -91,7 +118,13 @@ class Cluster:
         where = {"workers": [address], "allow_other_workers": False} if address else {}
         self._submitted += 1  # a worker does first what was submitted first, which Dask does not promise by itself
         future = self._client.submit(
-            run, job, key=key, resources={needs: 1}, pure=False, priority=-self._submitted - LATER * later, **where
+            pickle.loads,
+            station.packed(run, job),
+            key=key,
+            resources={needs: 1},
+            pure=False,
+            priority=-self._submitted - LATER * later,
+            **where,
         )
         self._in_flight[key] = future, address
         self._replies.expect(future)
@@ -131,7 +164,7 @@ class Cluster:
             if stored := store.get(spec.name):
                 yield spec, stored
             else:
-                job = CompileJob(self.setting, {"name": spec.name, **request_of(spec)})
+                job = CompileJob(self.setting, named_request(spec))
                 waiting[self.submit(station.compile_image, job, CPU)] = spec
         while waiting:
             for event in self.events(LOOK):
@@ -152,9 +185,10 @@ class Cluster:
 
     def stop(self) -> None:
         """Has the workers end their jobs of this run, at the next candidate."""
-        with suppress(OSError):
-            if self._client.status == "running":
-                self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
+        if self._client.status == "running":
+            stopping = threading.Thread(target=self._stop, daemon=True)
+            stopping.start()
+            stopping.join(STOP)  # a silent worker does not answer
 
     def close(self) -> None:
         for future, _ in self._in_flight.values():
@@ -171,6 +205,10 @@ class Cluster:
             station.close(worker)
         self._client.close()
         self._local.close()
+
+    def _stop(self) -> None:
+        with suppress(Exception):  # of a scheduler that goes away meanwhile: whatever that ends with
+            self._client.run(station.stop, self.setting.run, wait=True, on_error="ignore")
 
     @property
     def dashboard(self) -> str | None:
@@ -192,10 +230,11 @@ class Cluster:
     def _look(self) -> list[Event]:
         """Greets new workers; the events of those that are gone."""
         try:
+            self._drop_silent()
             workers: Collection[str] = self._client.nthreads()
             if new := [address for address in workers if address not in self._known]:
                 # Not scheduler_info(): its result is the client's, who may overwrite it with one without workers.
-                workers_by_address = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
+                workers_by_address = self._workers()
         except OSError:
             return []  # the next events() finds the client reconnecting
         for address in new:
@@ -204,8 +243,29 @@ class Cluster:
                 needs = GPU if resources.get(GPU) else CPU if resources.get(CPU) else None
                 self._known[address] = int(resources.get(CPU, 0))
                 if needs:
-                    self._asked[self.submit(station.facts, self.setting, needs, address)] = address
+                    self._asked[self.submit(station.facts, self._greeting, needs, address)] = address
         return [event for address in list(self._known) if address not in workers for event in self._gone(address)]
+
+    def _workers(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
+        return found
+
+    def _drop_silent(self) -> None:
+        """Has the scheduler forget the workers that do not send heartbeats, so that others get their jobs."""
+        now, pause = time.monotonic(), self._silence / 4
+        if self._local is not None or now < self._listened + pause:
+            return
+        passed = min(now - self._listened, 2 * pause)  # not while this process was suspended, or the scheduler
+        self._listened = now
+        before, self._heard = self._heard, {}
+        for address, about in self._workers().items():
+            last, silent = before.get(address, (None, 0.0))
+            silent = silent + passed if last == about["last_seen"] else 0.0
+            self._heard[address] = about["last_seen"], silent
+            if silent >= self._silence:
+                self._note(f"{address} has been silent for {silent:.0f} s: others get its jobs")
+                forget, reason = self._client.scheduler.unregister, f"silent-{uuid4().hex}"
+                self._client.sync(forget, address=address, stimulus_id=reason, expected=True)
 
     def _gone(self, address: str) -> list[Event]:
         del self._known[address]
@@ -225,7 +285,7 @@ class Cluster:
             return [event]
         if event.error:
             self._note(f"{address} does not say what it is: {event.error}")
-            return [WorkerJoined(address, Facts("", "", "", error=event.error), 0)]
+            return [WorkerJoined(address, Facts("", "", "", gpu="?", error=event.error), 0)]
         return self._greeted(address, event.reply)
 
     def _greeted(self, address: str, facts: Facts) -> list[Event]:
@@ -264,6 +324,17 @@ class Cluster:
         self._replies = Replies(self._client, self._replied)
         self._note(f"the scheduler at {self.address} is back")
         return lost
+
+
+def _present(events: Iterable[Event]) -> list[Facts]:
+    """The facts of the workers that have joined and not left."""
+    found: dict[str, Facts] = {}
+    for one in events:
+        if isinstance(one, WorkerJoined):
+            found[one.address] = one.facts
+        elif isinstance(one, WorkerLeft):
+            found.pop(one.address, None)
+    return list(found.values())
 
 
 def new_setting(

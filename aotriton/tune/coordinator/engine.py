@@ -27,7 +27,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import Rows
 from aotriton.tune.coordinator.searches import Searches
 from aotriton.tune.coordinator.state import Gpu, Search, Waiting
-from aotriton.tune.coordinator.usage import Usage
+from aotriton.tune.coordinator.usage import Usage, Why
 from aotriton.tune.coordinator.writer import Writer
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
@@ -114,7 +114,7 @@ class Engine:
             return False
         why = why_idle(self._searches.open, bool(self._searches.waiting))
         for gpu in self._gpus:
-            self.usage.waits(gpu.address, None if gpu.in_flight else why)
+            self.usage.waits(gpu.address, Why.RUNS if gpu.taken_until else None if gpu.in_flight else why)
         if self._gpus.lost and not self._gpus and self.cluster.address is None:
             raise TuningError(self._gpus.lost[-1])
         if self.progress.due:
@@ -150,6 +150,11 @@ class Engine:
                 self._take_back(self._gpus.stop(gpu, why))
             return
         gpu.failures = 0
+        if reply.taken:
+            self._gpus.taken(gpu)
+            self._take_back([(search, job)])
+            return
+        gpu.taken_until = 0.0
         for note in reply.notes:
             self.progress.note(note)
         self.usage.measured(gpu.address, reply.seconds, reply.preparing)

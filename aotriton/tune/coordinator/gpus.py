@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from aotriton.tune.workers import station
 from aotriton.tune.workers.incident import Canary
 from aotriton.tune.workers.jobs import GPU, MeasureJob
 
+PAUSE = 1.0  # seconds after which a GPU is asked again that another run has
+
 
 @dataclass
 class Gpus:
@@ -27,6 +30,7 @@ class Gpus:
     product: str
     driver: str
     tensors: dict[object, set[str]] = field(default_factory=dict)  # by problems' tensors: the GPUs that made them
+    twins: dict[str, WorkerJoined] = field(default_factory=dict)  # by address: workers of a GPU that another one lends
     lost: list[str] = field(default_factory=list)  # why GPUs are not used, the last reason last
     _gpus: dict[str, Gpu] = field(default_factory=dict)  # by address
     _jobs: dict[str, Gpu] = field(default_factory=dict)  # by key: the GPU that has the job
@@ -43,7 +47,8 @@ class Gpus:
     @property
     def with_room(self) -> list[Gpu]:
         """Those that may have a further job."""
-        return [gpu for gpu in self if len(gpu.in_flight) < AHEAD]
+        now = time.monotonic()
+        return [gpu for gpu in self if len(gpu.in_flight) < AHEAD and gpu.taken_until <= now]
 
     @property
     def working(self) -> bool:
@@ -60,14 +65,30 @@ class Gpus:
             about = (
                 f"it is {device.name} with driver {device.driver}, the plan is for {self.product} with {self.driver}"
             )
-            self.lost.append(f"{about}: tune on it alone (--gpus)")
+            self.lost.append(f"{about}: tune on it alone (--product, --gpus)")
             self.progress.note(f"{event.address} is left out: {self.lost[-1]}")
+        elif first := next((gpu for gpu in self if device.uuid and gpu.device.uuid == device.uuid), None):
+            self.twins[event.address] = event
+            self.progress.note(
+                f"{event.address} lends the GPU that {first.address} lends: it waits until that one leaves"
+            )
         else:
             self._gpus[event.address] = Gpu(event.address, event.facts)
             self.usage.came(event.address)
 
     def leave(self, address: str) -> list[tuple[Search, MeasureJob]]:
-        """Drops the GPU at this address, if there is one. Returns the jobs that it leaves undone."""
+        """Drops the GPU at this address, if there is one, for another worker that lends it. Returns the jobs that it
+        leaves undone.
+        """
+        self.twins.pop(address, None)
+        uuid = self._gpus[address].device.uuid if address in self else None
+        undone = self._drop(address)
+        for twin in list(self.twins.values()):
+            if uuid and twin.facts.device and twin.facts.device.uuid == uuid:
+                self.join(self.twins.pop(twin.address))
+        return undone
+
+    def _drop(self, address: str) -> list[tuple[Search, MeasureJob]]:
         if not (gpu := self._gpus.pop(address, None)):
             return []
         self.usage.left(address)
@@ -85,7 +106,13 @@ class Gpus:
             return []
         self.progress.note(f"GPU {gpu.facts.gpu} stops: {why}")
         self.lost.append(why)
-        return self.leave(gpu.address)
+        return self._drop(gpu.address)
+
+    def taken(self, gpu: Gpu) -> None:
+        """Has a GPU that another run has wait."""
+        if not gpu.taken_until:
+            self.progress.note(f"GPU {gpu.facts.gpu} of {gpu.address} is another run's now: waiting for it")
+        gpu.taken_until = time.monotonic() + PAUSE
 
     def send(
         self,
@@ -104,7 +131,7 @@ class Gpus:
                     sent[request.name] = request.path.read_bytes()
             gpu.has.update(sent)
         best = search.best[0] if search.best else None
-        job = MeasureJob(self.cluster.setting, search.problem, requests, race, finish, best, canaries, sent)
+        job = MeasureJob(self.cluster.setting, search.problem.named, requests, race, finish, best, canaries, sent)
         key = self.cluster.submit(station.measure, job, GPU, gpu.address)
         gpu.in_flight[key] = search, job
         self._jobs[key] = gpu

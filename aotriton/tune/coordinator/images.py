@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, request_of
+from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, named_request
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.events import JobEnded
@@ -136,5 +136,5 @@ class Images:
 
     def _compile(self, spec: ImageSpec, tried: int, later: bool = False) -> None:
         checksum = self._checksums.get(spec.name)
-        job = CompileJob(self._cluster.setting, {"name": spec.name, **request_of(spec)}, checksum)
+        job = CompileJob(self._cluster.setting, named_request(spec), checksum)
         self._jobs[self._cluster.submit(station.compile_image, job, CPU, later=later)] = spec.name, tried

@@ -47,7 +47,7 @@ class Incidents:
         """Makes a candidate, whose results are right, a canary of the jobs to come."""
         image = self._images[name]
         assert isinstance(image, CompiledImage)
-        canary = Canary(search.problem, launch_request(search.specs[name], image))
+        canary = Canary(search.problem.named, launch_request(search.specs[name], image))
         search.canaries = [canary, *(search.canaries or ())][:CANARIES]
         self._canaries = search.canaries
 
@@ -70,5 +70,5 @@ class Incidents:
         for name in list(dict.fromkeys(good))[:CANARIES]:
             image = self._images.stored(name)
             if isinstance(image, CompiledImage):
-                found.append(Canary(search.problem, launch_request(search.specs[name], image)))
+                found.append(Canary(search.problem.named, launch_request(search.specs[name], image)))
         return found

@@ -95,6 +95,7 @@ class Gpu:
     in_flight: dict[str, tuple[Search, MeasureJob]] = field(default_factory=dict)  # by key
     has: set[str] = field(default_factory=set)  # the images that it was sent
     ran: bool = False  # whether any candidate has run on it
+    taken_until: float = 0.0  # another run has it: when it is asked again, on time.monotonic's clock; else 0
     failures: int = 0  # jobs in a row without a reply
     withheld: list[Row] = field(default_factory=list)  # verdicts of a GPU on which nothing has run
 

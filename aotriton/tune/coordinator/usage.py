@@ -17,6 +17,7 @@ class Why(Enum):
     STRATEGIES = "strategies"
     GPUS = "other GPUs"  # all that is left to measure is in flight there
     BEGIN = "problems to begin"
+    RUNS = "other runs"
     END = "the end"  # no problem is left for it
 
 

@@ -60,13 +60,38 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.kernel.name} {self.functional} {self.bin}"
 
+    @property
+    def named(self) -> NamedProblem:
+        functional = self.functional
+        return NamedProblem(self.kernel.name, functional.arch, str(functional), self.bin, self.cell, self.shape)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles the description by its name: it may hold functions, which cannot be pickled."""
-        return _again, (self.kernel.name, self.functional.arch, str(self.functional), self.cell, self.shape)
+        return _problem, (self.named,)
 
 
-def _again(kernel: str, arch: str, functional: str, cell: Cell, shape: Shape) -> Problem:
-    return Problem(parse_functional(description(kernel), arch, functional), cell, shape)
+@dataclass(frozen=True)
+class NamedProblem:
+    """A problem in words and numbers: for a process that hands it on, and does not have its family."""
+
+    kernel: str
+    arch: str
+    functional: str
+    bin: str
+    cell: Cell
+    shape: Shape
+
+    @property
+    def problem(self) -> Problem:
+        """The problem; ValueError where this process does not have its family."""
+        return Problem(parse_functional(description(self.kernel), self.arch, self.functional), self.cell, self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.functional} {self.bin}"
+
+
+def _problem(named: NamedProblem) -> Problem:
+    return named.problem
 
 
 @dataclass(frozen=True)

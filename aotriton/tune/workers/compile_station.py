@@ -11,19 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore, spec_of
-from aotriton.rules.image import ImageSpec
+from aotriton.codegen.compile import OTHER_SOURCE, CompiledImage, CompileFailure, ImageStore
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.cores import leave
+from aotriton.tune.workers.families import known_folders
 from aotriton.tune.workers.jobs import Compiled, CompileJob, Facts, Setting, code_digest, store_token
-from aotriton.tune.workers.recompile import is_incident, recompile
+from aotriton.tune.workers.recompile import ImageRequest, is_incident, recompile
+
+Kind = tuple[str, tuple[str, ...]]  # of a compiler: its ``module:Class``, and the folders of families that it knows
 
 
 class Compiler(Protocol):
-    """What compiles: ``codegen.compile.WarmCompiler``, or a stand-in."""
+    """What compiles: ``codegen.compile.WarmCompiler``, or a stand-in. It is called with the folders of families that it
+    alone must know.
+    """
 
     def compile(
-        self, spec: ImageSpec, store: ImageStore, checksum: str | None = None
+        self, request: ImageRequest, store: ImageStore, checksum: str | None = None
     ) -> CompiledImage | CompileFailure: ...
 
     def close(self) -> None: ...
@@ -38,10 +42,10 @@ class CompileStation:
         """``reserved``: the machine's cores that compilers do not use."""
         self.store = ImageStore()
         self._reserved = reserved
-        self._idle: list[Compiler] = []
+        self._idle: list[tuple[Kind, Compiler]] = []
         self._changed = threading.Condition()
         self._busy = 0
-        self._known_good: ImageSpec | None = None
+        self._known_good: dict[Kind, ImageRequest] = {}
 
     def facts(self, setting: Setting) -> Facts:
         try:
@@ -53,50 +57,55 @@ class CompileStation:
     def compile(self, job: CompileJob) -> Compiled:
         began = time.monotonic()
         try:
-            spec = spec_of(job.request)
-            if job.request["name"] != spec.name:
-                return Compiled(error="its kernels are not the coordinator's")
-            result = self._compile(job, spec)
+            result = self._compile(job)
         except (OSError, TuningError) as error:
             return Compiled(error=self._message(error))
         seconds = time.monotonic() - began
         if isinstance(result, CompileFailure):
+            if OTHER_SOURCE in result.message:
+                return Compiled(error="its kernels are not the coordinator's")
             return Compiled(message=result.message, seconds=seconds)
         same = job.setting.store == store_token(self.store)
         return Compiled(result.metadata, binary=None if same else result.binary, seconds=seconds)
 
     def close(self) -> None:
         with self._changed:
-            for one in self._idle:
+            for _, one in self._idle:
                 one.close()
             self._idle.clear()
 
-    def _compile(self, job: CompileJob, spec: ImageSpec) -> CompiledImage | CompileFailure:
-        with self._shared():
-            compiler = self._take(job.setting.compiler)
-            try:
-                result = compiler.compile(spec, self.store, job.checksum)
-                if not is_incident(result):
-                    if isinstance(result, CompiledImage):
-                        self._known_good = spec
-                    return result
-            finally:
-                self._idle.append(compiler)
-        with self._alone():
-            compiler = self._take(job.setting.compiler)
-            try:
-                return recompile(spec, self._known_good, self.store, compiler.compile)
-            finally:
-                self._idle.append(compiler)
+    def _compile(self, job: CompileJob) -> CompiledImage | CompileFailure:
+        kind = job.setting.compiler, known_folders(job.setting.families)
+        with self._shared(), self._compiler(kind) as compiler:
+            result = compiler.compile(job.request, self.store, job.checksum)
+            if not is_incident(result):
+                if isinstance(result, CompiledImage):
+                    self._known_good[kind] = job.request
+                return result
+        with self._alone(), self._compiler(kind) as compiler:
+            return recompile(job.request, self._known_good.get(kind), self.store, compiler.compile)
 
-    def _take(self, path: str) -> Compiler:
+    @contextmanager
+    def _compiler(self, kind: Kind) -> Iterator[Compiler]:
+        """A compiler that is idle, or else a new one, in the place of an idle one of another kind."""
         with self._changed:
-            if self._idle:
-                return self._idle.pop()
-        module, _, name = path.partition(":")
-        leave(self._reserved())
-        made: Compiler = getattr(importlib.import_module(module), name)()
-        return made
+            fit = [one for one in self._idle if one[0] == kind]
+            taken = fit[-1] if fit else self._idle[0] if self._idle else None
+            if taken:
+                self._idle.remove(taken)
+        if taken and fit:
+            compiler = taken[1]
+        else:
+            if taken:
+                taken[1].close()
+            module, _, name = kind[0].partition(":")
+            leave(self._reserved())
+            compiler = getattr(importlib.import_module(module), name)(kind[1])
+        try:
+            yield compiler
+        finally:
+            with self._changed:
+                self._idle.append((kind, compiler))
 
     @contextmanager
     def _shared(self) -> Iterator[None]:

@@ -16,10 +16,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from aotriton.rules.family import VARIABLE
 from aotriton.tune.measure import clock as measure
 from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
 from aotriton.tune.problem.check import Check
-from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.problems import NamedProblem, Problem
 from aotriton.tune.workers.cores import pin
 
 if TYPE_CHECKING:
@@ -50,17 +51,24 @@ class GpuProcess:
     """The parent's side. A child that died, hung or lost its context is replaced at the next request.
 
     ``launcher`` is ``module:Class``; the class is called without arguments in the child, which sees one GPU: ``gpu``,
-    an entry of the ``*_VISIBLE_DEVICES`` variables. The child launches from ``core``, where one is given.
+    an entry of the ``*_VISIBLE_DEVICES`` variables. The child launches from ``core``, where one is given. It alone
+    knows ``families``, folders outside of the tree; None: those of this process.
     """
 
     def __init__(
-        self, launcher: str, gpu: str, candidate_limit: float = CANDIDATE_LIMIT, core: int | None = None
+        self,
+        launcher: str,
+        gpu: str,
+        candidate_limit: float = CANDIDATE_LIMIT,
+        core: int | None = None,
+        families: Sequence[str] | None = None,
     ) -> None:
         self.gpu, self.core = gpu, core
+        self._families = families
         self._launcher, self._candidate_limit = launcher, candidate_limit
         self._child: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection
-        self._problem: Problem | None = None
+        self._problem: NamedProblem | None = None
         self._prepared = False
 
     def device(self) -> Device:
@@ -68,12 +76,12 @@ class GpuProcess:
         found: Device = self._call("device", limit=START_LIMIT)
         return found
 
-    def prepare(self, problem: Problem) -> None:
+    def prepare(self, problem: NamedProblem) -> None:
         """Makes ``problem`` the one that requests are about; WorkerError where its tensors cannot be made."""
         self.turn_to(problem)
         self._prepare()
 
-    def turn_to(self, problem: Problem) -> None:
+    def turn_to(self, problem: NamedProblem) -> None:
         """As ``prepare``, but at the next request."""
         self._problem, self._prepared = problem, False
 
@@ -122,7 +130,7 @@ class GpuProcess:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")  # a forked CUDA context is broken
-        given = self._launcher, self.gpu, self.core, os.getpid()
+        given = self._launcher, self.gpu, self.core, self._families, os.getpid()
         try:
             self._pipe, other = context.Pipe()
             with other:  # so that the child's death closes the pipe
@@ -163,12 +171,16 @@ class GpuProcess:
         return value
 
 
-def _serve(pipe: Connection, launcher_path: str, gpu: str, core: int | None, parent: int) -> None:
+def _serve(
+    pipe: Connection, launcher_path: str, gpu: str, core: int | None, families: Sequence[str] | None, parent: int
+) -> None:
     """Runs the child: one answer (value, error, whether it can go on) to each request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         os.environ[variable] = gpu
+    if families is not None:
+        os.environ[VARIABLE] = os.pathsep.join(families)
     try:
         module, _, name = launcher_path.partition(":")
         launcher: Launcher = getattr(importlib.import_module(module), name)()
@@ -199,9 +211,9 @@ class _Child:
     def device(self) -> Device:
         return self._launcher.device()
 
-    def prepare(self, problem: Problem) -> None:
-        self._problem = problem
-        self._launcher.prepare(problem)
+    def prepare(self, problem: NamedProblem) -> None:
+        self._problem = problem.problem
+        self._launcher.prepare(self._problem)
 
     def sweep(self, request: Request, best_us: float | None) -> Result:
         launcher, opened = self._launcher, self._launcher.open(request)

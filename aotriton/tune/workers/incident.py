@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aotriton.tune.measure.requests import Request
-from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.problems import NamedProblem
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers.gpu_process import GpuProcess, Unstartable, WorkerError
 
@@ -32,7 +32,7 @@ class Stopped(Exception):
 class Canary:
     """A candidate that was right and fast on its problem: a healthy worker runs it again."""
 
-    problem: Problem
+    problem: NamedProblem
     request: Request
 
 
@@ -46,7 +46,7 @@ class Attempts:
     note: Callable[[str], None]
 
     def of(
-        self, call: Callable[[], Made], what: str, problem: Problem | None = None, canaries: Sequence[Canary] = ()
+        self, call: Callable[[], Made], what: str, problem: NamedProblem | None = None, canaries: Sequence[Canary] = ()
     ) -> Made | WorkerError:
         """The result of ``call``, or the error that is its own fault; ``problem`` is the one that it is about.
 

@@ -13,7 +13,8 @@ from uuid import uuid4
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.codegen.store import write_atomically
 from aotriton.tune.measure.requests import Device, Race, Request, Result
-from aotriton.tune.problem.problems import Problem
+from aotriton.tune.problem.problems import NamedProblem
+from aotriton.tune.workers.families import FamilyFiles
 from aotriton.tune.workers.incident import Canary
 
 GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
@@ -22,7 +23,7 @@ GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
 @dataclass(frozen=True)
 class Setting:
     """What all jobs of a run have in common. ``launcher`` and ``compiler`` are ``module:Class``; ``store`` is the token
-    of the coordinator's image store, ``families`` are folders outside of the tree that workers load, too.
+    of the coordinator's image store. ``families`` are outside of the tree, as ``families.folders_of`` takes them.
     """
 
     run: str
@@ -47,8 +48,18 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Greeting:
+    """The first job of a run for a worker, which says what it is. ``files`` are those of the setting's families that
+    the worker may not have.
+    """
+
+    setting: Setting
+    files: tuple[FamilyFiles, ...] = ()
+
+
+@dataclass(frozen=True)
 class CompileJob:
-    """An image to compile: ``request`` is ``request_of(spec)``, ``checksum`` that of the image that was measured
+    """An image to compile: ``request`` is ``named_request(spec)``, ``checksum`` that of the image that was measured
     before.
     """
 
@@ -78,7 +89,7 @@ class MeasureJob:
     """
 
     setting: Setting
-    problem: Problem
+    problem: NamedProblem
     requests: tuple[Request, ...]
     race: bool = False
     finish: bool = False
@@ -101,7 +112,8 @@ class Measured:
     ``apart``: they race alone, but not together.
 
     ``missing`` images were not there, ``unprepared`` says why the problem's tensors could not be made; ``error`` is the
-    machine's own fault. The GPU was busy for ``seconds``, ``preparing`` of them before the first candidate.
+    machine's own fault. ``taken``: another run has the GPU, and nothing was done. The GPU was busy for ``seconds``,
+    ``preparing`` of them before the first candidate.
     """
 
     results: dict[str, Result | Failed] = field(default_factory=dict)
@@ -110,6 +122,7 @@ class Measured:
     missing: tuple[str, ...] = ()
     unprepared: str | None = None
     error: str | None = None
+    taken: bool = False
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     preparing: float = 0.0
@@ -117,7 +130,9 @@ class Measured:
     @property
     def empty(self) -> bool:
         """Whether it has no result and no reason, as the reply to a job of a run that has ended."""
-        return not (self.results or self.race or self.apart or self.missing or self.unprepared or self.error)
+        return not (
+            self.results or self.race or self.apart or self.missing or self.unprepared or self.error or self.taken
+        )
 
 
 def received(

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
-from aotriton.rules.image import ImageSpec
 from aotriton.tune.problem.tuning_error import TuningError
 
-CompileOne = Callable[[ImageSpec, ImageStore], CompiledImage | CompileFailure]
+ImageRequest = Mapping[str, Any]  # as ``named_request`` makes it
+CompileOne = Callable[[ImageRequest, ImageStore], CompiledImage | CompileFailure]
 
 # What compile_images says of a process that died or hung, and what programs say where memory or disk space ends. -9 is
 # ptxas killed.
@@ -28,12 +29,12 @@ def is_incident(result: CompiledImage | CompileFailure) -> bool:
 
 
 def recompile(
-    spec: ImageSpec, known_good: ImageSpec | None, store: ImageStore, compile: CompileOne
+    request: ImageRequest, known_good: ImageRequest | None, store: ImageStore, compile: CompileOne
 ) -> CompiledImage | CompileFailure:
     """The result of compiling again an image whose compiler met an incident; TuningError where nothing compiles here
     now.
     """
-    result = compile(spec, store)
+    result = compile(request, store)
     if not is_incident(result):
         return result
     assert isinstance(result, CompileFailure)

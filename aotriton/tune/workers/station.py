@@ -1,23 +1,25 @@
 """The functions that a Dask worker runs: from a job to a reply, on its own GPU or its own compilers.
 
 A worker with the resource GPU measures, one with CPU compiles. Both find what they need on their own machine: the
-coordinator sends a description's name, a shape and, once, an image's bytes.
+coordinator sends a description's name, a shape and, once, an image's bytes and the files of a family that is not in the
+tree. A job is plain data: a worker's own process imports no such family, and its child processes do.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import threading
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from aotriton.rules import family
 from aotriton.tune.workers.compile_station import CompileStation
 from aotriton.tune.workers.cores import launch_cores
 from aotriton.tune.workers.gpu_station import GpuStation
-from aotriton.tune.workers.jobs import GPU, Compiled, CompileJob, Facts, Measured, MeasureJob, Setting
+from aotriton.tune.workers.jobs import GPU, Compiled, CompileJob, Facts, Greeting, Measured, MeasureJob
 
 NAMED = re.compile(r"\bgpu-(\w[\w-]*)$")  # the GPU in a worker's name, where one machine's share an environment
 
@@ -35,6 +37,24 @@ def _station() -> GpuStation | CompileStation:
             measures = worker.state.total_resources.get(GPU)
             _stations[worker] = GpuStation(*_gpu_of(str(worker.name))) if measures else CompileStation(reserved_cores)
         return _stations[worker]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Its pickle, where it is loaded, is the call's result."""
+
+    run: Callable[[Any], Any]
+    job: object
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.run, (self.job,)
+
+
+def packed(run: Callable[[Any], Any], job: object) -> bytes:
+    """A call of a function of this module, which ``pickle.loads`` makes. A scheduler knows that function without ours,
+    and passes jobs on as bytes.
+    """
+    return pickle.dumps(_Call(run, job))
 
 
 def seat(worker: Any, station: GpuStation | CompileStation) -> None:
@@ -59,13 +79,13 @@ def reserved_cores() -> set[int | None]:
     return own | set(launch_cores(gpus) if gpus else ())
 
 
-# What Dask runs. By name: what travels is the job alone.
+# What Dask runs, by name.
 
 
-def facts(setting: Setting) -> Facts:
-    for folder in setting.families:
-        family.add(folder)  # before a problem of theirs arrives
-    return _station().facts(setting)
+def facts(greeting: Greeting) -> Facts:
+    for files in greeting.files:
+        files.unpack()
+    return _station().facts(greeting.setting)
 
 
 def compile_image(job: CompileJob) -> Compiled:
