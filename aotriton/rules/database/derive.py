@@ -14,6 +14,7 @@ from aotriton.rules.database.decisions import Decisions, config_id, functional_i
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.file import File
 from aotriton.rules.database.rows import Outcome, Winner, latest_medians
+from aotriton.rules.database.schema import MEASURED, counts
 from aotriton.rules.family import families
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
@@ -75,7 +76,7 @@ def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOf
     today makes, and those that are stale.
     """
     found = file.execute(
-        "SELECT name, config FROM evidence.image WHERE id NOT IN (SELECT image FROM evidence.measurement)"
+        f"SELECT name, config FROM evidence.image WHERE id NOT IN ({MEASURED})"
     ).fetchall()
     made, stale = set[str](), set[str]()
     for name, config in found:
@@ -133,9 +134,10 @@ def _add_images(file: File, names: set[str]) -> None:
     known = {str(name) for (name,) in file.execute("SELECT name FROM main.image_row")}
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
-        "SELECT e.name, e.config, e.sha256, e.registers, e.spills, e.shared, m.timed FROM evidence.image e"
-        " LEFT JOIN (SELECT image, max(status = 'ok') AS timed FROM evidence.measurement GROUP BY image) m"
-        " ON m.image = e.id ORDER BY e.id"
+        "SELECT e.name, e.config, e.sha256, e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
+        " LEFT JOIN (SELECT m.image, max(m.status = 'ok') AS timed FROM evidence.measurement m"
+        f" JOIN evidence.session s ON s.id = m.session WHERE {counts('s')} GROUP BY m.image) t"
+        " ON t.image = e.id ORDER BY e.id"
     ).fetchall()
     for name, config, *facts, timed in found:
         if name in known:

@@ -116,7 +116,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Session:
-    """A run of the tuner on one GPU, and how many rows there are of it."""
+    """A run of the tuner on one GPU, and how many rows there are of it. ``standing``: own, signed by whom, unknown, or
+    retracted and why; the rows of the last two take part in no decision.
+    """
 
     started: str
     product: str
@@ -126,6 +128,8 @@ class Session:
     strategy: str
     measurements: int
     samples: int
+    uuid: str
+    standing: str
 
 
 @dataclass(frozen=True)
