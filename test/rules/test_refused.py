@@ -1,18 +1,16 @@
-"""What another database or table may not bring: a row that cannot be true is named with its file, and nothing is taken."""
+"""What another database may not bring: a row that cannot be true is named with its file, and nothing is taken."""
 
 from __future__ import annotations
 
 import csv
-import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from test_merge import rows, tuned
 
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, archive, local
 from aotriton.tune.dataset.tables import export, take_in
-from test_merge import rows, tuned
 
 DAY = "2026-05-03T00:00:00"
 # Statements that write something false into a database's evidence, and what is said of it.

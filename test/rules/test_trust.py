@@ -7,9 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from test_merge import CELL, medians, tuned
 
 from aotriton.rules.database import Measurement, Model, TuningDatabase, TuningDatabaseError, archive, local
-from test_merge import CELL, medians, tuned
 
 
 def uuids(path: Path) -> list[str]:
@@ -100,7 +100,9 @@ def test_a_measured_winner_needs_a_measurement(one: Path, two: Path) -> None:
     with sqlite3.connect(two) as connection:
         connection.execute("UPDATE winner_row SET median_us = 0.001")
     with TuningDatabase(one) as database:
-        with pytest.raises(TuningDatabaseError, match=r"two\.sqlite3: table winner, row sm_90 GPU .*: measured with 0.001"):
+        with pytest.raises(
+            TuningDatabaseError, match=r"two\.sqlite3: table winner, row sm_90 GPU .*: measured with 0.001"
+        ):
             database.merge(two, own=True)
         assert medians(database) == {"a": 10.0, "b": 12.0}
 
@@ -110,7 +112,8 @@ def test_a_retracted_session_decides_nothing_and_is_kept(one: Path, two: Path, t
     (session,) = uuids(two)
     with TuningDatabase(one) as database:
         database.merge(two, own=True)
-        assert database.retract(session[:8], "the GPU was not alone").uuid == session
+        assert database.session(session[:8]).uuid == session
+        database.retract(database.session(session), "the GPU was not alone")
     copied = tmp_path / "clone" / "one.sqlite3"
     shutil.copytree(archive.folder_of(one), archive.folder_of(copied), ignore=lambda *_: [local.NAME])
     shutil.copy(one, copied)
@@ -127,8 +130,10 @@ def test_a_retracted_session_decides_nothing_and_is_kept(one: Path, two: Path, t
 def test_a_session_that_is_retracted_must_be_one(one: Path) -> None:
     with TuningDatabase(one) as database:
         for name in ("", "nobody's"):
-            with pytest.raises(TuningDatabaseError, match=rf"0 sessions have a uuid that begins with .*{uuids(one)[0]}"):
-                database.retract(name, "")
+            with pytest.raises(
+                TuningDatabaseError, match=rf"0 sessions have a uuid that begins with .*{uuids(one)[0]}"
+            ):
+                database.session(name)
 
 
 @pytest.mark.parametrize("signer", ["alice", ""])
@@ -140,7 +145,7 @@ def test_a_retraction_travels_and_concerns_no_session_of_ones_own(one: Path, two
         database.merge(two, own=not signer, signer=signer)
     with TuningDatabase(two) as database:
         for session in uuids(two):
-            database.retract(session, "wrong")
+            database.retract(database.session(session), "wrong")
     with TuningDatabase(one) as database:
         database.merge(two, own=not signer, signer=signer)
         found = [session.standing for session in database.evidence.sessions()]

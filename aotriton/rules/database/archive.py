@@ -20,6 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from aotriton.rules.database.file import File, TuningDatabaseError
@@ -234,11 +235,14 @@ def _read_renamed(path: Path) -> dict[str, str]:
 
 def _read_marks(path: Path) -> list[Mark]:
     lines = _lines(path)
-    marks = lines[0].get("marks") if len(lines) == 1 else None
-    texts = isinstance(marks, list) and all(isinstance(one, list) and set(map(type, one)) == {str} for one in marks)
-    if not texts or not all(len(one) == 3 and one[1] in KINDS_OF_MARKS for one in marks):  # type: ignore[union-attr]
+    marks: Any = lines[0].get("marks") if len(lines) == 1 else None
+    sound = isinstance(marks, list) and all(
+        isinstance(one, list) and len(one) == 3 and set(map(type, one)) == {str} and one[1] in KINDS_OF_MARKS
+        for one in marks
+    )
+    if not sound:
         raise TuningDatabaseError(f"{path}: line 2: not marks: a session, one of {KINDS_OF_MARKS}, and a text")
-    return [(one[0], one[1], one[2]) for one in marks]  # type: ignore[union-attr]
+    return [(session, kind, said) for session, kind, said in marks]
 
 
 def rename(file: File, at: str, names: Mapping[str, str]) -> None:

@@ -75,9 +75,7 @@ def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOf
     """The images of these kernels, by arch and name, that were compiled and not measured: those that the source of
     today makes, and those that are stale.
     """
-    found = file.execute(
-        f"SELECT name, config FROM evidence.image WHERE id NOT IN ({MEASURED})"
-    ).fetchall()
+    found = file.execute(f"SELECT name, config FROM evidence.image WHERE id NOT IN ({MEASURED})").fetchall()
     made, stale = set[str](), set[str]()
     for name, config in found:
         known = today.makes(name, config, kernels)

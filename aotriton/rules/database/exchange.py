@@ -76,6 +76,7 @@ class Exchange:
             tables = tables_of(self._file.execute, "evidence")
             for table in ARCHIVED:
                 self._check(called, table, tables[table], flat_select(tables, table)[1])
+            self._check_references(called)
             key = ("arch", "product", "kernel", "functional", "bin")
             self._check(called, "winner", Table(WINNER, {}, key, "main"), WINNERS)
             models = tables_of(self._file.execute, "main", "model")
@@ -94,6 +95,22 @@ class Exchange:
                 told = self._file.execute(f"{statement} LIMIT 1 OFFSET {number}").fetchone()
                 where = " ".join(map(str, told[:6]))
                 raise TuningDatabaseError(f"{called}: table {name}, row {where}: {error}") from None
+
+    def _check_references(self, called: Path) -> None:
+        """Every row that another one refers to is there, and a problem was measured on a GPU of its arch."""
+        if missing := self._file.execute("PRAGMA evidence.foreign_key_check").fetchone():
+            raise TuningDatabaseError(
+                f"{called}: table {missing[0]}, row {missing[1]}: {missing[2]} lacks what it names"
+            )
+        other = self._file.execute(
+            "SELECT p.kernel, p.functional, p.bin, p.arch, d.arch, d.product FROM evidence.measurement m"
+            " JOIN evidence.problem p ON p.id = m.problem JOIN evidence.session s ON s.id = m.session"
+            " JOIN evidence.device d ON d.id = s.device WHERE p.arch <> d.arch"
+        ).fetchone()
+        if other:
+            *cell, arch, of_gpu, product = other
+            where = " ".join(map(str, cell))
+            raise TuningDatabaseError(f"{called}: table measurement, row {where}: of {arch}, on {product}: {of_gpu}")
 
     def _put_flat(
         self,

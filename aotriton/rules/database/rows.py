@@ -219,6 +219,19 @@ class Model:
     source: str = ""
 
 
+def timings_of(winner: Winner, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The timings that a measured winner may be: of its cell and product, image, shape, median and day."""
+    cell = winner.arch, winner.product, winner.kernel, winner.functional, winner.bin
+    return [
+        one
+        for one in outcomes
+        if (one.image, one.shape, one.started[:10]) == (winner.image, winner.shape, winner.measured)
+        and one.status == "ok"
+        and (one.arch, one.product, one.kernel, one.functional, one.bin) == cell
+        and abs((one.median_us or 0.0) - winner.median_us) <= 1e-4 * winner.median_us
+    ]
+
+
 def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
     """The outcomes by (functional, bin) that tell how fast each image is now, one for each image, fastest first.
 

@@ -132,10 +132,7 @@ def counts(session: str) -> str:
 
 
 # The images that were measured in such sessions.
-MEASURED = (
-    "SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session"
-    f" WHERE {counts('s')}"
-)
+MEASURED = f"SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session WHERE {counts('s')}"
 
 # Makes what is in ``other``, a copy, rows of unknown sessions, without those that are known here. What it says of the
 # binaries of images does not hold here.

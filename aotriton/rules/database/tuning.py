@@ -232,7 +232,7 @@ class TuningDatabase(Decisions):
                     if trusted:
                         self._take_decisions(other, called)
                     archive.pack_marks(self._file, "evidence", archive.folder_of(self.path), marks)
-                    self._decided |= self._kernels_of(session for session, kind, _ in marks if kind == "retracted")
+                    self._decided |= self.kernels_of(session for session, kind, _ in marks if kind == "retracted")
                     return int(str(self._file.value(count))) - int(str(before))
 
     def _distrust(self) -> None:
@@ -247,9 +247,12 @@ class TuningDatabase(Decisions):
 
         Nobody else's file retracts a session that was measured here.
         """
-        measured_here = set() if own else self._uuids("evidence") - {
-            str(one) for (one,) in self._file.execute("SELECT session FROM evidence.mark WHERE kind = 'signed'")
-        }
+        measured_here = (
+            set()
+            if own
+            else self._uuids("evidence")
+            - {str(one) for (one,) in self._file.execute("SELECT session FROM evidence.mark WHERE kind = 'signed'")}
+        )
         found = self._file.execute("SELECT session, kind, said FROM other.mark ORDER BY session, kind").fetchall()
         marks = [(str(session), str(kind), str(said)) for session, kind, said in found]
         if signer:
@@ -279,8 +282,8 @@ class TuningDatabase(Decisions):
                 taken.append(one)
             elif timing not in there:
                 raise TuningDatabaseError(
-                    f"{called}: table winner, row {' '.join(cell)}: measured with {one.median_us} us, but no measurement"
-                    f" of {one.image} says so"
+                    f"{called}: table winner, row {' '.join(cell)}: measured with {one.median_us} us, but no"
+                    f" measurement of {one.image} says so"
                 )
         put_winners(self._file, taken, over=False)
         retracted = {one.uuid for one in self.evidence.sessions() if one.standing.startswith("retracted")}
@@ -298,31 +301,42 @@ class TuningDatabase(Decisions):
             if one.status == "ok"
         }
 
-    def retract(self, session: str, why: str) -> Session:
-        """Takes the rows of a session, known by the beginning of its uuid, out of all that is decided from now on. They
-        stay in the evidence, and the archive says that they are retracted, and ``why``. Returns the session.
-
-        TuningDatabaseError if there is no such session, or more than one.
-        """
+    def session(self, uuid: str) -> Session:
+        """The session whose uuid begins so; TuningDatabaseError if there is none, or more than one."""
         sessions = self.evidence.sessions()
-        found = [one for one in sessions if one.uuid.startswith(session)] if session else []
+        found = [one for one in sessions if one.uuid.startswith(uuid)] if uuid else []
         if len(found) != 1:
             latest = "; ".join(f"{one.uuid} of {one.started} on {one.product}" for one in sessions[-5:])
             raise TuningDatabaseError(
-                f"{self.path}: {len(found)} sessions have a uuid that begins with {session!r}; the latest are {latest}"
+                f"{self.path}: {len(found)} sessions have a uuid that begins with {uuid!r}; the latest are {latest}"
             )
-        with self._file.transaction():
-            if not found[0].standing.startswith("retracted"):
-                folder = archive.folder_of(self.path)
-                archive.pack_marks(self._file, "evidence", folder, [(found[0].uuid, "retracted", why)])
-            self._decided |= self._kernels_of([found[0].uuid])
         return found[0]
 
-    def _kernels_of(self, sessions: Iterable[str]) -> set[tuple[str, str]]:
-        """Arch and name of the kernels that were measured in these sessions."""
+    def retract(self, session: Session, why: str) -> None:
+        """Takes the rows of a session out of all that is decided from now on. They stay in the evidence, and the
+        archive says that they are retracted, and ``why``.
+        """
+        with self._file.transaction():
+            if not session.standing.startswith("retracted"):
+                folder = archive.folder_of(self.path)
+                archive.pack_marks(self._file, "evidence", folder, [(session.uuid, "retracted", why)])
+            self._decided |= self.kernels_of([session.uuid])
+
+    def kernels_of(self, sessions: Iterable[str]) -> set[tuple[str, str]]:
+        """Arch and name of the kernels that were measured in these sessions, by their uuids."""
         wanted = set(sessions)
         found = self._file.execute("SELECT id, uuid FROM evidence.session").fetchall()
         return self.evidence.kernels([int(number) for number, uuid in found if uuid in wanted])
+
+    def operators_of(self, session: str) -> set[tuple[str, str]]:
+        """Arch and name of the operators that were timed on random shapes in a session, by its uuid."""
+        with self._file.errors():
+            found = self._file.execute(
+                "SELECT DISTINCT d.arch, x.operator FROM evidence.sample x JOIN evidence.session s ON s.id = x.session"
+                " JOIN evidence.device d ON d.id = s.device WHERE s.uuid = ?",
+                [session],
+            )
+            return {(str(arch), str(operator)) for arch, operator in found}
 
 
 @contextmanager

@@ -8,7 +8,10 @@ from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import families
+from aotriton.tune.cli.decisions import UNTRUSTED
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.cli.origin import origin
+from aotriton.tune.dataset.signature import sign
 from aotriton.tune.dataset.tables import export, take_in
 from aotriton.tune.problem.tuning_error import TuningError
 
@@ -35,6 +38,15 @@ def export_tables(call: Invocation) -> int:
     except OSError as error:
         raise TuningError(f"{out}: {error.strerror or error}") from error
     print(f"{out}: {', '.join(f'{rows} rows of {table}' for table, rows in written.items())}")
+    if call.options.sign:
+        print(f"{sign(out, call.options.sign)} is its signature")
+    return 0
+
+
+def sign_database(call: Invocation) -> int:
+    """Signs the database with its archive, so that others may merge it and know whose it is."""
+    TuningDatabase(call.options.database).close()  # what was measured is packed
+    print(f"{sign(call.options.database, call.options.key)} is its signature: hand it out with the other files")
     return 0
 
 
@@ -43,9 +55,10 @@ def import_tables(call: Invocation) -> int:
     make_folder(call.options.database)
     if _is_sqlite(call.options.take_in):
         return _import_published(call)
-    with TuningDatabase(call.options.database) as database:
-        taken = take_in(call.options.take_in, database)
-    print(f"{taken} timings were new; --decide chooses winners anew with them, --fit fits cost models anew")
+    with TuningDatabase(call.options.database) as database, origin(call, call.options.take_in) as of:
+        taken = take_in(of.path, database, of.own, of.signer, call.options.take_in)
+    then = "--decide chooses winners anew with them, --fit fits cost models anew" if of.trusted else UNTRUSTED
+    print(f"{taken} timings were new. {then}")
     return 0
 
 

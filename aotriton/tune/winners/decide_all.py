@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.borrow import filled, siblings
-from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database import Outcome, TuningDatabase, timings_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.problem.compiled import FACTS, Compile
@@ -26,8 +26,9 @@ def decide_all(
     or by another ``compiler``, until none of it is known to spill. Returns the number of images that had to be
     compiled.
 
-    A winner whose parameters its kernel no longer has wins nothing: its bin borrows until it is measured again. An
-    image that does not compile is left to the build to report.
+    A winner whose parameters its kernel no longer has wins nothing, nor does a measured one without its measurement,
+    which was retracted: its bin borrows until it is measured again. An image that does not compile is left to the build
+    to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -37,7 +38,18 @@ def decide_all(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not is_valid(named[one.functional], one.config))
+        outcomes: dict[tuple[str, str, str], list[Outcome]] = {}
+        for outcome in database.evidence.outcomes(arch, kernel.name):
+            outcomes.setdefault((outcome.product, outcome.functional, outcome.bin), []).append(outcome)
+        database.forget_winners(
+            one
+            for one in mine
+            if not is_valid(named[one.functional], one.config)
+            or (
+                one.provenance == "measured"
+                and not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
+            )
+        )
     compiled, failed = 0, set[str]()
     while True:
         known = database.evidence.spills()
