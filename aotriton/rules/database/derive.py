@@ -37,7 +37,7 @@ def derive(file: File, decisions: Decisions, evidence: Evidence, kernels: Iterab
     file.execute(
         "INSERT INTO main.session SELECT uuid FROM evidence.session WHERE uuid NOT IN (SELECT uuid FROM main.session)"
     )
-    today = _ImagesOfToday()
+    today = ImagesOfToday()
     kept = {
         (arch, kernel): _kept(evidence.outcomes(arch, kernel), decisions.winners(arch, kernel), today)
         for arch, kernel in sorted(set(kernels))
@@ -53,7 +53,7 @@ def derive(file: File, decisions: Decisions, evidence: Evidence, kernels: Iterab
     return file.value("SELECT total_changes()") != before
 
 
-def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: _ImagesOfToday) -> Kept:
+def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: ImagesOfToday) -> Kept:
     products: dict[str, list[Outcome]] = {}
     for one in outcomes:
         products.setdefault(one.product, []).append(one)
@@ -71,7 +71,7 @@ def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: _Images
     return Kept(medians, images, stale - images)
 
 
-def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOfToday) -> tuple[set[str], set[str]]:
+def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: ImagesOfToday) -> tuple[set[str], set[str]]:
     """The images of these kernels, by arch and name, that were compiled and not measured: those that the source of
     today makes, and those that are stale.
     """
@@ -84,7 +84,7 @@ def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOf
     return made, stale
 
 
-class _ImagesOfToday:
+class ImagesOfToday:
     """The images that the source of today makes; each is computed once."""
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class _ImagesOfToday:
         self._names: dict[tuple[str, ...], str] = {}
         self._made: dict[tuple[str, str, str], set[str]] = {}  # by arch, kernel and config
 
-    def of(self, outcome: Outcome) -> str | None:
-        """The name of the image with an outcome's config, "" if there is none; None if its kernel is not known."""
+    def of(self, outcome: Outcome | Winner) -> str | None:
+        """The name of the image of today with this config, "" if there is none; None if its kernel is not known."""
         if outcome.kernel not in self._kernels:
             return None
         key = outcome.arch, outcome.kernel, outcome.functional, outcome.config

@@ -73,6 +73,9 @@ COMMANDS = {
         "after a kernel's source has changed: what its images of unchanged bits took stands; needs no GPU",
     ),
     "predict": Command(models.predict_all, "--predict", "winners and models by a static model; needs no GPU"),
+    "audit": Command(
+        tables.audit_database, "--audit", "name each winner and model that is not as it should be; needs no GPU"
+    ),
     "report": Command(
         tables.write_report, "--report", "write what the database knows as one HTML page; needs no GPU",
         ("report", Path, "the page"),

@@ -11,6 +11,7 @@ from aotriton.rules.family import families
 from aotriton.tune.cli.decisions import UNTRUSTED
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.cli.origin import origin
+from aotriton.tune.winners.audit import MENDED_BY, audit
 from aotriton.tune.dataset.signature import sign
 from aotriton.tune.dataset.tables import export, take_in
 from aotriton.tune.problem.tuning_error import TuningError
@@ -29,6 +30,20 @@ def write_report(call: Invocation) -> int:
         raise TuningError(f"{options.report}: {error.strerror or error}") from error
     print(f"{options.report} is written: open it in a browser")
     return 0
+
+
+def audit_database(call: Invocation) -> int:
+    """Prints what is wrong with the database, a line for each winner or model. Returns 1 where there is anything."""
+    with TuningDatabase(call.options.database, readonly=True) as database:
+        found = audit(database)
+        rows = len(database.winners()) + len(database.models())
+    for one in found:
+        print(one)
+    for kind, mended in MENDED_BY.items():
+        if count := sum(one.kind == kind for one in found):
+            print(f"{count} {kind}: {mended}")
+    print(f"{call.options.database}: {len(found)} of {rows} winners and models are not as they should be")
+    return 1 if found else 0
 
 
 def export_tables(call: Invocation) -> int:

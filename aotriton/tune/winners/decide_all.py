@@ -4,14 +4,15 @@ spill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.borrow import filled, siblings
-from aotriton.rules.database import Outcome, TuningDatabase, timings_of
+from aotriton.rules.database import Outcome, TuningDatabase, Winner, timings_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.problem.compiled import FACTS, Compile
+from aotriton.tune.problem.compiled import FACTS, Compile, unfit
 from aotriton.tune.winners.siblings import decide_siblings
 
 
@@ -50,15 +51,15 @@ def decide_all(
                 and not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
             )
         )
-    compiled, failed = 0, set[str]()
+    compiled, failed = _refresh(database, asked, store, jobs, compiler or compile_images), set[str]()
     while True:
         known = database.evidence.spills()
-        unfit = {name for name, spills in known.items() if spills}
+        spilling = {name for name, spills in known.items() if spills}
         specs: dict[str, ImageSpec] = {}
         for (arch, kernel), named in asked.items():
             winners, products = database.winners(arch, kernel.name), database.products(arch)
             for winner in (
-                one for product in products for one in filled(kernel, arch, product.name, winners, products, unfit)
+                one for product in products for one in filled(kernel, arch, product.name, winners, products, spilling)
             ):
                 waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
                 if waits and winner.functional in named:
@@ -71,6 +72,37 @@ def decide_all(
                 compiled += 1
             else:
                 failed.add(spec.name)
+
+
+def _refresh(
+    database: TuningDatabase,
+    asked: Mapping[tuple[str, KernelDescription], Mapping[str, Functional]],
+    store: ImageStore,
+    jobs: int | None,
+    compiler: Compile,
+) -> int:
+    """Compiles the images of today of winners of which nothing is known, and gives those that were never timed their
+    names, unless they turn out to be unfit. Returns the number of images.
+    """
+    known = database.evidence.spills()
+    of: dict[str, list[Winner]] = {}
+    specs: dict[str, ImageSpec] = {}
+    for (arch, kernel), named in asked.items():
+        for winner in database.winners(arch, kernel.name):
+            if winner.functional in named:
+                spec = ImageSpec.parse(named[winner.functional], winner.config)
+                older = winner.provenance != "measured" and winner.image != spec.name
+                if spec.name not in known or older:
+                    specs[spec.name] = spec
+                    of.setdefault(spec.name, []).append(winner)
+    compiled = 0
+    for spec, image in compiler(specs.values(), store, jobs):
+        if isinstance(image, CompiledImage) and not unfit(spec, image):
+            database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            untimed = [one for one in of[spec.name] if one.provenance != "measured"]
+            database.put_winners(replace(one, image=spec.name) for one in untimed)
+            compiled += 1
+    return compiled
 
 
 def is_valid(functional: Functional, config: str) -> bool:
