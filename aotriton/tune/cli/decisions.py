@@ -31,7 +31,7 @@ def decide(call: Invocation) -> int:
     with TuningDatabase(call.options.database) as database:
         compiled = decide_all(database, call.functionals(arch), ImageStore(), call.options.jobs)
         winners = sum(len(database.winners(arch, kernel.name)) for kernel in call.kernels)
-    print(f"{winners} winners stand, {compiled} images of borrowed ones were compiled")
+    print(f"{winners} winners stand, {compiled} images that were not known were compiled")
     return 0
 
 

@@ -11,10 +11,10 @@ from aotriton.rules.family import families
 from aotriton.tune.cli.decisions import UNTRUSTED
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
 from aotriton.tune.cli.origin import origin
-from aotriton.tune.winners.audit import MENDED_BY, audit
 from aotriton.tune.dataset.signature import sign
 from aotriton.tune.dataset.tables import export, take_in
 from aotriton.tune.problem.tuning_error import TuningError
+from aotriton.tune.winners.audit import MENDED_BY, audit
 
 
 def write_report(call: Invocation) -> int:

@@ -19,7 +19,7 @@ Cell = tuple[str, str, str, str, str]  # arch, product, kernel, functional, bin
 
 # The kinds of findings, and what mends them.
 MENDED_BY = {
-    "unknown": "no description has this kernel, functional, bin or config: --decide removes the winner",
+    "unknown": "no description here has this kernel, functional, bin or config: --decide removes it if its kernel is",
     "unmeasured": "it is called measured, and no measurement that counts says so: --decide removes it",
     "stale": "today's source makes another image of its config: measure it again",
     "older": "it was never timed, and today's source makes another image of its config: --decide compiles that",

@@ -81,27 +81,28 @@ def _refresh(
     jobs: int | None,
     compiler: Compile,
 ) -> int:
-    """Compiles the images of today of winners of which nothing is known, and gives those that were never timed their
+    """Compiles the images of today of winners of which nothing is known, and gives winners that were never timed their
     names, unless they turn out to be unfit. Returns the number of images.
     """
     known = database.evidence.spills()
-    of: dict[str, list[Winner]] = {}
-    specs: dict[str, ImageSpec] = {}
+    fit = {name for name, spills in known.items() if not spills}
+    unknown = {}
+    untimed: list[tuple[Winner, ImageSpec]] = []
     for (arch, kernel), named in asked.items():
         for winner in database.winners(arch, kernel.name):
             if winner.functional in named:
                 spec = ImageSpec.parse(named[winner.functional], winner.config)
-                older = winner.provenance != "measured" and winner.image != spec.name
-                if spec.name not in known or older:
-                    specs[spec.name] = spec
-                    of.setdefault(spec.name, []).append(winner)
+                if spec.name not in known:
+                    unknown[spec.name] = spec
+                if winner.provenance != "measured" and winner.image != spec.name:
+                    untimed.append((winner, spec))
     compiled = 0
-    for spec, image in compiler(specs.values(), store, jobs):
+    for spec, image in compiler(unknown.values(), store, jobs):
         if isinstance(image, CompiledImage) and not unfit(spec, image):
             database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
-            untimed = [one for one in of[spec.name] if one.provenance != "measured"]
-            database.put_winners(replace(one, image=spec.name) for one in untimed)
+            fit.add(spec.name)
             compiled += 1
+    database.put_winners(replace(winner, image=spec.name) for winner, spec in untimed if spec.name in fit)
     return compiled
 
 
