@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from keyword import iskeyword
 from math import inf
@@ -66,6 +67,17 @@ def day(column: str, value: object) -> str:
     return value[:10]
 
 
+def moment(column: str, value: object) -> str:
+    """A time or day in ISO 8601, of UTC if it names no zone, that has come; a clock may be a day ahead of this one."""
+    try:
+        time = datetime.fromisoformat(text(column, value))
+    except ValueError:
+        raise ValueError(f"{column} is {value!r}, which is no time in ISO 8601") from None
+    if (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) > datetime.now(timezone.utc) + timedelta(days=1):
+        raise ValueError(f"{column} is {value!r}, in the future")
+    return str(value)
+
+
 def sha256(column: str, value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
         raise ValueError(f"{column} is {value!r}, which is no SHA-256")
@@ -77,6 +89,13 @@ def count(column: str, value: object) -> int:
     if type(value) is not int or not 0 <= value < INT32.stop:
         raise ValueError(f"{column} is {value!r}, which is no number of anything")
     return value
+
+
+def positive(column: str, value: object) -> int:
+    """Such a number that is not 0."""
+    if not count(column, value):
+        raise ValueError(f"{column} is 0")
+    return int(str(value))
 
 
 def byte_count(column: str, value: object) -> int:

@@ -70,7 +70,7 @@ def test_of_two_timings_the_newer_counts_whichever_was_merged(tmp_path: Path, la
     started = "2026-05-03T00:00:00" if later else "2026-05-01T00:00:00"
     two = tuned(tmp_path / "two.sqlite3", started, {"a": 20.0, "c": 5.0})
     with TuningDatabase(one) as database:
-        assert database.merge(two) == 2
+        assert database.merge(two, own=True) == 2
         assert medians(database) == {"a": 20.0 if later else 10.0, "b": 12.0, "c": 5.0}
         assert [winner.image for winner in database.winners()] == ["a"]  # it is decided anew, not taken over
         assert {outcome.session for outcome in database.evidence.outcomes()} == {1, 2}
@@ -80,11 +80,11 @@ def test_merging_twice_changes_nothing(tmp_path: Path) -> None:
     one = tuned(tmp_path / "one.sqlite3", "2026-05-02T00:00:00", {"a": 10.0})
     two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0})
     with TuningDatabase(one) as database:
-        assert database.merge(two) == 2
+        assert database.merge(two, own=True) == 2
     before = rows(one)
     with TuningDatabase(one) as database:
-        assert database.merge(two) == 0
-        assert database.merge(one) == 0
+        assert database.merge(two, own=True) == 0
+        assert database.merge(one, own=True) == 0
     assert rows(one) == before
 
 
@@ -92,7 +92,7 @@ def test_an_empty_database_takes_all(tmp_path: Path) -> None:
     two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0})
     untouched = two.read_bytes()
     with TuningDatabase(tmp_path / "new.sqlite3") as database:
-        assert database.merge(two) == 2
+        assert database.merge(two, own=True) == 2
         assert medians(database) == {"b": 5.0, "a": 20.0}
         assert [winner.image for winner in database.winners()] == ["b"]
         assert database.evidence.checksums() == {"a": "aaa".zfill(64), "b": "aab".zfill(64)}
@@ -109,13 +109,13 @@ def test_what_can_not_be_merged_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(
             TuningDatabaseError, match=r"two\.sqlite3: a has checksum 0*bba, but 0*aaa in .*one\.sqlite3"
         ):
-            database.merge(two)
+            database.merge(two, own=True)
         with pytest.raises(TuningDatabaseError, match="text: damaged, or not a SQLite database"):
             database.merge(tmp_path / "text")
         with pytest.raises(TuningDatabaseError, match=r"none\.sqlite3: there is no such file"):
             database.merge(tmp_path / "none.sqlite3")
         assert rows(one) == before
-        assert database.merge(tuned(tmp_path / "three.sqlite3", "2026-05-01T00:00:00", {"c": 1.0})) == 1
+        assert database.merge(tuned(tmp_path / "three.sqlite3", "2026-05-01T00:00:00", {"c": 1.0}), own=True) == 1
 
 
 def test_products_stay_apart(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_products_stay_apart(tmp_path: Path) -> None:
     two = tuned(tmp_path / "two.sqlite3", "2026-05-03T00:00:00", {"a": 20.0, "b": 5.0}, product="Two")
     three = tuned(tmp_path / "three.sqlite3", "2026-05-04T00:00:00", {"b": 6.0}, product="One", power=None)
     with TuningDatabase(one) as database:
-        assert database.merge(two) == 2
-        assert database.merge(three) == 1
+        assert database.merge(two, own=True) == 2
+        assert database.merge(three, own=True) == 1
         assert [(w.product, w.image) for w in database.winners()] == [("One", "a"), ("Two", "b")]
         assert [o.product for o in database.evidence.outcomes()] == ["One", "One", "Two", "Two", "One"]
         assert database._file.execute("SELECT product, power_limit FROM evidence.device").fetchall() == [
@@ -144,7 +144,7 @@ def test_samples_come_along(tmp_path: Path) -> None:
             database.evidence.add_sample(1, "scale", "T=bf16", {"rows": 64}, given, 1980, 41)
     with TuningDatabase(one) as database:
         for _ in range(2):
-            database.merge(two)
+            database.merge(two, own=True)
             first, second = database.evidence.samples("sm_90", "scale")
             assert (first.session, first.timings) == (1, tuple(timings[:1]))
             assert (second.session, set(second.timings)) == (2, set(timings))

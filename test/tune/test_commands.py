@@ -9,7 +9,15 @@ import pytest
 from aotriton.rules.family import family
 from aotriton.tune.cli.main import COMMANDS, parsers, with_command
 
-VALUES = {"merge": "other.sqlite3", "export": "tables", "import": "tables", "sample": "150", "report": "page.html"}
+VALUES = {
+    "retract": "0a1b",
+    "sign": "key",
+    "merge": "other.sqlite3",
+    "export": "tables",
+    "import": "tables",
+    "sample": "150",
+    "report": "page.html",
+}
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.option])

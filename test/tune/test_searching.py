@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,37 +75,33 @@ def test_what_was_measured_elsewhere_is_known(tmp_path: Path, orders: dict[str, 
     assert len(past.failed) == len(found.configs) - len(past.medians)
 
 
-def test_finalists_are_raced_elsewhere(
-    tmp_path: Path, orders: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``--top`` writes the best with their images; another machine, without a compiler, measures those alone, and
-    decides.
+WHAT = ["--kernel", "attn_fwd", "--head-dim", "64", "--level", "0", "--no-causal", "--seqlen-q", "512", "--waves", "8"]
+WHAT += ["--addressing", "descriptor", "--launcher", LAUNCHER]
+
+
+@pytest.fixture
+def here(tmp_path: Path, orders: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database where one problem is measured; its three best are in a file beside it. The store is another one now,
+    and empty, as on another machine.
     """
     monkeypatch.setattr(running, "COMPILER", "standin_compiler:StandinCompiler")
     monkeypatch.setattr(running, "PAUSES", (0, 0))
-    what = [
-        "--kernel",
-        "attn_fwd",
-        "--head-dim",
-        "64",
-        "--level",
-        "0",
-        "--no-causal",
-        "--seqlen-q",
-        "512",
-        "--waves",
-        "8",
-        "--addressing",
-        "descriptor",
-    ]
-    what += ["--launcher", LAUNCHER]
-    here = tmp_path / "here.sqlite3"
-    assert main([*what, "--database", str(here), "--top", "3"]) == 0
-    written = tmp_path / "here.finalists.zip"
+    path = tmp_path / "here.sqlite3"
+    assert main([*WHAT, "--database", str(path), "--top", "3"]) == 0
     monkeypatch.setenv("AOTRITON_IMAGE_STORE", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(running, "COMPILER", "no_such_module:Compiler")
-    there = tmp_path / "there.sqlite3"
-    assert main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER]) == 0
+    return path
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_finalists_are_raced_elsewhere(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    """``--top`` writes the best with their images; another machine measures those alone, and decides. It needs no
+    compiler if the file is one's own; else it compiles the images itself.
+    """
+    if own:
+        monkeypatch.setattr(running, "COMPILER", "no_such_module:Compiler")
+    written, there = here.with_suffix(".finalists.zip"), tmp_path / "there.sqlite3"
+    whose = ["--own"] if own else []
+    assert main(["--database", str(there), "--finalists", str(written), "--launcher", LAUNCHER, *whose]) == 0
     with TuningDatabase(here, readonly=True) as first, TuningDatabase(there, readonly=True) as second:
         best = sorted(
             (o.median_us or 0.0, o.image) for o in first.evidence.outcomes() if o.status == "ok" and o.phase == "sweep"
@@ -113,14 +111,62 @@ def test_finalists_are_raced_elsewhere(
         assert [w.image for w in second.winners()] == [w.image for w in first.winners()]
 
 
+def changed(path: Path, to: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """A file of finalists with other contents."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(to, "w") as made:
+        for name in source.namelist():
+            made.writestr(name, change(name, source.read(name)))
+    return to
+
+
+def test_an_image_of_finalists_is_what_its_file_says_or_nothing_is_stored(here: Path, tmp_path: Path) -> None:
+    """A file from nobody one knows puts nothing into the store, whatever its images are."""
+    written, store = here.with_suffix(".finalists.zip"), ImageStore()
+    others = changed(written, tmp_path / "other.zip", lambda name, given: given if "json" in name else b"other bytes")
+    with pytest.raises(TuningError, match=r"other\.zip: no finalists: .*: the file has another binary than it says"):
+        read_finalists(others, store)
+    assert list(read_finalists(others, None).values()) == list(read_finalists(written, None).values())
+    assert not [one for one in store.path.iterdir() if one.name != ".lock"]
+    ((_, specs),) = read_finalists(written, store).items()
+    assert {spec.name for spec in specs} == {spec.name for spec in specs if store.get(spec.name)}
+
+
+@pytest.mark.parametrize("change", [("512", "-512"), ("512", '"a"'), ('"cell": [', '"cell": [7, ')])
+def test_finalists_of_no_problem_are_refused(here: Path, tmp_path: Path, change: tuple[str, str]) -> None:
+    def lie(name: str, given: bytes) -> bytes:
+        text = given.decode("latin-1")
+        place = max(text.rfind('"shape"'), 0) if change[0] == "512" else 0
+        return (text[:place] + text[place:].replace(*change)).encode("latin-1") if name == LIST else given
+
+    with pytest.raises(TuningError, match=r"other\.zip: no finalists: "):
+        read_finalists(changed(here.with_suffix(".finalists.zip"), tmp_path / "other.zip", lie), None)
+
+
+def test_what_somebody_unknown_measured_decides_once_it_is_confirmed(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Merging decides nothing; ``--confirm`` measures their four best here, and decides by what it measured."""
+    there = tmp_path / "there.sqlite3"
+    database = ["--database", str(there)]
+    assert main([*database, "--merge", str(here)]) == 0
+    assert "Nobody you know vouches for them" in capsys.readouterr().out
+    with TuningDatabase(there, readonly=True) as second:
+        assert second.winners() == []
+    assert main([*database, *WHAT, "--confirm"]) == 0
+    with TuningDatabase(here, readonly=True) as first, TuningDatabase(there, readonly=True) as second:
+        assert len({one.image for one in second.evidence.outcomes()}) == 4
+        assert [w.image for w in second.winners()] == [w.image for w in first.winners()]
+        assert {one.standing for one in second.evidence.sessions()} == {"own", "unknown"}
+    assert main([*database, *WHAT, "--confirm"]) == 2
+    assert "no rows of unknown origin are left to confirm" in capsys.readouterr().err
+
+
 def test_a_file_that_has_no_finalists_is_refused(tmp_path: Path) -> None:
     """It is named, whatever it is; so is one of other kernels' images."""
-    import zipfile
-
     path = tmp_path / "some.zip"
     path.write_bytes(b"PK no zip")
     with pytest.raises(TuningError, match=r"some\.zip: no finalists"):
-        read_finalists(path, ImageStore())
+        read_finalists(path, None)
     problem = small()[0]
     listed = {
         "kernel": "attn_fwd", "arch": "sm_90", "functional": str(problem.functional), "cell": problem.cell,
@@ -130,7 +176,7 @@ def test_a_file_that_has_no_finalists_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(LIST, json.dumps([listed]))
     with pytest.raises(TuningError, match="another image here, of another source"):
-        read_finalists(path, ImageStore())
+        read_finalists(path, None)
 
 
 def test_budgets_are_trials_seconds_or_dollars() -> None:

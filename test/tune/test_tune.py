@@ -314,7 +314,7 @@ def test_two_databases_become_one(project: Project) -> None:
 
     assert measured() == {"rows=64"}
     for taken in (True, False):
-        done = project.tune("--database", str(one), "--merge", str(two))
+        done = project.tune("--database", str(one), "--merge", str(two), "--own")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("0 timings") != taken, done.stdout
         assert measured() == {"rows=64", "rows=512"}

@@ -25,6 +25,7 @@ from aotriton.rules.database.rows import (
     Session,
     Winner,
     latest_medians,
+    timings_of,
 )
 from aotriton.rules.database.tuning import TuningDatabase, decisions
 
@@ -50,4 +51,5 @@ __all__ = [
     "decisions",
     "foreign_tables",
     "latest_medians",
+    "timings_of",
 ]

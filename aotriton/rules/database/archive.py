@@ -7,7 +7,8 @@ their rows in the order in which they were added. A reference to another table i
 from 0 on. If a session goes on after it was packed, it is packed once more; a row that is in two files is one row.
 
 A file of renamed images has one line after the first: old names with the new ones. It applies to the files that are
-named after an earlier time.
+named after an earlier time. A file of marks has one line, too: what is said of sessions, each with what it is and a
+text; it holds whatever is added later.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from aotriton.rules.database.file import File, TuningDatabaseError
@@ -26,13 +28,15 @@ from aotriton.rules.database.schema import ARCHIVED, COUNTED, MERGE, Table, tabl
 
 FORMAT = {"aotriton evidence": 1}
 SUFFIX = ".json.xz"
-RENAMED = f"-renamed{SUFFIX}"
+RENAMED, MARKS = f"-renamed{SUFFIX}", f"-marks{SUFFIX}"
+KINDS_OF_MARKS = ("signed", "retracted")
 TIME = len("2026-05-01T100000")  # of the name of a file
 KINDS = {"TEXT": str, "INTEGER": int, "REAL": float}
 # Eight bits of the byte before predict the next one best in text, and alignment predicts nothing.
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 
 Content = dict[str, dict[str, Sequence[object]]]  # of each table its columns
+Mark = tuple[str, str, str]  # uuid of a session, what it is, and a text
 
 ROWS = " + ".join(f"(SELECT count(*) FROM {{at}}.{table} WHERE session = s.id)" for table in COUNTED)
 # The rows of each table that belong to sessions: {at} is the database, {ids} are theirs.
@@ -105,6 +109,13 @@ def pack_renamed(file: File, at: str, folder: Path, names: Mapping[str, str]) ->
     _loaded(file, at, _write(folder, datetime.now(timezone.utc).isoformat(), RENAMED, [{"renamed": dict(names)}]))
 
 
+def pack_marks(file: File, at: str, folder: Path, marks: Sequence[Mark]) -> None:
+    """Writes marks to the archive and to the database that is attached as ``at``. Within a transaction."""
+    if marks:
+        _loaded(file, at, _write(folder, datetime.now(timezone.utc).isoformat(), MARKS, [{"marks": marks}]))
+        file.many(f"INSERT OR IGNORE INTO {at}.mark VALUES (?, ?, ?)", marks)
+
+
 def _loaded(file: File, at: str, path: Path) -> None:
     file.execute(f"INSERT OR REPLACE INTO {at}.archived VALUES (?, ?)", [path.name, path.stat().st_size])
 
@@ -142,6 +153,8 @@ def load(file: File, folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if name in renamed:
             rename(file, "main", renamed[name])
+        elif name.endswith(MARKS):
+            file.many("INSERT OR IGNORE INTO main.mark VALUES (?, ?, ?)", _read_marks(folder / name))
         else:
             for table, content in _read(folder / name, known).items():
                 file.execute(f"DELETE FROM other.{table}")
@@ -218,6 +231,18 @@ def _read_renamed(path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(isinstance(one, str) for one in names.values()):
         raise TuningDatabaseError(f"{path}: line 2: not the old names of images with the new ones")
     return names
+
+
+def _read_marks(path: Path) -> list[Mark]:
+    lines = _lines(path)
+    marks: Any = lines[0].get("marks") if len(lines) == 1 else None
+    sound = isinstance(marks, list) and all(
+        isinstance(one, list) and len(one) == 3 and set(map(type, one)) == {str} and one[1] in KINDS_OF_MARKS
+        for one in marks
+    )
+    if not sound:
+        raise TuningDatabaseError(f"{path}: line 2: not marks: a session, one of {KINDS_OF_MARKS}, and a text")
+    return [(session, kind, said) for session, kind, said in marks]
 
 
 def rename(file: File, at: str, names: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from aotriton.rules.database.decisions import Decisions, config_id, functional_i
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.file import File
 from aotriton.rules.database.rows import Outcome, Winner, latest_medians
+from aotriton.rules.database.schema import MEASURED, counts
 from aotriton.rules.family import families
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
@@ -36,7 +37,7 @@ def derive(file: File, decisions: Decisions, evidence: Evidence, kernels: Iterab
     file.execute(
         "INSERT INTO main.session SELECT uuid FROM evidence.session WHERE uuid NOT IN (SELECT uuid FROM main.session)"
     )
-    today = _ImagesOfToday()
+    today = ImagesOfToday()
     kept = {
         (arch, kernel): _kept(evidence.outcomes(arch, kernel), decisions.winners(arch, kernel), today)
         for arch, kernel in sorted(set(kernels))
@@ -52,7 +53,7 @@ def derive(file: File, decisions: Decisions, evidence: Evidence, kernels: Iterab
     return file.value("SELECT total_changes()") != before
 
 
-def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: _ImagesOfToday) -> Kept:
+def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: ImagesOfToday) -> Kept:
     products: dict[str, list[Outcome]] = {}
     for one in outcomes:
         products.setdefault(one.product, []).append(one)
@@ -70,13 +71,11 @@ def _kept(outcomes: Sequence[Outcome], winners: Sequence[Winner], today: _Images
     return Kept(medians, images, stale - images)
 
 
-def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOfToday) -> tuple[set[str], set[str]]:
+def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: ImagesOfToday) -> tuple[set[str], set[str]]:
     """The images of these kernels, by arch and name, that were compiled and not measured: those that the source of
     today makes, and those that are stale.
     """
-    found = file.execute(
-        "SELECT name, config FROM evidence.image WHERE id NOT IN (SELECT image FROM evidence.measurement)"
-    ).fetchall()
+    found = file.execute(f"SELECT name, config FROM evidence.image WHERE id NOT IN ({MEASURED})").fetchall()
     made, stale = set[str](), set[str]()
     for name, config in found:
         known = today.makes(name, config, kernels)
@@ -85,7 +84,7 @@ def _unmeasured(file: File, kernels: Iterable[tuple[str, str]], today: _ImagesOf
     return made, stale
 
 
-class _ImagesOfToday:
+class ImagesOfToday:
     """The images that the source of today makes; each is computed once."""
 
     def __init__(self) -> None:
@@ -93,8 +92,8 @@ class _ImagesOfToday:
         self._names: dict[tuple[str, ...], str] = {}
         self._made: dict[tuple[str, str, str], set[str]] = {}  # by arch, kernel and config
 
-    def of(self, outcome: Outcome) -> str | None:
-        """The name of the image with an outcome's config, "" if there is none; None if its kernel is not known."""
+    def of(self, outcome: Outcome | Winner) -> str | None:
+        """The name of the image of today with this config, "" if there is none; None if its kernel is not known."""
         if outcome.kernel not in self._kernels:
             return None
         key = outcome.arch, outcome.kernel, outcome.functional, outcome.config
@@ -133,9 +132,10 @@ def _add_images(file: File, names: set[str]) -> None:
     known = {str(name) for (name,) in file.execute("SELECT name FROM main.image_row")}
     wanted = names | {str(name) for (name,) in file.execute("SELECT image FROM main.model")}
     found = file.execute(
-        "SELECT e.name, e.config, e.sha256, e.registers, e.spills, e.shared, m.timed FROM evidence.image e"
-        " LEFT JOIN (SELECT image, max(status = 'ok') AS timed FROM evidence.measurement GROUP BY image) m"
-        " ON m.image = e.id ORDER BY e.id"
+        "SELECT e.name, e.config, e.sha256, e.registers, e.spills, e.shared, t.timed FROM evidence.image e"
+        " LEFT JOIN (SELECT m.image, max(m.status = 'ok') AS timed FROM evidence.measurement m"
+        f" JOIN evidence.session s ON s.id = m.session WHERE {counts('s')} GROUP BY m.image) t"
+        " ON t.image = e.id ORDER BY e.id"
     ).fetchall()
     for name, config, *facts, timed in found:
         if name in known:

@@ -25,9 +25,12 @@ from aotriton.rules.database.rows import (
     SequenceTiming,
     Session,
 )
+from aotriton.rules.database.schema import MEASURED, UNKNOWN, counts
 
-# The place of each session among all, by when they began.
-AGE = "age AS (SELECT id, row_number() OVER (ORDER BY started, id) AS place FROM evidence.session)"
+# The place of each session among all, by when they began; of those that count, and of unknown ones.
+PLACES = "(SELECT id, uuid, row_number() OVER (ORDER BY started, id) AS place FROM evidence.session) p"
+AGE = f"age AS (SELECT id, place FROM {PLACES} WHERE {counts('p')})"
+UNKNOWN_AGE = f"age AS (SELECT id, place FROM {PLACES} WHERE p.uuid LIKE '{UNKNOWN}%')"
 
 
 class Evidence(Images):
@@ -100,8 +103,9 @@ class Evidence(Images):
         with self._file.transaction():
             self._file.execute(
                 "INSERT INTO evidence.image (name, config, sha256, registers, spills, shared) VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,"
-                " spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL",
+                " ON CONFLICT (name) DO UPDATE SET config = excluded.config, sha256 = excluded.sha256,"
+                " registers = excluded.registers, spills = excluded.spills, shared = excluded.shared"
+                " WHERE sha256 IS NULL",
                 (name, config, sha256, registers, spills, shared),
             )
             known = self._file.value("SELECT sha256 FROM evidence.image WHERE name = ?", [name])
@@ -114,9 +118,7 @@ class Evidence(Images):
     def unmeasured_images(self) -> set[str]:
         """Those that were compiled, and neither swept nor raced."""
         with self._file.errors():
-            found = self._file.execute(
-                "SELECT name FROM evidence.image WHERE id NOT IN (SELECT image FROM evidence.measurement)"
-            )
+            found = self._file.execute(f"SELECT name FROM evidence.image WHERE id NOT IN ({MEASURED})")
             return {str(row[0]) for row in found}
 
     def kernels(self, sessions: Sequence[int]) -> set[tuple[str, str]]:
@@ -141,14 +143,16 @@ class Evidence(Images):
         with self._file.errors():
             found = self._file.execute(
                 "SELECT s.started, d.product, d.driver, s.triton, s.options, s.strategy, ifnull(m.rows, 0),"
-                " ifnull(x.rows, 0) FROM evidence.session s JOIN evidence.device d ON d.id = s.device"
+                " ifnull(x.rows, 0), s.uuid, (SELECT kind || ': ' || said FROM evidence.mark WHERE session = s.uuid"
+                " ORDER BY kind LIMIT 1) FROM evidence.session s JOIN evidence.device d ON d.id = s.device"
                 " LEFT JOIN (SELECT session, count(*) AS rows FROM evidence.measurement GROUP BY session) m"
                 " ON m.session = s.id"
                 " LEFT JOIN (SELECT session, count(*) AS rows FROM evidence.sample GROUP BY session) x"
                 " ON x.session = s.id"
                 " ORDER BY s.started, s.id"
             )
-            return [Session(*row) for row in found]
+            told = [(*row[:-1], row[-1] or ("unknown" if row[-2].startswith(UNKNOWN) else "own")) for row in found]
+            return [Session(*row) for row in told]
 
     def failures(self, kernel: str) -> list[tuple[str, str, str, str]]:
         """Functional, bin, config and what was said, of the kernel's measurements that are not ok, oldest first."""
@@ -156,7 +160,8 @@ class Evidence(Images):
             found = self._file.execute(
                 "SELECT functional, bin, config, status || ifnull(': ' || detail, '') FROM evidence.measurement"
                 " JOIN evidence.problem ON problem.id = problem JOIN evidence.image ON image.id = image"
-                " WHERE problem.kernel = ? AND status <> 'ok' ORDER BY measurement.id",
+                " JOIN evidence.session s ON s.id = session"
+                f" WHERE problem.kernel = ? AND status <> 'ok' AND {counts('s')} ORDER BY measurement.id",
                 [kernel],
             )
             return [(str(functional), str(bin), str(config), str(said)) for functional, bin, config, said in found]
@@ -188,8 +193,10 @@ class Evidence(Images):
         kernel: str | None = None,
         problem: int | None = None,
         product: str | None = None,
+        unknown: bool = False,
     ) -> list[Outcome]:
-        """Every measurement, oldest first, of one arch, kernel, problem id or product where given.
+        """Every measurement that counts, oldest first, of one arch, kernel, problem id or product where given.
+        ``unknown``: those of unknown sessions instead.
 
         An image that spills counts as pruned, however fast it ran: it is neither raced nor shipped.
         """
@@ -209,7 +216,7 @@ class Evidence(Images):
             images = dict(self._file.read("image", rows.image, found))
             on, product_values = where({"d.product": product})
             found = self._file.execute(
-                f"WITH {AGE} SELECT s.id, d.product, age.place, s.started"
+                f"WITH {UNKNOWN_AGE if unknown else AGE} SELECT s.id, d.product, age.place, s.started"
                 f" FROM evidence.session s JOIN age ON age.id = s.id JOIN evidence.device d ON d.id = s.device {on}",
                 product_values,
             )
@@ -231,7 +238,7 @@ class Evidence(Images):
             )
 
     def searched(self, arch: str, kernel: str, product: str) -> list[Searched]:
-        """The searches that came to their end."""
+        """The searches that came to their end and count."""
         with self._file.errors():
             found = self._file.execute(
                 f"WITH {AGE} SELECT p.kernel, p.functional, p.bin, p.shape, age.place, s.strategy, x.trials"
@@ -274,7 +281,7 @@ class Evidence(Images):
         return self._file.id_of("evidence.sequence", row)
 
     def samples(self, arch: str, operator: str) -> list[Sample]:
-        """Every sample of the operator on the arch's products, oldest first, with its timings."""
+        """Every sample of the operator on the arch's products that counts, oldest first, with its timings."""
         with self._file.snapshot():
             found = self._file.execute(
                 "SELECT t.sample, t.sequence, q.backend, q.images, t.median_us, t.spread, t.rounds"
@@ -304,7 +311,7 @@ class Evidence(Images):
                 " FROM evidence.measurement m"
                 " JOIN evidence.image i ON i.id = m.image JOIN evidence.session s ON s.id = m.session"
                 " JOIN evidence.device d ON d.id = s.device"
-                " WHERE m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL)"
+                f" WHERE {counts('s')} AND (m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL))"
             )
             return rows.certificates(self._file.read("measurement", rows.check, found))
 
@@ -313,7 +320,7 @@ class Evidence(Images):
         with self._file.errors():
             found = self._file.execute(
                 "SELECT product, arch, max(multiprocessors), max(memory) FROM evidence.device"
-                " WHERE id IN (SELECT device FROM evidence.session WHERE id IN"
+                f" WHERE id IN (SELECT device FROM evidence.session s WHERE {counts('s')} AND id IN"
                 " (SELECT session FROM evidence.measurement WHERE status = 'ok'"
                 " UNION SELECT session FROM evidence.sample)) GROUP BY product, arch"
             )

@@ -6,15 +6,17 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 
 from aotriton.rules.database import flat, rows
 from aotriton.rules.database.decisions import put_winners
-from aotriton.rules.database.file import File
+from aotriton.rules.database.file import File, TuningDatabaseError
 from aotriton.rules.database.rows import Winner
-from aotriton.rules.database.schema import ARCHIVED, Column, Table, flat_name, flat_select, tables_of
+from aotriton.rules.database.schema import ARCHIVED, Column, Table, counts, flat_name, flat_select, tables_of
 
 KINDS = {"str": "TEXT", "float": "REAL", "tuple[tuple[str, float], ...]": "TEXT"}
 WINNER = tuple(Column(field.name, KINDS[str(field.type)], False) for field in fields(Winner))
+WINNERS = f"SELECT {', '.join(one.name for one in WINNER)} FROM main.winner ORDER BY 1, 2, 3, 4, 5"
 
 
 class Exchange:
@@ -36,6 +38,7 @@ class Exchange:
 
     def flat_rows(self, *tables: str) -> Iterator[tuple[str, Iterator[tuple[object, ...]]]]:
         """Of each of the tables its flat rows, as ``tables`` has their columns; all of them of one state of the file.
+        Rows of sessions that do not count are left out.
 
         TuningDatabaseError names what stands in a row and can not be.
         """
@@ -43,7 +46,8 @@ class Exchange:
             known = {table: (columns, statement) for table, columns, statement in self._tables()}
             for table in tables:
                 columns, statement = known[table]
-                yield table, self._file.read(table, partial(_flat, columns), self._file.execute(statement), key=5)
+                made = partial(_values, columns)
+                yield table, self._file.read(table, made, self._file.execute(statement), key=5)
 
     def add_flat(self, table: str, given: Iterable[Mapping[str, object]]) -> None:
         """Adds flat rows of a table, by column, with all that they refer to; none twice, and all or none.
@@ -55,6 +59,7 @@ class Exchange:
             known = dict[tuple[object, ...], object]()
             for number, row in enumerate(given, 1):
                 try:
+                    flat.sound_row(table, row)
                     if table == "winner":
                         put_winners(self._file, [rows.winner([row[one.name] for one in WINNER])])
                     else:
@@ -64,6 +69,48 @@ class Exchange:
                     raise ValueError(f"row {number}: {why}: {error}") from None
                 except ValueError as error:
                     raise ValueError(f"row {number}: {error}") from None
+
+    def check(self, called: Path) -> None:
+        """TuningDatabaseError names the file, as ``called``, and table, row and column of what cannot be true."""
+        with self._file.snapshot():
+            tables = tables_of(self._file.execute, "evidence")
+            for table in ARCHIVED:
+                self._check(called, table, tables[table], flat_select(tables, table)[1])
+            self._check_references(called)
+            key = ("arch", "product", "kernel", "functional", "bin")
+            self._check(called, "winner", Table(WINNER, {}, key, "main"), WINNERS)
+            models = tables_of(self._file.execute, "main", "model")
+            self._check(called, "model", models["model"], flat_select(models, "model")[1])
+
+    def _check(self, called: Path, name: str, table: Table, statement: str) -> None:
+        """Checks the columns of a table's own; ``statement`` gives its rows with all that they refer to."""
+        own = [one for one in table.columns if one.name not in table.references]
+        columns = [Column(flat_name(name, one.name), one.kind, one.optional) for one in own]
+        order = f" ORDER BY {', '.join(table.key)}" if table.key else ""
+        found = self._file.execute(f"SELECT {', '.join(one.name for one in own)} FROM {table.schema}.{name}{order}")
+        for number, row in enumerate(found):
+            try:
+                flat.sound_row(name, _flat(columns, row))
+            except ValueError as error:
+                told = self._file.execute(f"{statement} LIMIT 1 OFFSET {number}").fetchone()
+                where = " ".join(map(str, told[:6]))
+                raise TuningDatabaseError(f"{called}: table {name}, row {where}: {error}") from None
+
+    def _check_references(self, called: Path) -> None:
+        """Every row that another one refers to is there, and a problem was measured on a GPU of its arch."""
+        if missing := self._file.execute("PRAGMA evidence.foreign_key_check").fetchone():
+            raise TuningDatabaseError(
+                f"{called}: table {missing[0]}, row {missing[1]}: {missing[2]} lacks what it names"
+            )
+        other = self._file.execute(
+            "SELECT p.kernel, p.functional, p.bin, p.arch, d.arch, d.product FROM evidence.measurement m"
+            " JOIN evidence.problem p ON p.id = m.problem JOIN evidence.session s ON s.id = m.session"
+            " JOIN evidence.device d ON d.id = s.device WHERE p.arch <> d.arch"
+        ).fetchone()
+        if other:
+            *cell, arch, of_gpu, product = other
+            where = " ".join(map(str, cell))
+            raise TuningDatabaseError(f"{called}: table measurement, row {where}: of {arch}, on {product}: {of_gpu}")
 
     def _put_flat(
         self,
@@ -87,23 +134,28 @@ class Exchange:
         return known[values]
 
     def _tables(self) -> Iterator[tuple[str, Sequence[Column], str]]:
-        """Name, columns and statement of each table."""
+        """Name, columns and statement of each table, without the rows of sessions that do not count."""
         evidence = tables_of(self._file.execute, "evidence")
         for table in ARCHIVED:
-            yield table, *flat_select(evidence, table)
-        yield (
-            "winner",
-            WINNER,
-            f"SELECT {', '.join(one.name for one in WINNER)} FROM main.winner ORDER BY 1, 2, 3, 4, 5",
-        )
+            columns, statement = flat_select(evidence, table)
+            if "session" in [one.name for one in columns]:
+                session = {"session": "session", "timing": "timing_sample_session"}.get(table, f"{table}_session")
+                selected, order, by = statement.rpartition(" ORDER BY ")
+                statement = f"{selected} WHERE {counts(session)}{order}{by}"
+            yield table, columns, statement
+        yield "winner", WINNER, WINNERS
         yield "model", *flat_select(tables_of(self._file.execute, "main", "model"), "model")
 
 
-def _flat(columns: Sequence[Column], row: Sequence[object]) -> tuple[object, ...]:
-    """A flat row, each of its columns once; ValueError where it holds what it can not, or two things in one column."""
+def _values(columns: Sequence[Column], row: Sequence[object]) -> tuple[object, ...]:
+    return tuple(_flat(columns, row).values())
+
+
+def _flat(columns: Sequence[Column], row: Sequence[object]) -> dict[str, object]:
+    """A flat row by column; ValueError where it holds what it can not, or two things in one column."""
     made: dict[str, object] = {}
     for column, value in zip(columns, row, strict=True):
         if made.setdefault(column.name, value) != value:
             raise ValueError(f"{column.name} is {value!r}, but {made[column.name]!r} in what else it refers to")
         flat.sound(column, value)
-    return tuple(made.values())
+    return made

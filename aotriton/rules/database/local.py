@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from aotriton.rules.database import archive
 from aotriton.rules.database.file import File, TuningDatabaseError
-from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_VERSION, VERSION
+from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_VERSION, MARKS, VERSION
 
 APPLICATION_ID = 0x414F5445  # "AOTE"
 NAME = "evidence.sqlite3"
@@ -63,12 +63,14 @@ def _refresh(path: Path, folder: Path, database: Path) -> None:
                 raise TuningDatabaseError(f"{path}: its schema is version {version}, not {EVIDENCE_VERSION}")
             if not version:
                 file.make(EVIDENCE, EVIDENCE_VERSION)
+            file.script(MARKS)
             there, known = archive.files(folder), dict(file.execute("SELECT name, size FROM archived").fetchall())
             if not known.keys() <= there.keys():  # another state of the repository was checked out
                 archive.pack(file, "main", folder, archive.unpacked(file, "main"))
                 there, known = archive.files(folder), {}
                 file.drop_tables("main")
                 file.make(EVIDENCE, EVIDENCE_VERSION)
+                file.script(MARKS)
             archive.load(file, folder, [name for name, size in there.items() if known.get(name) != size])
             if file.value("PRAGMA decisions.user_version") == VERSION:
                 # Images that were compiled and not measured are in no session.

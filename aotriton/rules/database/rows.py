@@ -116,7 +116,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Session:
-    """A run of the tuner on one GPU, and how many rows there are of it."""
+    """A run of the tuner on one GPU, and how many rows there are of it. ``standing``: own, signed by whom, unknown, or
+    retracted and why; the rows of the last two take part in no decision.
+    """
 
     started: str
     product: str
@@ -126,6 +128,8 @@ class Session:
     strategy: str
     measurements: int
     samples: int
+    uuid: str
+    standing: str
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,19 @@ class Model:
     samples: int
     saves: float = 0.0
     source: str = ""
+
+
+def timings_of(winner: Winner, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The timings that a measured winner may be: of its cell and product, image, shape, median and day."""
+    cell = winner.arch, winner.product, winner.kernel, winner.functional, winner.bin
+    return [
+        one
+        for one in outcomes
+        if (one.image, one.shape, one.started[:10]) == (winner.image, winner.shape, winner.measured)
+        and one.status == "ok"
+        and (one.arch, one.product, one.kernel, one.functional, one.bin) == cell
+        and abs((one.median_us or 0.0) - winner.median_us) <= 1e-4 * winner.median_us
+    ]
 
 
 def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:

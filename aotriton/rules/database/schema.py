@@ -114,6 +114,39 @@ EVIDENCE = """
         BEGIN SELECT RAISE(ABORT, 'timing is append-only'); END;
 """
 
+# What is said of sessions after they were measured; rows are only added. Beside the version of the evidence: a local
+# file without the table gets it. A session from somebody whom nobody named has UNKNOWN before its uuid, so that it is
+# never taken for the session that it says it is.
+MARKS = """
+    CREATE TABLE IF NOT EXISTS mark (
+        session TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('signed', 'retracted')), said TEXT NOT NULL,
+        PRIMARY KEY (session, kind)) WITHOUT ROWID;
+"""
+UNKNOWN = "unknown "
+
+
+def counts(session: str) -> str:
+    """The condition that a session, by its name in a statement, takes part in decisions."""
+    retracted = "SELECT session FROM evidence.mark WHERE kind = 'retracted'"
+    return f"({session}.uuid NOT LIKE '{UNKNOWN}%' AND {session}.uuid NOT IN ({retracted}))"
+
+
+# The images that were measured in such sessions.
+MEASURED = f"SELECT m.image FROM evidence.measurement m JOIN evidence.session s ON s.id = m.session WHERE {counts('s')}"
+
+# Makes what is in ``other``, a copy, rows of unknown sessions, without those that are known here. What it says of the
+# binaries of images does not hold here.
+_KNOWN = "SELECT id FROM other.session WHERE uuid IN (SELECT uuid FROM evidence.session)"
+DISTRUST = f"""
+    UPDATE other.image SET sha256 = NULL, registers = NULL, spills = NULL, shared = NULL;
+    DELETE FROM other.timing WHERE sample IN (SELECT id FROM other.sample WHERE session IN ({_KNOWN}));
+    DELETE FROM other.sample WHERE session IN ({_KNOWN});
+    DELETE FROM other.search WHERE session IN ({_KNOWN});
+    DELETE FROM other.measurement WHERE session IN ({_KNOWN});
+    DELETE FROM other.session WHERE id IN ({_KNOWN});
+    UPDATE other.session SET uuid = '{UNKNOWN}' || uuid WHERE uuid NOT LIKE '{UNKNOWN}%';
+"""
+
 # The tables of a file of the archive, each behind those that it refers to, and those whose rows are of a session.
 ARCHIVED = ("device", "session", "problem", "image", "measurement", "search", "sequence", "sample", "timing")
 COUNTED = ("measurement", "search", "sample")
@@ -124,8 +157,9 @@ NOT_EXCHANGED = ("id", "packed")  # columns that say something of this file alon
 MERGE = """
     INSERT INTO {to}.image (name, config, sha256, registers, spills, shared)
         SELECT name, config, sha256, registers, spills, shared FROM other.image WHERE true ORDER BY id
-        ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, registers = excluded.registers,
-            spills = excluded.spills, shared = excluded.shared WHERE sha256 IS NULL;
+        ON CONFLICT (name) DO UPDATE SET config = excluded.config, sha256 = excluded.sha256,
+            registers = excluded.registers, spills = excluded.spills, shared = excluded.shared
+            WHERE sha256 IS NULL AND excluded.sha256 IS NOT NULL;
     INSERT INTO {to}.problem (arch, kernel, functional, bin, shape)
         SELECT arch, kernel, functional, bin, shape FROM other.problem WHERE true ORDER BY id ON CONFLICT DO NOTHING;
     INSERT INTO {to}.device (product, uuid, arch, multiprocessors, memory, power_limit, driver)

@@ -8,6 +8,7 @@ evidence. If a process is killed, the next one that opens the database for writi
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,8 +21,8 @@ from aotriton.rules.database.derive import derive
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.exchange import Exchange
 from aotriton.rules.database.file import APPLICATION_ID, File, TuningDatabaseError, left_behind
-from aotriton.rules.database.rows import Model, Product, Winner
-from aotriton.rules.database.schema import DECISIONS, MERGE, VERSION
+from aotriton.rules.database.rows import Model, Product, Session, Winner
+from aotriton.rules.database.schema import DECISIONS, DISTRUST, MERGE, UNKNOWN, VERSION
 
 
 class TuningDatabase(Decisions):
@@ -107,12 +108,12 @@ class TuningDatabase(Decisions):
                 )
 
     @contextmanager
-    def _attached(self, other: Path) -> Iterator[None]:
-        """Within, the other file, if it is there, is attached as ``other``."""
+    def _attached(self, other: Path, writing: bool = False) -> Iterator[None]:
+        """Within, the other file, if it is there, is attached as ``other``, for reading or for ``writing``, too."""
         if not other.exists():
             yield
             return
-        self._file.execute("ATTACH ? AS other", [f"{other.absolute().as_uri()}?mode=ro"])
+        self._file.execute("ATTACH ? AS other", [f"{other.absolute().as_uri()}?mode={'rw' if writing else 'ro'}"])
         try:
             yield
         finally:
@@ -197,28 +198,145 @@ class TuningDatabase(Decisions):
                 archive.pack_renamed(self._file, "evidence", archive.folder_of(self.path), names)
         self._decided |= {(one.arch, one.kernel) for one in self.winners()}
 
-    def merge(self, path: str | os.PathLike[str], called: Path | None = None) -> int:
+    def merge(
+        self, path: str | os.PathLike[str], called: Path | None = None, own: bool = False, signer: str = ""
+    ) -> int:
         """Takes over what the database at ``path`` has and this one lacks: all of it or nothing. Returns the number of
         measurements and of timings of launch sequences.
 
+        It is trusted if it is the caller's ``own``, or signed by a ``signer``, who was checked. Else its sessions are
+        unknown: their rows take part in no decision, and its winners, its models and what it says of images are left.
         A session is known by its uuid, so that merging twice changes nothing. A cell that has a winner here keeps it,
         and an operator on a product keeps its models; deciding and fitting anew takes the new rows into account.
-        TuningDatabaseError if that file is not a tuning database, or if both know one image by different checksums; the
-        message names the file as ``called``.
+        TuningDatabaseError if that file is not a tuning database, if it holds what cannot be true, or if both know one
+        image by different checksums; the message names the file as ``called``.
         """
+        called = called or Path(path)
         with _readable(Path(path)) as other:
             if self.path.samefile(path):
                 return 0
-            winners, models, known = other.winners(), other.models(), self.models()
-            modelled = {(one.arch, one.product, one.operator) for one in known}
-            with self._file.errors(), self._attached(other.evidence.path), self._file.transaction():
-                count = "SELECT (SELECT count(*) FROM evidence.measurement) + (SELECT count(*) FROM evidence.timing)"
-                before = self._file.value(count)
-                self._take_evidence(called or Path(path))
-                put_winners(self._file, winners, over=False)
-                put_models(self._file, (m for m in models if (m.arch, m.product, m.operator) not in modelled))
-                self._decided |= {(one.arch, one.kernel) for one in winners}
-                return int(str(self._file.value(count))) - int(str(before))
+            other.exchange.check(called)
+            trusted = own or bool(signer)
+            count = "SELECT (SELECT count(*) FROM evidence.measurement) + (SELECT count(*) FROM evidence.timing)"
+            with TemporaryDirectory() as folder, self._file.errors():
+                evidence = other.evidence.path
+                if not trusted:
+                    evidence = Path(shutil.copy(evidence, Path(folder) / "unknown.sqlite3"))
+                with self._attached(evidence, writing=not trusted), self._file.transaction():
+                    before = self._file.value(count)
+                    archive.check_same_binaries(self._file, "evidence", called)
+                    marks = self._marks(own, signer) if trusted else []
+                    if not trusted:
+                        self._distrust()
+                    self._file.script(MERGE.format(to="evidence"))
+                    if trusted:
+                        self._take_decisions(other, called)
+                    archive.pack_marks(self._file, "evidence", archive.folder_of(self.path), marks)
+                    self._decided |= self.kernels_of(session for session, kind, _ in marks if kind == "retracted")
+                    return int(str(self._file.value(count))) - int(str(before))
+
+    def _distrust(self) -> None:
+        """Makes what is attached as ``other`` rows of unknown sessions."""
+        triggers = self._file.execute("SELECT name FROM other.sqlite_master WHERE type = 'trigger'").fetchall()
+        for (name,) in triggers:
+            self._file.execute('DROP TRIGGER other."{}"'.format(str(name).replace('"', '""')))
+        self._file.script(DISTRUST)
+
+    def _marks(self, own: bool, signer: str) -> list[archive.Mark]:
+        """What ``other`` says of its sessions, and who signed them, where it is new here.
+
+        Nobody else's file retracts a session that was measured here.
+        """
+        measured_here = (
+            set()
+            if own
+            else self._uuids("evidence")
+            - {str(one) for (one,) in self._file.execute("SELECT session FROM evidence.mark WHERE kind = 'signed'")}
+        )
+        found = self._file.execute("SELECT session, kind, said FROM other.mark ORDER BY session, kind").fetchall()
+        marks = [(str(session), str(kind), str(said)) for session, kind, said in found]
+        if signer:
+            marks += [(uuid, "signed", f"by {signer}") for uuid in sorted(self._uuids("other"))]
+        known = set(self._file.execute("SELECT session, kind FROM evidence.mark").fetchall())
+        new = {
+            (session, kind): said
+            for session, kind, said in marks
+            if session not in measured_here and (session, kind) not in known and not session.startswith(UNKNOWN)
+        }
+        return [(session, kind, said) for (session, kind), said in sorted(new.items())]
+
+    def _uuids(self, at: str) -> set[str]:
+        return {str(one) for (one,) in self._file.execute(f"SELECT uuid FROM {at}.session")}
+
+    def _take_decisions(self, other: TuningDatabase, called: Path) -> None:
+        """Takes over winners and models, without those that rest on what is retracted here. TuningDatabaseError if a
+        winner is called measured and no measurement says so.
+        """
+        winners, models, taken = other.winners(), other.models(), list[Winner]()
+        kernels = {(one.arch, one.kernel) for one in winners if one.provenance == "measured"}
+        here, there = self._timed(kernels), other._timed(kernels)
+        for one in winners:
+            cell = one.arch, one.product, one.kernel, one.functional, one.bin
+            timing = (*cell, one.image, one.median_us)
+            if one.provenance != "measured" or timing in here:
+                taken.append(one)
+            elif timing not in there:
+                raise TuningDatabaseError(
+                    f"{called}: table winner, row {' '.join(cell)}: measured with {one.median_us} us, but no"
+                    f" measurement of {one.image} says so"
+                )
+        put_winners(self._file, taken, over=False)
+        retracted = {one.uuid for one in self.evidence.sessions() if one.standing.startswith("retracted")}
+        if retracted.isdisjoint(one.uuid for one in other.evidence.sessions()):
+            modelled = {(one.arch, one.product, one.operator) for one in self.models()}
+            put_models(self._file, (m for m in models if (m.arch, m.product, m.operator) not in modelled))
+        self._decided |= {(one.arch, one.kernel) for one in taken}
+
+    def _timed(self, kernels: Iterable[tuple[str, str]]) -> set[tuple[object, ...]]:
+        """Cell, image and median of each measurement of these kernels that is ok and counts."""
+        return {
+            (one.arch, one.product, one.kernel, one.functional, one.bin, one.image, one.median_us)
+            for arch, kernel in sorted(kernels)
+            for one in self.evidence.outcomes(arch, kernel)
+            if one.status == "ok"
+        }
+
+    def session(self, uuid: str) -> Session:
+        """The session whose uuid begins so; TuningDatabaseError if there is none, or more than one."""
+        sessions = self.evidence.sessions()
+        found = [one for one in sessions if one.uuid.startswith(uuid)] if uuid else []
+        if len(found) != 1:
+            latest = "; ".join(f"{one.uuid} of {one.started} on {one.product}" for one in sessions[-5:])
+            raise TuningDatabaseError(
+                f"{self.path}: {len(found)} sessions have a uuid that begins with {uuid!r}; the latest are {latest}"
+            )
+        return found[0]
+
+    def retract(self, session: Session, why: str) -> None:
+        """Takes the rows of a session out of all that is decided from now on. They stay in the evidence, and the
+        archive says that they are retracted, and ``why``.
+        """
+        with self._file.transaction():
+            if not session.standing.startswith("retracted"):
+                folder = archive.folder_of(self.path)
+                archive.pack_marks(self._file, "evidence", folder, [(session.uuid, "retracted", why)])
+            self._decided |= self.kernels_of([session.uuid])
+
+    def kernels_of(self, sessions: Iterable[str]) -> set[tuple[str, str]]:
+        """Arch and name of the kernels that were measured in these sessions, by their uuids."""
+        wanted = set(sessions)
+        found = self._file.execute("SELECT id, uuid FROM evidence.session").fetchall()
+        return self.evidence.kernels([int(number) for number, uuid in found if uuid in wanted])
+
+    def operators_of(self, session: str) -> set[tuple[str, str]]:
+        """Arch and name of the operators that were timed on random shapes in a session, by its uuid."""
+        with self._file.errors():
+            found = self._file.execute(
+                "SELECT DISTINCT d.arch, x.operator FROM evidence.sample x JOIN evidence.session s ON s.id = x.session"
+                " JOIN evidence.device d ON d.id = s.device WHERE s.uuid = ?",
+                [session],
+            )
+            return {(str(arch), str(operator)) for arch, operator in found}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from aotriton.rules.database import TuningDatabaseError
 from aotriton.rules.family import IN_TREE as FAMILIES
 from aotriton.rules.family import Family, add, family
-from aotriton.tune.cli import decisions, models, plan, run, tables
+from aotriton.tune.cli import decisions, models, origin, plan, run, tables
 from aotriton.tune.cli.invocation import CannotBegin, Invocation
 from aotriton.tune.cli.options import check_positive, common
 from aotriton.tune.problem.family import tuning
@@ -45,6 +45,14 @@ COMMANDS = {
         decisions.merge, "--merge", "take over what another database has, and decide; needs no GPU",
         ("merge", Path, "the other database"),
     ),
+    "retract": Command(
+        decisions.retract, "--retract", "take a session out of all decisions, and decide anew; needs no GPU",
+        ("session", str, "the beginning of its uuid"),
+    ),
+    "sign": Command(
+        tables.sign_database, "--sign-database", "sign the database for others, with a key of OpenSSH; needs no GPU",
+        ("key", Path, "the private key"),
+    ),
     "export": Command(
         tables.export_tables, "--export",
         "write all tables into a folder, as Parquet, or one to a file of its name, measurement.csv; needs no GPU",
@@ -65,6 +73,9 @@ COMMANDS = {
         "after a kernel's source has changed: what its images of unchanged bits took stands; needs no GPU",
     ),
     "predict": Command(models.predict_all, "--predict", "winners and models by a static model; needs no GPU"),
+    "audit": Command(
+        tables.audit_database, "--audit", "name each winner and model that is not as it should be; needs no GPU"
+    ),
     "report": Command(
         tables.write_report, "--report", "write what the database knows as one HTML page; needs no GPU",
         ("report", Path, "the page"),
@@ -97,12 +108,17 @@ def parsers(of: Family, prog: str) -> tuple[argparse.ArgumentParser, dict[str, a
         one = found[name] = group.add_parser(name, description=command.help, parents=[common(of)])
         if command.value:
             value, kind, text = command.value
-            one.add_argument(value, type=kind, metavar="COUNT" if kind is int else "PATH", help=text)
+            metavar = {int: "COUNT", str: value.upper()}.get(kind, "PATH")
+            one.add_argument(value, type=kind, metavar=metavar, help=text)
     found["run"].formatter_class = argparse.RawDescriptionHelpFormatter
     found["run"].epilog = "\n".join(["other commands, each with its own --help:", *map(_line, list(COMMANDS)[1:])])
     found["import"].add_argument(
         "--over-predicted", action="store_true", help="cells of predicted winners take what is imported"
     )
+    for name in ("run", "merge", "import"):
+        origin.add_options(found[name])
+    found["export"].add_argument("--sign", type=Path, metavar="KEY", help="sign what is written, with a key of OpenSSH")
+    found["retract"].add_argument("--why", default="", help="the reason, which the evidence keeps")
     found["report"].add_argument(
         "--since", type=Path, metavar="DATABASE", help="an earlier state, whose changes the page shows"
     )

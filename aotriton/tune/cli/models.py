@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.operators import Operator
 from aotriton.tune.cli.alone import wait_for
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
@@ -48,7 +50,7 @@ def sample_shapes(call: Invocation) -> int:
             timed = sample(sampling, call.operators, device, workers, progress, asked)
         print(f"{timed} shapes were timed")
         with TuningDatabase(options.database) as database:
-            _fit_and_compile(call, database, device.arch)
+            fit_and_compile(database, call.family.operators, device.arch, options.jobs)
     finally:
         for worker in workers:
             worker.close()
@@ -60,7 +62,7 @@ def fit(call: Invocation) -> int:
     require_triton()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
-        _fit_and_compile(call, database, arch)
+        fit_and_compile(database, call.family.operators, arch, call.options.jobs)
     return 0
 
 
@@ -78,13 +80,13 @@ def predict_all(call: Invocation) -> int:
     return 0
 
 
-def _fit_and_compile(call: Invocation, database: TuningDatabase, arch: str) -> None:
-    operators = call.family.operators
+def fit_and_compile(database: TuningDatabase, operators: Sequence[Operator], arch: str, jobs: int | None) -> None:
+    """Fits the models of these operators anew, and compiles what ships by them."""
     compiler = partial(compile_images, checksums=database.evidence.checksums())
     compiled, unfit, refused = 0, set[str](), {""}
     while refused:
         errors = fit_models(database, operators, arch, unfit)
-        new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), call.options.jobs)
+        new, refused = compile_shipped(database, operators, arch, compiler, ImageStore(), jobs)
         compiled += new
         unfit |= refused
     for (operator, product), error in errors.items():

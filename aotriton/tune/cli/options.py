@@ -65,6 +65,10 @@ def common(of: Family) -> argparse.ArgumentParser:
         help="write this many of the best of each problem, with images, beside the database, as .finalists.zip",
     )
     how.add_argument("--finalists", type=Path, metavar="FILE", help="measure and race here what --top wrote elsewhere")
+    how.add_argument(
+        "--confirm", action="store_true",
+        help="measure and race here the best of what was merged or imported from unknown origin",
+    )  # fmt: skip
     what = made.add_argument_group("what to tune", "each takes several values, and leaves all others out")
     what.add_argument("--arch", choices=[row.arch for row in ARCHS], help="default: the GPU's")
     _several(what, "kernel", [kernel.name for kernel in of.kernels], str)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.image import ImageSpec
 from aotriton.rules.programs import in_source_tree, tuner
 from aotriton.tune.cli.alone import alone
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
+from aotriton.tune.cli.origin import origin
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, strategy_processes, tune
-from aotriton.tune.dataset.finalists import read_finalists, write_finalists
+from aotriton.tune.dataset.finalists import read_finalists, unconfirmed, write_finalists
 from aotriton.tune.dataset.summary import Before, summary
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.problems import Problem
@@ -62,7 +64,7 @@ def _run(call: Invocation, limit: Budget, gpus: Sequence[str], progress: Progres
         _check_arch(options.arch, device)
         many = f"{len(gpus)} x " if gpus else ""
         progress.note(f"{many}{device.name} ({device.arch}, {device.multiprocessors} multiprocessors)")
-        only = read_finalists(options.finalists, store) if options.finalists else {}
+        only = _chosen(call, store, device)
         problems = list(only) or call.problems(device.arch, device.multiprocessors)
         plan = Plan(
             options.database, store, device, options.again, _deadline(call, limit), limit.gpu_seconds or float("inf"),
@@ -99,10 +101,24 @@ def _tune(
                 print(f"finalists: {count} with their images in {path}; --finalists races them on another machine")
 
 
+def _chosen(call: Invocation, store: ImageStore, device: Device) -> Mapping[Problem, Sequence[ImageSpec]]:
+    """The candidates that others chose: of a file of finalists, or those that the best of unknown origin are."""
+    if call.options.finalists:
+        with origin(call, call.options.finalists) as of:
+            return read_finalists(of.path, store if of.trusted else None)
+    if call.options.confirm:
+        with TuningDatabase(call.options.database) as database:
+            found = unconfirmed(database, call.kernels, device.arch, device.name)
+        if not found:
+            raise CannotBegin(f"no rows of unknown origin are left to confirm of these kernels on {device.name}")
+        return found
+    return {}
+
+
 def _strategy(call: Invocation) -> str:
     """The name of the strategy: exhaustive, unless the options ask for a search or name finalists."""
     options = call.options
-    if options.finalists:
+    if options.finalists or options.confirm:
         return FINALISTS
     return str(options.strategy or (DEFAULT if options.budget or options.effort else EXHAUSTIVE))
 

@@ -8,9 +8,13 @@ from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.family import families
+from aotriton.tune.cli.decisions import UNTRUSTED
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.cli.origin import origin
+from aotriton.tune.dataset.signature import sign
 from aotriton.tune.dataset.tables import export, take_in
 from aotriton.tune.problem.tuning_error import TuningError
+from aotriton.tune.winners.audit import MENDED_BY, audit
 
 
 def write_report(call: Invocation) -> int:
@@ -28,6 +32,20 @@ def write_report(call: Invocation) -> int:
     return 0
 
 
+def audit_database(call: Invocation) -> int:
+    """Prints what is wrong with the database, a line for each winner or model. Returns 1 where there is anything."""
+    with TuningDatabase(call.options.database, readonly=True) as database:
+        found = audit(database)
+        rows = len(database.winners()) + len(database.models())
+    for one in found:
+        print(one)
+    for kind, mended in MENDED_BY.items():
+        if count := sum(one.kind == kind for one in found):
+            print(f"{count} {kind}: {mended}")
+    print(f"{call.options.database}: {len(found)} of {rows} winners and models are not as they should be")
+    return 1 if found else 0
+
+
 def export_tables(call: Invocation) -> int:
     out = call.options.export
     try:
@@ -35,6 +53,15 @@ def export_tables(call: Invocation) -> int:
     except OSError as error:
         raise TuningError(f"{out}: {error.strerror or error}") from error
     print(f"{out}: {', '.join(f'{rows} rows of {table}' for table, rows in written.items())}")
+    if call.options.sign:
+        print(f"{sign(out, call.options.sign)} is its signature")
+    return 0
+
+
+def sign_database(call: Invocation) -> int:
+    """Signs the database with its archive, so that others may merge it and know whose it is."""
+    TuningDatabase(call.options.database).close()  # what was measured is packed
+    print(f"{sign(call.options.database, call.options.key)} is its signature: hand it out with the other files")
     return 0
 
 
@@ -43,9 +70,10 @@ def import_tables(call: Invocation) -> int:
     make_folder(call.options.database)
     if _is_sqlite(call.options.take_in):
         return _import_published(call)
-    with TuningDatabase(call.options.database) as database:
-        taken = take_in(call.options.take_in, database)
-    print(f"{taken} timings were new; --decide chooses winners anew with them, --fit fits cost models anew")
+    with TuningDatabase(call.options.database) as database, origin(call, call.options.take_in) as of:
+        taken = take_in(of.path, database, of.own, of.signer, call.options.take_in)
+    then = "--decide chooses winners anew with them, --fit fits cost models anew" if of.trusted else UNTRUSTED
+    print(f"{taken} timings were new. {then}")
     return 0
 
 

@@ -47,7 +47,9 @@ def export(path: Path, out: Path) -> dict[str, int]:
     return written
 
 
-def take_in(path: Path, database: TuningDatabase) -> int:
+def take_in(
+    path: Path, database: TuningDatabase, own: bool = False, signer: str = "", called: Path | None = None
+) -> int:
     """Merges the file at ``path``, or all files of the folder, into the database, as ``merge`` does.
 
     TuningDatabaseError names file, row (from 1 on) and column of what is not valid; nothing is taken in then.
@@ -72,7 +74,7 @@ def take_in(path: Path, database: TuningDatabase) -> int:
                     raise TuningDatabaseError(f"{file}: {error.strerror}") from None
                 except ValueError as error:
                     raise TuningDatabaseError(f"{file}: {error}") from None
-        return database.merge(staged, called=path)
+        return database.merge(staged, called or path, own, signer)
 
 
 def _check_name(file: Path, tables: Iterable[str]) -> None:

@@ -4,14 +4,15 @@ spill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules.borrow import filled, siblings
-from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database import Outcome, TuningDatabase, Winner, timings_of
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.tune.problem.compiled import FACTS, Compile
+from aotriton.tune.problem.compiled import FACTS, Compile, unfit
 from aotriton.tune.winners.siblings import decide_siblings
 
 
@@ -26,8 +27,9 @@ def decide_all(
     or by another ``compiler``, until none of it is known to spill. Returns the number of images that had to be
     compiled.
 
-    A winner whose parameters its kernel no longer has wins nothing: its bin borrows until it is measured again. An
-    image that does not compile is left to the build to report.
+    A winner whose parameters its kernel no longer has wins nothing, nor does a measured one without its measurement,
+    which was retracted: its bin borrows until it is measured again. An image that does not compile is left to the build
+    to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -37,16 +39,27 @@ def decide_all(
             decide_siblings(database, group[0], product.name)
     for (arch, kernel), named in asked.items():
         mine = [one for one in database.winners(arch, kernel.name) if one.functional in named]
-        database.forget_winners(one for one in mine if not is_valid(named[one.functional], one.config))
-    compiled, failed = 0, set[str]()
+        outcomes: dict[tuple[str, str, str], list[Outcome]] = {}
+        for outcome in database.evidence.outcomes(arch, kernel.name):
+            outcomes.setdefault((outcome.product, outcome.functional, outcome.bin), []).append(outcome)
+        database.forget_winners(
+            one
+            for one in mine
+            if not is_valid(named[one.functional], one.config)
+            or (
+                one.provenance == "measured"
+                and not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
+            )
+        )
+    compiled, failed = _refresh(database, asked, store, jobs, compiler or compile_images), set[str]()
     while True:
         known = database.evidence.spills()
-        unfit = {name for name, spills in known.items() if spills}
+        spilling = {name for name, spills in known.items() if spills}
         specs: dict[str, ImageSpec] = {}
         for (arch, kernel), named in asked.items():
             winners, products = database.winners(arch, kernel.name), database.products(arch)
             for winner in (
-                one for product in products for one in filled(kernel, arch, product.name, winners, products, unfit)
+                one for product in products for one in filled(kernel, arch, product.name, winners, products, spilling)
             ):
                 waits = winner.provenance == "borrowed" and winner.image not in known and winner.image not in failed
                 if waits and winner.functional in named:
@@ -59,6 +72,38 @@ def decide_all(
                 compiled += 1
             else:
                 failed.add(spec.name)
+
+
+def _refresh(
+    database: TuningDatabase,
+    asked: Mapping[tuple[str, KernelDescription], Mapping[str, Functional]],
+    store: ImageStore,
+    jobs: int | None,
+    compiler: Compile,
+) -> int:
+    """Compiles the images of today of winners of which nothing is known, and gives winners that were never timed their
+    names, unless they turn out to be unfit. Returns the number of images.
+    """
+    known = database.evidence.spills()
+    fit = {name for name, spills in known.items() if not spills}
+    unknown = {}
+    untimed: list[tuple[Winner, ImageSpec]] = []
+    for (arch, kernel), named in asked.items():
+        for winner in database.winners(arch, kernel.name):
+            if winner.functional in named:
+                spec = ImageSpec.parse(named[winner.functional], winner.config)
+                if spec.name not in known:
+                    unknown[spec.name] = spec
+                if winner.provenance != "measured" and winner.image != spec.name:
+                    untimed.append((winner, spec))
+    compiled = 0
+    for spec, image in compiler(unknown.values(), store, jobs):
+        if isinstance(image, CompiledImage) and not unfit(spec, image):
+            database.evidence.image_id(spec.name, spec.config, **{fact: image.metadata[fact] for fact in FACTS})
+            fit.add(spec.name)
+            compiled += 1
+    database.put_winners(replace(winner, image=spec.name) for winner, spec in untimed if spec.name in fit)
+    return compiled
 
 
 def is_valid(functional: Functional, config: str) -> bool:

@@ -13,6 +13,13 @@ from aotriton.tune.winners.decide import CellKey, decide
 
 def decide_siblings(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
     """Writes and returns the winners of the functional and its siblings by what was measured on the product."""
+    winners = decided(database, functional, product)
+    database.put_winners(winners)
+    return winners
+
+
+def decided(database: TuningDatabase, functional: Functional, product: str) -> list[Winner]:
+    """The winners of the functional and its siblings by what was measured on the product, without writing them."""
     group = siblings(functional)
     texts = {str(one) for one in group}
     outcomes = database.evidence.outcomes(functional.arch, functional.kernel.name, product=product)
@@ -23,9 +30,7 @@ def decide_siblings(database: TuningDatabase, functional: Functional, product: s
     outcomes, held = campaign.decidable(
         group, [one for one in outcomes if one.functional in texts], before, campaign.campaigns(database), searched
     )
-    winners = decide(group, outcomes, database.evidence.samples_of, standing(before), held)
-    database.put_winners(winners)
-    return winners
+    return decide(group, outcomes, database.evidence.samples_of, standing(before), held)
 
 
 def standing(winners: Sequence[Winner]) -> dict[CellKey, str]:
