@@ -24,6 +24,7 @@ from aotriton.rules.database.rows import (
     SequenceTiming,
     Session,
     Winner,
+    counting,
     latest_medians,
 )
 from aotriton.rules.database.tuning import TuningDatabase, decisions
@@ -47,6 +48,7 @@ __all__ = [
     "TuningDatabase",
     "TuningDatabaseError",
     "Winner",
+    "counting",
     "decisions",
     "foreign_tables",
     "latest_medians",

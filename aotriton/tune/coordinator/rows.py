@@ -7,6 +7,7 @@ from statistics import median
 
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.database import Measurement
+from aotriton.rules.judge import judge_of
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Gpu, Search
@@ -89,6 +90,7 @@ class Rows:
         measurement = Measurement(
             search.row, 0, gpu.session, phase, status, median(samples) if samples else None, samples, error, tolerance,
             detail and shortened(detail), conditions.sm_clock, conditions.temperature,
+            judge_of(search.problem.kernel),
         )  # fmt: skip
         return (name, search.specs[name].config, _facts(self._images[name])), measurement
 

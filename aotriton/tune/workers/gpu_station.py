@@ -89,7 +89,10 @@ class GpuStation:
             self._stop.set()
 
     def _begin(self, setting: Setting) -> GpuProcess:
-        if self._worker is None or self._setting is None or self._setting.launcher != setting.launcher:
+        known = self._setting
+        # Its child has imported the families of its run, and another run's may have other references.
+        other = known is None or known.launcher != setting.launcher or (known.run != setting.run and setting.families)
+        if self._worker is None or other:
             if self._worker:
                 self._worker.close()
             self._worker = GpuProcess(setting.launcher, self.gpu, setting.candidate_limit, self.core)
