@@ -20,6 +20,7 @@ from aotriton.rules.database import (
     TuningDatabaseError,
     archive,
     local,
+    schema,
 )
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec
@@ -93,12 +94,12 @@ def test_files_and_local_files_from_before_there_were_judges_are_read(path: Path
     before = rows(path)
     for file in sessions(path):
         first, *lines = lzma.decompress(file.read_bytes()).decode().splitlines()
-        kept = [line for line in lines if '.judge":' not in line]
-        assert len(kept) == len(lines) - 2
+        kept = [line for line in lines if '.judge":' not in line and '.checks":' not in line]
+        assert len(kept) == len(lines) - 3
         file.write_bytes(packed("\n".join([first.replace('"aotriton evidence":2', '"aotriton evidence":1'), *kept])))
     with sqlite3.connect(archive.folder_of(path) / local.NAME) as file_of_then:
-        for table in ("measurement", "search"):
-            file_of_then.execute(f"ALTER TABLE {table} DROP COLUMN judge")
+        for table, column in schema.SINCE_2:
+            file_of_then.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         file_of_then.execute("PRAGMA user_version = 1")
     file_of_then.close()
     for _ in range(2):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +15,8 @@ from typing import Any
 
 import autotuned
 import pytest
-from test_autotune import doubled, scaled, spec_of, tuned_in
+import standin_launcher
+from test_autotune import ROW_SUM, doubled, scaled, spec_of, tuned_in
 from test_decide import CELL, FAST, PLACE, SLOW, Log, functional
 from test_session import orders, own_store, run, small, swept
 
@@ -27,8 +30,14 @@ from aotriton.rules.judge import judge_of, of_today
 from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.source import slice_of
 from aotriton.tune.autotune.tuned import Tuned
+from aotriton.tune.autotune.tuning import DrawnTuning
 from aotriton.tune.coordinator import rows as coordinator_rows
+from aotriton.tune.measure.requests import Request
+from aotriton.tune.problem.candidates import space
+from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.problems import Wish, problems
 from aotriton.tune.winners.campaign import decidable
+from aotriton.tune.workers.gpu_process import _Child
 from aotriton.tune.workers.gpu_station import GpuStation
 from aotriton.tune.workers.jobs import Setting
 
@@ -106,6 +115,66 @@ def test_what_was_measured_before_there_were_judges_counts_in_the_tree(
     assert run(tmp_path, small()) == before
 
 
+def test_what_may_win_is_checked_further(tmp_path: Path, orders: Any) -> None:
+    """The candidates that lead or race are; one that lies on the second input only, and one whose bits change, are
+    wrong and do not win. Each row says how many launches were checked, and so do certificates.
+    """
+    fit = [one.config for one in space(small()[0]).candidates if not re.search("num_stages=4|BLOCK_N=128", one.config)]
+    best, second, third, *_ = sorted(fit, key=standin_launcher.time_of)
+    orders.update(lie_further=[best], unsteady=[second])
+    outcomes = run(tmp_path, small(), limit=60.0)
+    statuses = swept(outcomes)
+    assert (statuses[best], statuses[second], statuses[third]) == ("wrong", "wrong", "ok")
+    assert winners(tmp_path) == [third]
+    with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
+        said = {config: text for *_, config, text in database.evidence.failures("attn_fwd", judge_of(ATTN_FWD))}
+        checks = dict(
+            database._file.execute(
+                "SELECT config, checks FROM evidence.measurement JOIN evidence.image ON image.id = image"
+                " WHERE phase = 'sweep'"
+            )
+        )
+        (winner,) = database.winners()
+        (certificate,) = database.certificates()[winner.image]
+    assert said[best] == "wrong: on other numbers: out is off by 0.3, allowed 0.004"
+    assert said[second] == "wrong: out has other bits after launch 7 on the same inputs"
+    assert (checks[best], checks[second], checks[third]) == (22, 22, 22)
+    assert (certificate.problems, certificate.checks, certificate.error) == (1, 22, 0.002)
+
+
+def test_what_can_not_win_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that is more than 5 % slower than the best is neither checked further nor found to lie there."""
+    config = "BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2"
+    monkeypatch.setenv("AOTRITON_STANDIN", json.dumps({"lie_further": [config]}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    child, request = _Child(standin_launcher.StandinLauncher()), Request("an image", "attn_fwd", config, Path(), {}, {})
+    child.prepare(small()[0])
+    time = standin_launcher.time_of(config)
+    for best, told in ((None, ("wrong", 22)), (time / 1.04, ("wrong", 22)), (time / 1.06, ("ok", 1))):
+        result = child.sweep(request, best)
+        assert (result.status, result.checks) == told
+
+
+def test_smaller_sizes_are_of_the_same_cell(own: None, tmp_path: Path) -> None:
+    """By 1, or by 16 if guards want multiples; not what is compiled in, nor what would be of another cell."""
+    for name, changes, expected in (
+        ("any", {"sizes": {"n": (1000, 4096)}}, {1000: 999, 4096: 4095}),
+        ("multiples", {"sizes": {"n": (16, 32, 4096)}}, {16: 16, 32: 32, 4096: 4080}),
+        ("dense", {"sizes": {"n": (999, 1000)}}, {999: 998, 1000: 1000}),
+        ("rows", ROW_SUM, {64: 48}),
+    ):
+        one = scaled(folder=tmp_path / f"smaller_{name}", **changes)
+        one.write()
+        (kernel,) = family.add(one.folder).kernels
+        own_tuning = tuning(kernel.family)
+        assert isinstance(own_tuning, DrawnTuning)
+        size = "rows" if name == "rows" else "n"
+        found = {p.sizes[size]: own_tuning.smaller(p) for p in problems([kernel], "sm_90", 132, Wish())}
+        assert {value: sizes[size] for value, sizes in found.items()} == expected
+        assert all(sizes.get("columns", 128) in (32, 128) for sizes in found.values())
+        os.environ[family.VARIABLE] = ""  # the next family has a kernel of the same name
+
+
 def test_a_search_that_ended_by_another_judge_has_not_ended(
     tmp_path: Path, orders: Any, judged_by: Callable[[float], None]
 ) -> None:
@@ -149,10 +218,10 @@ def test_certificates_are_of_todays_judge() -> None:
     now = judge_of(ATTN_FWD)
 
     def check(image: str, judge: str, status: str) -> ImageCheck:
-        return ImageCheck(image, "GPU", "attn_fwd", judge, 1, "2026-05-01", status, 0.1, 0.2)
+        return ImageCheck(image, "GPU", "attn_fwd", judge, 1, 22, "2026-05-01", status, 0.1, 0.2)
 
     checks = [check("a", "of old", "wrong"), check("a", now, "ok"), check("b", "of old", "ok"), check("c", "", "ok")]
-    assert {image: own[0].checks for image, own in certificates(checks).items()} == {"a": 1, "c": 1}
+    assert {image: own[0].checks for image, own in certificates(checks).items()} == {"a": 22, "c": 22}
 
 
 def test_a_place_that_is_judged_in_part_keeps_its_winner() -> None:

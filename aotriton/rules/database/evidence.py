@@ -302,7 +302,8 @@ class Evidence(Images):
         """By image, what the checks of its results found on each product, the products by name."""
         with self._file.errors():
             found = self._file.execute(
-                "SELECT i.name, d.product, p.kernel, ifnull(m.judge, ''), m.problem, s.started, m.status,"
+                "SELECT i.name, d.product, p.kernel, ifnull(m.judge, ''), m.problem,"
+                " ifnull(m.checks, 1), s.started, m.status,"
                 " CASE m.status WHEN 'ok' THEN ifnull(m.error, 0) ELSE 0 END, ifnull(m.tolerance, 0)"
                 " FROM evidence.measurement m JOIN evidence.problem p ON p.id = m.problem"
                 " JOIN evidence.image i ON i.id = m.image JOIN evidence.session s ON s.id = m.session"

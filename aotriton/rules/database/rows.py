@@ -25,7 +25,8 @@ class Measurement:
     ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
     ``tolerance`` what was allowed; None where the candidate never ran. ``sm_clock`` in MHz and ``temperature`` in °C
     are the GPU's when the samples were taken; None where it does not tell. ``judge`` is that of ``rules/judge.py``,
-    None of what was measured before there were any.
+    None of what was measured before there were any. ``checks`` is the number of launches whose results were checked;
+    where it is None and there is an error, it was one.
     """
 
     problem: int
@@ -41,6 +42,7 @@ class Measurement:
     sm_clock: int | None = None
     temperature: int | None = None
     judge: str | None = None
+    checks: int | None = None
 
 
 # Nobody changes an outcome or a winner. They are not frozen because that makes them seven times as slow to make, and of
@@ -137,8 +139,9 @@ class Session:
 class Certificate:
     """What checks of an image's results on a product found: none was wrong.
 
-    They are of so many ``problems``, the last one of the ``day``, in ISO 8601. ``error`` is the largest relative one
-    against a high-precision reference, ``allowed`` what the check that found it allows.
+    They are of so many ``problems``, and ``checks`` is the number of launches; the last one was on the ``day``, in ISO
+    8601. ``error`` is the largest relative one against a high-precision reference, ``allowed`` what the check that
+    found it allows.
     """
 
     image: str
@@ -456,13 +459,16 @@ def checksum(row: Sequence[object]) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class ImageCheck:
-    """What a measurement says of whether an image is right; ``problem`` is an id, ``day`` its session's."""
+    """What a measurement says of whether an image is right, by how many ``checks``; ``problem`` is an id, ``day`` its
+    session's.
+    """
 
     image: str
     product: str
     kernel: str
     judge: str
     problem: int
+    checks: int
     day: str
     status: str
     error: float
@@ -471,13 +477,14 @@ class ImageCheck:
 
 def check(row: Sequence[object]) -> ImageCheck:
     """As ``winner``."""
-    image, product, kernel, judge, problem, started, status, error, tolerance = row
+    image, product, kernel, judge, problem, checks, started, status, error, tolerance = row
     return ImageCheck(
         checked.identifier("name", image),
         checked.text("product", product),
         checked.text("kernel", kernel),
         checked.text("judge", judge),
         checked.count("problem", problem),
+        checked.count("checks", checks),
         checked.day("started", started),
         checked.text("status", status),
         checked.relative("error", error),
@@ -496,7 +503,8 @@ def certificates(checks: Iterable[ImageCheck]) -> dict[str, list[Certificate]]:
             continue
         problems, day = len({one.problem for one in own}), max(one.day for one in own)
         error, allowed = max((one.error, one.allowed) for one in own)
-        made.setdefault(image, []).append(Certificate(image, product, day, problems, len(own), error, allowed))
+        checks_made = sum(one.checks for one in own)
+        made.setdefault(image, []).append(Certificate(image, product, day, problems, checks_made, error, allowed))
     return made
 
 

@@ -85,7 +85,7 @@ EVIDENCE = """
         status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
         median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
         samples TEXT, error REAL, tolerance REAL, detail TEXT, sm_clock INTEGER, temperature INTEGER, judge TEXT,
-        UNIQUE (problem, image, session, phase));
+        checks INTEGER, UNIQUE (problem, image, session, phase));
     CREATE TABLE search (
         problem INTEGER NOT NULL REFERENCES problem, session INTEGER NOT NULL REFERENCES session,
         trials INTEGER NOT NULL, judge TEXT, PRIMARY KEY (problem, session)) WITHOUT ROWID;
@@ -117,9 +117,10 @@ EVIDENCE = """
 # From version 1 of the evidence to 2. Files of the archive that were written before lack these columns, too.
 EVIDENCE_1_TO_2 = """
     ALTER TABLE measurement ADD COLUMN judge TEXT;
+    ALTER TABLE measurement ADD COLUMN checks INTEGER;
     ALTER TABLE search ADD COLUMN judge TEXT;
 """
-SINCE_2 = (("measurement", "judge"), ("search", "judge"))
+SINCE_2 = (("measurement", "judge"), ("measurement", "checks"), ("search", "judge"))
 
 # The tables of a file of the archive, each behind those that it refers to, and those whose rows are of a session.
 ARCHIVED = ("device", "session", "problem", "image", "measurement", "search", "sequence", "sample", "timing")
@@ -146,9 +147,9 @@ MERGE = """
         WHERE true ORDER BY os.id ON CONFLICT DO NOTHING;
     INSERT INTO {to}.measurement
         (problem, image, session, phase, status, median_us, samples, error, tolerance, detail, sm_clock, temperature,
-            judge)
+            judge, checks)
         SELECT p.id, i.id, s.id, m.phase, m.status, m.median_us, m.samples, m.error, m.tolerance, m.detail,
-            m.sm_clock, m.temperature, m.judge
+            m.sm_clock, m.temperature, m.judge, m.checks
         FROM other.measurement m
         JOIN other.problem op ON op.id = m.problem JOIN {to}.problem p USING (arch, kernel, functional, bin, shape)
         JOIN other.image oi ON oi.id = m.image JOIN {to}.image i ON i.name = oi.name
