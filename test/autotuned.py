@@ -118,3 +118,7 @@ def nested():
 
 
 INNER = nested()
+
+
+def of_doubled_rightly(x, bias):
+    return x + x + bias

@@ -1,7 +1,8 @@
 """A launcher without a GPU: times follow from the candidate's config, and chosen candidates misbehave.
 
 The child processes read what to do from AOTRITON_STANDIN, a json object: "crash", "hang", "raise", "sticky" (the
-context is lost), "lie", "corrupt" (the inputs) and "flaky" (crashes in the race) list configs; "log" is a file that
+context is lost), "lie", "lie_further" (on the second input), "unsteady" (its bits change), "corrupt" (the inputs) and
+"flaky" (crashes in the race) list configs; "log" is a file that
 gets a line for each candidate opened, "slow" the seconds that each takes, "late" those that GPUs take to start;
 "no_binding" and "dies_at_start" fail at the start. "lost" is [after how many requests the GPU is lost, for how many
 more], counted in the folder "counters"; "lost_gpu" names it where there are two. "product" is what the GPU calls
@@ -100,6 +101,13 @@ class StandinLauncher:
         return (
             Check(0.001, 0.004) if self._intact or self._told("corrupt", opened.config) else Check(1.0, 0.004, "inputs")
         )
+
+    def check_further(self, opened: Request) -> tuple[Check, int]:
+        if self._told("unsteady", opened.config):
+            return Check(None, None, "out has other bits after launch 7 on the same inputs"), 21
+        if self._told("lie_further", opened.config):
+            return Check(0.3, 0.004, "on other numbers: out is off by 0.3, allowed 0.004"), 21
+        return Check(0.002, 0.004), 21
 
     def intact(self) -> bool:
         return self._intact

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.rules.arch import DTYPE_BYTES, arch_spec
+from aotriton.rules.constants import computed, looks
 from aotriton.rules.family import source_module, source_package
 from aotriton.rules.kernel import (
     Constexpr,
@@ -34,19 +35,30 @@ def source_digest(package: str, module: str) -> str:
     """The SHA-256 of the code of a module and of the modules that it imports from its package.
 
     ``module`` is aotriton.tritonsrc.<family>.kernels.<kernel>, ``package`` aotriton.tritonsrc.<family>. Comments,
-    docstrings, layout and the package's own name do not count, because they do not reach the image.
+    docstrings, layout and the package's own name do not count, because they do not reach the image. Outside of this
+    tree constants may be computed, of the environment for instance: then their values count, for which the module is
+    imported.
     """
     digest = hashlib.sha256()
     for own in sorted(_closure(package, module.removeprefix(f"{package}."))):
         tree = _syntax(package, own)
         for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and body and _is_docstring(body[0]):
-                body[:1] = [] if len(body) > 1 else [ast.Pass()]
             if isinstance(node, ast.ImportFrom) and _siblings(package, node):
                 node.module, node.level = (node.module or "").removeprefix(package).lstrip(".") or None, 1
-        digest.update(f"{own}\n{json.dumps(_plain(tree), sort_keys=True)}\n".encode())
+        digest.update(f"{own}\n{code_of(tree)}\n".encode())
+        if not package.startswith("aotriton.") and (names := computed(tree)):
+            values = vars(importlib.import_module(f"{package}.{own}"))
+            digest.update("\n".join(looks({name: values[name] for name in names & values.keys()})).encode())
     return digest.hexdigest()
+
+
+def code_of(tree: ast.Module) -> str:
+    """The code of a module as text: equal where only comments, docstrings or layout differ."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_docstring(body[0]):
+            body[:1] = [] if len(body) > 1 else [ast.Pass()]
+    return json.dumps(_plain(tree), sort_keys=True)
 
 
 def _plain(node: object) -> object:

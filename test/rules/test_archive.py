@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from aotriton.rules.database import (
     TuningDatabaseError,
     archive,
     local,
+    schema,
 )
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec
@@ -85,6 +87,34 @@ def test_what_a_killed_process_measured_is_packed_by_the_next(path: Path) -> Non
     assert len(sessions(path)) == 3
     (archive.folder_of(path) / local.NAME).unlink()
     assert "late" in {row[5] for row in rows(path)["measurement"]}
+
+
+def test_files_and_local_files_from_before_there_were_judges_are_read(path: Path) -> None:
+    """Nothing of them is lost, and what is measured later names its judge."""
+    before = rows(path)
+    for file in sessions(path):
+        first, *lines = lzma.decompress(file.read_bytes()).decode().splitlines()
+        kept = [line for line in lines if '.judge":' not in line and '.checks":' not in line]
+        assert len(kept) == len(lines) - 3
+        file.write_bytes(packed("\n".join([first.replace('"aotriton evidence":2', '"aotriton evidence":1'), *kept])))
+    with sqlite3.connect(archive.folder_of(path) / local.NAME) as file_of_then:
+        for table, column in schema.SINCE_2:
+            file_of_then.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        file_of_then.execute("PRAGMA user_version = 1")
+    file_of_then.close()
+    for _ in range(2):
+        assert rows(path) == before
+        (archive.folder_of(path) / local.NAME).unlink()
+    with TuningDatabase(path) as database:
+        session, row = begin(database), problem(database)
+        image = database.evidence.image_id("judged", "BLOCK_M=7")
+        database.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0], judge="a judge"))
+        database.evidence.end_search(row, session, 3, "a judge")
+    (archive.folder_of(path) / local.NAME).unlink()
+    with TuningDatabase(path, readonly=True) as database:
+        assert [one.judge for one in database.evidence.outcomes()] == ["", "", "", "", "a judge"]
+        ends = database.evidence.searched("sm_90", "attn_fwd", "stand-in")
+    assert [one.judge for one in ends] == ["a judge"]
 
 
 def test_another_checkout_has_its_own_evidence(path: Path, tmp_path: Path) -> None:
@@ -167,7 +197,7 @@ BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
     "no xz": (lambda text: b"text", "line 1: "),
     "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),
     "another format": (
-        lambda text: packed(text.replace('evidence":1', 'evidence":9', 1)),
+        lambda text: packed(text.replace('evidence":2', 'evidence":9', 1)),
         "a newer version",
     ),
     "no JSON": (lambda text: packed(text.replace('{"device.product":', "{device.product:", 1)), "line 2: "),

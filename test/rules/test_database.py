@@ -449,7 +449,7 @@ def test_version_1_is_migrated_with_every_row(path: Path) -> None:
             ("GPU one", None, None, None),
             ("GPU two", None, None, None),
         ]
-        assert rows("SELECT * FROM evidence.measurement") == [(*row, None, None) for row in MEASUREMENTS]
+        assert rows("SELECT * FROM evidence.measurement") == [(*row, None, None, None, None) for row in MEASUREMENTS]
         assert rows("SELECT * FROM evidence.image") == list(IMAGES)
         assert rows("SELECT * FROM evidence.problem") == [(1, "sm_90", "attn_fwd", "T=bf16", BIN, '{"batch": 1}')]
         assert rows("PRAGMA foreign_key_check") == []

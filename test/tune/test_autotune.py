@@ -514,7 +514,7 @@ def test_a_python_function_is_called() -> None:
     assert one.config["num_warps"] == 2
     assert tuned_in(one) == {"ok": 4}
     with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
-        assert database.evidence.failures("doubled") == []
+        assert database.evidence.failures("doubled", one._judge) == []
     image = ImageStore().get(one.winners[0].image)
     assert image
     assert (image.path.suffix, image.binary) == (".py", (one.folder / "tritonsrc" / "doubled.py").read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -222,13 +223,16 @@ if True:
 else:
     NUMBER = 0
 
+if True:
+    def size(): return 1
+
 class Base:
     def scale(self): return system.maxsize
 
 def made(x, sqrt=1):
     y = other
     def inner(a): return a + x
-    return y, Base, NUMBER, inner
+    return y, Base, NUMBER, inner, size
 
 y = 3
 """
@@ -244,13 +248,13 @@ def module_of(tmp_path: Path, text: str) -> Any:
 
 
 def test_a_slice_takes_of_a_line_what_is_needed(tmp_path: Path) -> None:
-    """Of an import the names that are used; blocks and classes whole; nothing that only looks like a name of the
-    module's: an argument, or what the function stores.
+    """Of an import the names that are used; blocks and classes whole, but constants by their values; nothing that only
+    looks like a name of the module's: an argument, or what the function stores.
     """
     found = slice_of(module_of(tmp_path, MODULE))
-    wanted = ["import os, sys as system", "from math import pi as other", "from string import *", "if True:"]
+    wanted = ["import sys as system", "from math import pi as other", "from string import *", f"NUMBER = {os.getpid()}"]
     assert found.splitlines()[2:9:2] == wanted
-    assert found.endswith(MODULE[MODULE.index("if True") :].replace("\n\ny = 3", ""))
+    assert found.endswith(MODULE[MODULE.rindex("if True") :].replace("\n\ny = 3", ""))
     again: dict[str, Any] = {}
     exec(found, again)
     assert again["made"](1)[0] > 3

@@ -35,7 +35,7 @@ FLAT = (
     "arch", "kernel", "functional", "bin", "shape", "image", "config", "sha256", "registers", "spills", "shared",
     "session", "product", "gpu", "multiprocessors", "memory", "power_limit", "driver", "triton", "torch", "options",
     "strategy", "seed", "started", "phase", "status", "median_us", "samples", "error", "tolerance", "detail",
-    "sm_clock", "temperature",
+    "sm_clock", "temperature", "judge", "checks",
 )  # fmt: skip
 
 Tables = dict[str, list[tuple[object, ...]]]
@@ -178,6 +178,26 @@ def test_columns_may_stand_in_any_order(full: Path, tmp_path: Path) -> None:
     assert rows(tmp_path / "csv.sqlite3") == rows(tmp_path / "parquet.sqlite3")
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_tables_from_before_there_were_judges_are_taken_in(full: Path, tmp_path: Path, suffix: str) -> None:
+    """Their rows name none."""
+    import pyarrow.parquet
+
+    file, other = tmp_path / f"measurement{suffix}", tmp_path / "other.sqlite3"
+    export(full, file)
+    if suffix == ".csv":
+        table = list(csv.reader(file.open(newline="")))
+        for column in ("judge", "checks"):
+            without(column)(table)
+        with file.open("w", newline="") as opened:
+            csv.writer(opened).writerows(table)
+    else:
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).drop_columns(["judge", "checks"]), file)
+    assert taken(file, other) == 4
+    with TuningDatabase(other, readonly=True) as database:
+        assert {one.judge for one in database.evidence.outcomes()} == {""}
+
+
 def put(column: str, value: str) -> Callable[[list[list[str]]], None]:
     """Writes a value into the second row."""
 
@@ -215,7 +235,7 @@ def without(column: str) -> Callable[[list[list[str]]], None]:
         (without("driver"), "it has no column driver"),
         (lambda table: table[0].append("mine"), "column 'mine' is one too many"),
         (lambda table: table[0].append("arch"), "column 'arch' is one too many"),
-        (lambda table: table[3].pop(), "row 3: it has 32 columns, not 33"),
+        (lambda table: table[3].pop(), "row 3: it has 34 columns, not 35"),
         (lambda table: table.clear(), "it has no column arch"),
     ],
 )

@@ -24,6 +24,7 @@ from aotriton.rules.database.rows import (
     SequenceTiming,
     Session,
     Winner,
+    counting,
     latest_medians,
     timings_of,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "TuningDatabase",
     "TuningDatabaseError",
     "Winner",
+    "counting",
     "decisions",
     "foreign_tables",
     "latest_medians",

@@ -24,9 +24,9 @@ from typing import Any
 from uuid import uuid4
 
 from aotriton.rules.database.file import File, TuningDatabaseError
-from aotriton.rules.database.schema import ARCHIVED, COUNTED, MERGE, Table, tables_of
+from aotriton.rules.database.schema import ARCHIVED, COUNTED, MERGE, SINCE_2, Table, tables_of
 
-FORMAT = {"aotriton evidence": 1}
+FORMATS = {"aotriton evidence": 1}, {"aotriton evidence": 2}  # the last one is written
 SUFFIX = ".json.xz"
 RENAMED, MARKS = f"-renamed{SUFFIX}", f"-marks{SUFFIX}"
 KINDS_OF_MARKS = ("signed", "retracted")
@@ -122,7 +122,7 @@ def _loaded(file: File, at: str, path: Path) -> None:
 
 def _write(folder: Path, time: str, suffix: str, lines: Sequence[object]) -> Path:
     """The new file, which is there as a whole or not at all."""
-    text = "".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n" for one in (FORMAT, *lines))
+    text = "".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n" for one in (FORMATS[-1], *lines))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     path = folder / f"{time[:19].replace(':', '')}-{digest}{suffix}"
     folder.mkdir(exist_ok=True)
@@ -176,12 +176,13 @@ def load(file: File, folder: Path, names: Sequence[str]) -> None:
 
 
 def _lines(path: Path) -> list[dict[str, object]]:
-    """The lines after the first; ValueError names the line that cannot be read."""
+    """The lines; TuningDatabaseError names the one that cannot be read."""
     number = 1
     made: list[dict[str, object]] = []
     try:
         with lzma.open(path, "rt", encoding="utf-8") as opened:
-            if json.loads(next(opened, "null")) != FORMAT:
+            made.append(json.loads(next(opened, "null")))
+            if made[0] not in FORMATS:
                 raise ValueError("no evidence, or of a newer version of this program")
             for number, line in enumerate(opened, 2):  # noqa: B007 (errors name it)
                 read = json.loads(line)
@@ -197,7 +198,9 @@ def _read(path: Path, tables: Mapping[str, Table]) -> Content:
     """What a file of sessions holds; TuningDatabaseError names file and line of what is not valid."""
     content: Content = {}
     expected = [(table, column) for table in ARCHIVED for column in tables[table].columns]
-    lines = _lines(path)
+    first, *lines = _lines(path)
+    if first == FORMATS[0]:
+        expected = [(table, column) for table, column in expected if (table, column.name) not in SINCE_2]
     if len(lines) != len(expected):
         raise TuningDatabaseError(f"{path}: it has {len(lines) + 1} lines, not {len(expected) + 1}")
     for number, (line, (table, column)) in enumerate(zip(lines, expected, strict=True), 2):
@@ -226,7 +229,7 @@ def _check(name: str, values: Sequence[object], kinds: set[type]) -> None:
 
 
 def _read_renamed(path: Path) -> dict[str, str]:
-    lines = _lines(path)
+    _, *lines = _lines(path)
     names = lines[0].get("renamed") if len(lines) == 1 else None
     if not isinstance(names, dict) or not all(isinstance(one, str) for one in names.values()):
         raise TuningDatabaseError(f"{path}: line 2: not the old names of images with the new ones")
@@ -234,7 +237,7 @@ def _read_renamed(path: Path) -> dict[str, str]:
 
 
 def _read_marks(path: Path) -> list[Mark]:
-    lines = _lines(path)
+    _, *lines = _lines(path)
     marks: Any = lines[0].get("marks") if len(lines) == 1 else None
     sound = isinstance(marks, list) and all(
         isinstance(one, list) and len(one) == 3 and set(map(type, one)) == {str} and one[1] in KINDS_OF_MARKS

@@ -154,15 +154,17 @@ class Evidence(Images):
             told = [(*row[:-1], row[-1] or ("unknown" if row[-2].startswith(UNKNOWN) else "own")) for row in found]
             return [Session(*row) for row in told]
 
-    def failures(self, kernel: str) -> list[tuple[str, str, str, str]]:
-        """Functional, bin, config and what was said, of the kernel's measurements that are not ok, oldest first."""
+    def failures(self, kernel: str, judge: str) -> list[tuple[str, str, str, str]]:
+        """Functional, bin, config and what was said, of the kernel's measurements by this judge that are not ok, oldest
+        first.
+        """
         with self._file.errors():
             found = self._file.execute(
                 "SELECT functional, bin, config, status || ifnull(': ' || detail, '') FROM evidence.measurement"
                 " JOIN evidence.problem ON problem.id = problem JOIN evidence.image ON image.id = image"
                 " JOIN evidence.session s ON s.id = session"
-                f" WHERE problem.kernel = ? AND status <> 'ok' AND {counts('s')} ORDER BY measurement.id",
-                [kernel],
+                f" WHERE (problem.kernel, judge) = (?, ?) AND status <> 'ok' AND {counts('s')} ORDER BY measurement.id",
+                [kernel, judge],
             )
             return [(str(functional), str(bin), str(config), str(said)) for functional, bin, config, said in found]
 
@@ -222,26 +224,27 @@ class Evidence(Images):
             )
             sessions = dict(self._file.read("session", rows.session, found))
             found = self._file.execute(
-                "SELECT id, problem, image, session, phase, status, median_us FROM evidence.measurement"
+                "SELECT id, problem, image, session, phase, status, median_us, judge FROM evidence.measurement"
                 f" WHERE problem IN {these} AND session IN ({', '.join(map(str, sessions))}) ORDER BY id",
                 values,
             )
             outcome = rows.outcomes(problems, images, sessions)
             return list(self._file.read("measurement", outcome, found))
 
-    def end_search(self, problem: int, session: int, trials: int) -> None:
-        """Records that the session's strategy is through with a problem."""
+    def end_search(self, problem: int, session: int, trials: int, judge: str | None = None) -> None:
+        """Records that the session's strategy is through with a problem, whose trials had this judge."""
         with self._file.transaction():
             self._file.execute(
-                "INSERT OR REPLACE INTO evidence.search (problem, session, trials) VALUES (?, ?, ?)",
-                [problem, session, trials],
+                "INSERT OR REPLACE INTO evidence.search (problem, session, trials, judge) VALUES (?, ?, ?, ?)",
+                [problem, session, trials, judge],
             )
 
     def searched(self, arch: str, kernel: str, product: str) -> list[Searched]:
         """The searches that came to their end and count."""
         with self._file.errors():
             found = self._file.execute(
-                f"WITH {AGE} SELECT p.kernel, p.functional, p.bin, p.shape, age.place, s.strategy, x.trials"
+                f"WITH {AGE} SELECT p.kernel, p.functional, p.bin, p.shape, age.place, s.strategy, x.trials,"
+                " ifnull(x.judge, '')"
                 " FROM evidence.search x JOIN evidence.problem p ON p.id = x.problem"
                 " JOIN evidence.session s ON s.id = x.session"
                 " JOIN age ON age.id = s.id JOIN evidence.device d ON d.id = s.device"
@@ -306,9 +309,10 @@ class Evidence(Images):
         """By image, what the checks of its results found on each product, the products by name."""
         with self._file.errors():
             found = self._file.execute(
-                "SELECT i.name, d.product, m.problem, s.started, m.status,"
+                "SELECT i.name, d.product, p.kernel, ifnull(m.judge, ''), m.problem,"
+                " ifnull(m.checks, 1), s.started, m.status,"
                 " CASE m.status WHEN 'ok' THEN ifnull(m.error, 0) ELSE 0 END, ifnull(m.tolerance, 0)"
-                " FROM evidence.measurement m"
+                " FROM evidence.measurement m JOIN evidence.problem p ON p.id = m.problem"
                 " JOIN evidence.image i ON i.id = m.image JOIN evidence.session s ON s.id = m.session"
                 " JOIN evidence.device d ON d.id = s.device"
                 f" WHERE {counts('s')} AND (m.status = 'wrong' OR (m.status = 'ok' AND m.error IS NOT NULL))"

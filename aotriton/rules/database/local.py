@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from aotriton.rules.database import archive
 from aotriton.rules.database.file import File, TuningDatabaseError
-from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_VERSION, MARKS, VERSION
+from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_1_TO_2, EVIDENCE_VERSION, MARKS, VERSION
 
 APPLICATION_ID = 0x414F5445  # "AOTE"
 NAME = "evidence.sqlite3"
@@ -59,10 +59,12 @@ def _refresh(path: Path, folder: Path, database: Path) -> None:
             file.execute("ATTACH ? AS decisions", [f"{database.absolute().as_uri()}?mode=ro"])
         with file.transaction():
             version = file.version()
-            if version not in (0, EVIDENCE_VERSION):
+            if version not in range(EVIDENCE_VERSION + 1):
                 raise TuningDatabaseError(f"{path}: its schema is version {version}, not {EVIDENCE_VERSION}")
             if not version:
                 file.make(EVIDENCE, EVIDENCE_VERSION)
+            elif version < EVIDENCE_VERSION:
+                file.make(EVIDENCE_1_TO_2, EVIDENCE_VERSION)
             file.script(MARKS)
             there, known = archive.files(folder), dict(file.execute("SELECT name, size FROM archived").fetchall())
             if not known.keys() <= there.keys():  # another state of the repository was checked out

@@ -9,6 +9,7 @@ from pathlib import Path
 from aotriton.rules.database import rows
 from aotriton.rules.database.file import APPLICATION_ID, File
 from aotriton.rules.database.rows import Winner
+from aotriton.rules.database.schema import EVIDENCE_1_TO_2
 
 # Step n takes a file from version n to n + 1. No step is ever edited.
 MIGRATIONS = (
@@ -127,7 +128,7 @@ MIGRATIONS = (
 
 
 def copy(path: Path, to: Path) -> None:
-    """Copies a file of version 1 to 3 and brings the copy to version 3."""
+    """Copies a file of version 1 to 3 and brings the copy to version 3, its evidence to what evidence is now."""
     source, made = File(path, True, APPLICATION_ID), File(to, False, APPLICATION_ID)
     try:
         with source.errors():
@@ -136,6 +137,7 @@ def copy(path: Path, to: Path) -> None:
             with made.transaction():
                 for step in MIGRATIONS[made.version() :]:
                     made.script(step)
+                made.script(EVIDENCE_1_TO_2)
                 made.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     finally:
         source.close()

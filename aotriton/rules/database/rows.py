@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from aotriton.rules import checked
+from aotriton.rules.judge import of_today
 
 PROVENANCES = ("measured", "borrowed", "predicted", "imported")
 STATUSES = ("ok", "wrong", "compile_failed", "crashed", "timed_out", "pruned")
@@ -23,7 +24,9 @@ class Measurement:
 
     ``samples`` are microseconds in the order taken. ``error`` is the relative error against the reference and
     ``tolerance`` what was allowed; None where the candidate never ran. ``sm_clock`` in MHz and ``temperature`` in °C
-    are the GPU's when the samples were taken; None where it does not tell.
+    are the GPU's when the samples were taken; None where it does not tell. ``judge`` is that of ``rules/judge.py``,
+    None of what was measured before there were any. ``checks`` is the number of launches whose results were checked;
+    where it is None and there is an error, it was one.
     """
 
     problem: int
@@ -38,6 +41,8 @@ class Measurement:
     detail: str | None = None
     sm_clock: int | None = None
     temperature: int | None = None
+    judge: str | None = None
+    checks: int | None = None
 
 
 # Nobody changes an outcome or a winner. They are not frozen because that makes them seven times as slow to make, and of
@@ -46,7 +51,8 @@ class Measurement:
 class Outcome:
     """A measurement with its ids replaced by what they stand for, without the samples.
 
-    ``session`` is its session's place among all by when they ``started``, in ISO 8601.
+    ``session`` is its session's place among all by when they ``started``, in ISO 8601. ``judge``: "" where it
+    names none.
     """
 
     id: int
@@ -63,6 +69,7 @@ class Outcome:
     status: str
     median_us: float | None
     started: str = ""
+    judge: str = ""
 
 
 @dataclass(slots=True)
@@ -136,8 +143,9 @@ class Session:
 class Certificate:
     """What checks of an image's results on a product found: none was wrong.
 
-    They are of so many ``problems``, the last one of the ``day``, in ISO 8601. ``error`` is the largest relative one
-    against a high-precision reference, ``allowed`` what the check that found it allows.
+    They are of so many ``problems``, and ``checks`` is the number of launches; the last one was on the ``day``, in ISO
+    8601. ``error`` is the largest relative one against a high-precision reference, ``allowed`` what the check that
+    found it allows.
     """
 
     image: str
@@ -163,7 +171,7 @@ class Median:
 
 @dataclass(frozen=True)
 class Searched:
-    """A strategy's end on a problem, after so many trials. ``session`` as ``Outcome.session``."""
+    """A strategy's end on a problem, after so many trials. ``session`` and ``judge`` as of an ``Outcome``."""
 
     kernel: str
     functional: str
@@ -172,6 +180,7 @@ class Searched:
     session: int
     strategy: str
     trials: int
+    judge: str
 
 
 @dataclass(frozen=True)
@@ -232,18 +241,35 @@ def timings_of(winner: Winner, outcomes: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
+def counting(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes of each problem that today's judge of its kernel gave; all of them where it gave none yet, as what
+    was measured is not lost before it is measured again.
+    """
+    outcomes = list(outcomes)
+    current = of_today(outcomes)
+    if len(current) == len(outcomes):
+        return outcomes
+    judged = {_place(one) for one in current}
+    valid = {id(one) for one in current}
+    return [one for one in outcomes if id(one) in valid or _place(one) not in judged]
+
+
+def _place(outcome: Outcome) -> tuple[str, ...]:
+    return outcome.product, outcome.kernel, outcome.functional, outcome.bin, outcome.shape
+
+
 def latest_medians(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
     """The outcomes by (functional, bin) that tell how fast each image is now, one for each image, fastest first.
 
-    Of one image the latest session counts, and in it the race over the sweep; an image whose last outcome is not ok is
-    left out. Where a bin was measured in several shapes, the shape measured last stands for it: medians of different
-    shapes say nothing of each other. Nor do those of different products: ValueError. A race that contradicts its sweep
-    does not count, nor does any other image's part in it.
+    Of those that are ``counting``. Of one image the latest session counts, and in it the race over the sweep; an image
+    whose last outcome is not ok is left out. Where a bin was measured in several shapes, the shape measured last stands
+    for it: medians of different shapes say nothing of each other. Nor do those of different products: ValueError. A
+    race that contradicts its sweep does not count, nor does any other image's part in it.
     """
     shape: dict[tuple[str, str], str] = {}
     places: dict[tuple[str, str, str], list[Outcome]] = {}
     products: set[str] = set()
-    for outcome in sorted(outcomes, key=lambda o: (o.session, o.phase == "race", o.id)):
+    for outcome in sorted(counting(outcomes), key=lambda o: (o.session, o.phase == "race", o.id)):
         products.add(outcome.product)
         if outcome.status == "ok":
             shape[outcome.functional, outcome.bin] = outcome.shape
@@ -323,12 +349,12 @@ def outcomes(
     """What makes an outcome of a measurement's row, which has the ids of these; as ``winner``."""
 
     def made(row: Sequence[Any]) -> Outcome:
-        id, problem, image, session, phase, status, median_us = row
+        id, problem, image, session, phase, status, median_us, judge = row
         arch, kernel, functional, bin, shape = problems[problem]
         name, config, spills = images[image]
         product, place, started = sessions[session]
         status = "pruned" if spills else status
-        told = name, config, place, phase, status, median_us, started
+        told = name, config, place, phase, status, median_us, started, judge or ""
         found = Outcome(id, arch, product, kernel, functional, bin, shape, *told)
         _check_median(found)
         return found
@@ -448,26 +474,54 @@ def checksum(row: Sequence[object]) -> tuple[str, str]:
     return checked.identifier("name", row[0]), checked.sha256("sha256", row[1])
 
 
-def check(row: Sequence[object]) -> tuple[str, str, int, str, str, float, float]:
-    """Image, product, problem, its session's start, status, error and tolerance of a measurement; as ``winner``."""
-    image, product, problem, started, status, error, tolerance = row
-    named = checked.identifier("name", image), checked.text("product", product)
-    when = checked.count("problem", problem), checked.day("started", started), checked.text("status", status)
-    return *named, *when, checked.relative("error", error), checked.relative("tolerance", tolerance)
+@dataclass(slots=True)
+class ImageCheck:
+    """What a measurement says of whether an image is right, by how many ``checks``; ``problem`` is an id, ``day`` its
+    session's.
+    """
+
+    image: str
+    product: str
+    kernel: str
+    judge: str
+    problem: int
+    checks: int
+    day: str
+    status: str
+    error: float
+    allowed: float
 
 
-def certificates(checks: Iterable[tuple[str, str, int, str, str, float, float]]) -> dict[str, list[Certificate]]:
-    """By image, its certificate on each product where no check was wrong; the checks as ``check`` has them."""
-    found: dict[tuple[str, str], list[tuple[int, str, str, float, float]]] = {}
-    for image, product, *rest in checks:
-        found.setdefault((image, product), []).append(tuple(rest))  # type: ignore[arg-type]
+def check(row: Sequence[object]) -> ImageCheck:
+    """As ``winner``."""
+    image, product, kernel, judge, problem, checks, started, status, error, tolerance = row
+    return ImageCheck(
+        checked.identifier("name", image),
+        checked.text("product", product),
+        checked.text("kernel", kernel),
+        checked.text("judge", judge),
+        checked.count("problem", problem),
+        checked.count("checks", checks),
+        checked.day("started", started),
+        checked.text("status", status),
+        checked.relative("error", error),
+        checked.relative("tolerance", tolerance),
+    )
+
+
+def certificates(checks: Iterable[ImageCheck]) -> dict[str, list[Certificate]]:
+    """By image, its certificate on each product where no check by today's judge was wrong."""
+    found: dict[tuple[str, str], list[ImageCheck]] = {}
+    for one in of_today(checks):
+        found.setdefault((one.image, one.product), []).append(one)
     made: dict[str, list[Certificate]] = {}
     for (image, product), own in sorted(found.items()):
-        if any(status != "ok" for _, _, status, _, _ in own):
+        if any(one.status != "ok" for one in own):
             continue
-        problems, day = len({problem for problem, *_ in own}), max(day for _, day, *_ in own)
-        error, allowed = max((error, allowed) for *_, error, allowed in own)
-        made.setdefault(image, []).append(Certificate(image, product, day, problems, len(own), error, allowed))
+        problems, day = len({one.problem for one in own}), max(one.day for one in own)
+        error, allowed = max((one.error, one.allowed) for one in own)
+        checks_made = sum(one.checks for one in own)
+        made.setdefault(image, []).append(Certificate(image, product, day, problems, checks_made, error, allowed))
     return made
 
 

@@ -59,7 +59,7 @@ DECISIONS = """
 """
 
 # What was measured, unpacked. ``packed`` is how many rows of a session a file of the archive has; -1 if none has it.
-EVIDENCE_VERSION = 1
+EVIDENCE_VERSION = 2
 EVIDENCE = """
     CREATE TABLE archived (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE device (
@@ -84,11 +84,11 @@ EVIDENCE = """
         phase TEXT NOT NULL CHECK (phase IN ('sweep', 'race')),
         status TEXT NOT NULL CHECK (status IN ('ok', 'wrong', 'compile_failed', 'crashed', 'timed_out', 'pruned')),
         median_us REAL CHECK (median_us > 0 OR status <> 'ok'),
-        samples TEXT, error REAL, tolerance REAL, detail TEXT, sm_clock INTEGER, temperature INTEGER,
-        UNIQUE (problem, image, session, phase));
+        samples TEXT, error REAL, tolerance REAL, detail TEXT, sm_clock INTEGER, temperature INTEGER, judge TEXT,
+        checks INTEGER, UNIQUE (problem, image, session, phase));
     CREATE TABLE search (
         problem INTEGER NOT NULL REFERENCES problem, session INTEGER NOT NULL REFERENCES session,
-        trials INTEGER NOT NULL, PRIMARY KEY (problem, session)) WITHOUT ROWID;
+        trials INTEGER NOT NULL, judge TEXT, PRIMARY KEY (problem, session)) WITHOUT ROWID;
     CREATE TABLE sample (
         id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES session, operator TEXT NOT NULL,
         functional TEXT NOT NULL, shape TEXT NOT NULL, sm_clock INTEGER, temperature INTEGER,
@@ -147,6 +147,15 @@ DISTRUST = f"""
     UPDATE other.session SET uuid = '{UNKNOWN}' || uuid WHERE uuid NOT LIKE '{UNKNOWN}%';
 """
 
+
+# From version 1 of the evidence to 2. Files of the archive that were written before lack these columns, too.
+EVIDENCE_1_TO_2 = """
+    ALTER TABLE measurement ADD COLUMN judge TEXT;
+    ALTER TABLE measurement ADD COLUMN checks INTEGER;
+    ALTER TABLE search ADD COLUMN judge TEXT;
+"""
+SINCE_2 = (("measurement", "judge"), ("measurement", "checks"), ("search", "judge"))
+
 # The tables of a file of the archive, each behind those that it refers to, and those whose rows are of a session.
 ARCHIVED = ("device", "session", "problem", "image", "measurement", "search", "sequence", "sample", "timing")
 COUNTED = ("measurement", "search", "sample")
@@ -172,9 +181,10 @@ MERGE = """
             IS (od.product, od.uuid, od.arch, od.multiprocessors, od.memory, od.power_limit, od.driver)
         WHERE true ORDER BY os.id ON CONFLICT DO NOTHING;
     INSERT INTO {to}.measurement
-        (problem, image, session, phase, status, median_us, samples, error, tolerance, detail, sm_clock, temperature)
+        (problem, image, session, phase, status, median_us, samples, error, tolerance, detail, sm_clock, temperature,
+            judge, checks)
         SELECT p.id, i.id, s.id, m.phase, m.status, m.median_us, m.samples, m.error, m.tolerance, m.detail,
-            m.sm_clock, m.temperature
+            m.sm_clock, m.temperature, m.judge, m.checks
         FROM other.measurement m
         JOIN other.problem op ON op.id = m.problem JOIN {to}.problem p USING (arch, kernel, functional, bin, shape)
         JOIN other.image oi ON oi.id = m.image JOIN {to}.image i ON i.name = oi.name
@@ -194,8 +204,8 @@ MERGE = """
             = (e.id, os.operator, os.functional, os.shape)
         JOIN other.sequence oq ON oq.id = t.sequence JOIN {to}.sequence q USING (operator, backend, images)
         WHERE true ON CONFLICT DO NOTHING;
-    INSERT INTO {to}.search (problem, session, trials)
-        SELECT p.id, s.id, x.trials FROM other.search x
+    INSERT INTO {to}.search (problem, session, trials, judge)
+        SELECT p.id, s.id, x.trials, x.judge FROM other.search x
         JOIN other.problem op ON op.id = x.problem JOIN {to}.problem p USING (arch, kernel, functional, bin, shape)
         JOIN other.session os ON os.id = x.session JOIN {to}.session s ON s.uuid = os.uuid
         WHERE true ON CONFLICT DO NOTHING;

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
+from typing import Any
+
+from aotriton.rules.constants import DEFINITIONS
+from aotriton.tune.autotune.constants import fixed
 
 OURS = "autotune"  # the decorator that is not the function's own
 
@@ -15,8 +19,10 @@ OURS = "autotune"  # the decorator that is not the function's own
 def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> str:
     """The source of the function with all that it uses of its module: other functions, constants and imports.
 
-    Nothing else of the module is included, so nothing else runs, or changes what the function is. ``imports``: the
-    packages that may be imported besides the standard library; None: any. ValueError names what cannot be included.
+    Nothing else of the module is included, so nothing else runs, or changes what the function is. Constants have the
+    values that they have now (``constants.fixed``), so that they do not depend on where the source is read.
+    ``imports``: the packages that may be imported besides the standard library; None: any. ValueError names what cannot
+    be included.
     """
     name = function.__qualname__
     if not name.isidentifier():  # <lambda>, or inside of something
@@ -27,7 +33,8 @@ def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> s
     except (OSError, TypeError):
         raise ValueError(f"{name}: its source is in no file, from which autotune would take it") from None
     tree = ast.parse(text)
-    needed = _closure(tree, name)
+    constants = _constants(tree, function.__globals__)
+    needed = _closure(tree, name, constants)
     parts = [f'"""{name}, as aotriton.autotune found it in {path.name}."""']
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -37,12 +44,14 @@ def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> s
                 _check_import(name, node, imports)
                 parts.append(ast.unparse(node))
         elif needed & _binds(node):
-            parts.append(_text(text, node))
+            parts.append(constants.get(id(node)) or _text(text, node))
     return "\n\n".join(parts) + "\n"
 
 
-def _closure(tree: ast.Module, name: str) -> set[str]:
-    """``name`` and the names at the top of the module that it depends on, directly or not."""
+def _closure(tree: ast.Module, name: str, constants: Mapping[int, str]) -> set[str]:
+    """``name`` and the names at the top of the module that it depends on, directly or not; ``constants``: the texts
+    that stand for some statements, by id.
+    """
     bound: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
         for one in _binds(node):
@@ -54,7 +63,18 @@ def _closure(tree: ast.Module, name: str) -> set[str]:
         if own in found or own not in bound:
             continue
         found.add(own)
-        waiting += [one for node in bound[own] for one in _names(node)]
+        texts = [ast.parse(constants[id(node)]).body if id(node) in constants else [node] for node in bound[own]]
+        waiting += [one for nodes in texts for node in nodes for one in _names(node)]
+    return found
+
+
+def _constants(tree: ast.Module, values: Mapping[str, Any]) -> dict[int, str]:
+    """By the id of a statement that defines constants: the text that stands for it, where another one must."""
+    found = {}
+    for node in tree.body:
+        own = {name: values[name] for name in sorted(_binds(node)) if name in values}
+        if not isinstance(node, DEFINITIONS) and (text := fixed(node, own)):
+            found[id(node)] = text
     return found
 
 

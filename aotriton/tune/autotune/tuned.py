@@ -20,6 +20,7 @@ from aotriton.codegen.store import write_atomically
 from aotriton.rules.binning import bin_text
 from aotriton.rules.family import VARIABLE
 from aotriton.rules.image import TRITON_VERSION, config_values
+from aotriton.rules.judge import judge
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
@@ -59,6 +60,8 @@ class Tuned:
 
     def write(self) -> None:
         """Brings the family's files up to date."""
+        if not self._declared.prepare:
+            (self.folder / "tune" / "prepare.py").unlink(missing_ok=True)  # of an earlier description
         for name, text in self._described.files.items():
             path = self.folder / name
             if not path.is_file() or path.read_text() != text:
@@ -168,7 +171,8 @@ class Tuned:
         from aotriton.rules.database import TuningDatabase
 
         with TuningDatabase(self.folder / DATABASE, readonly=True) as database:
-            found = [row for row in database.evidence.failures(self._name) if row[:2] == self._cell_of(sizes)]
+            failures = database.evidence.failures(self._name, self._judge)
+            found = [row for row in failures if row[:2] == self._cell_of(sizes)]
         counts = Counter(said.partition(":")[0] for *_, said in found)
         last = f"; {found[-1][2]}: {found[-1][3]}" if found else ""
         return ", ".join(f"{count} {status}" for status, count in counts.items()) + last or "it was not finished"
@@ -229,6 +233,13 @@ class Tuned:
     @cached_property
     def _digest(self) -> str:
         return hashlib.sha256(repr((TRITON_VERSION, sorted(self._described.files.items()))).encode()).hexdigest()
+
+    @property
+    def _judge(self) -> str:
+        """``rules.judge.judge_of`` the kernel, whose family this process does not load."""
+        files = self._described.files.items()
+        own = {name.removeprefix("tune/"): text for name, text in files if name.startswith("tune/")}
+        return judge(self._description, self._operator, own)
 
     def _run(self) -> None:
         # A process of its own: GPU workers import the main module of their parent, and this program's may be any.

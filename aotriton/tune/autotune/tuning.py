@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Functional, KernelDescription, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.check import Check, Expected
@@ -38,13 +39,14 @@ class DrawnData:
         prepare: Callable[..., Mapping[str, Any]] | None,
         tolerance: float,
         device: str,
+        seed: int = SEED,
     ) -> None:
         import torch
 
         self._dtypes = {name: torch_dtype(name) for name in NAMES}
         self._dtypes["T"] = self._dtypes[str(operator.lead.choices[0].values[0])]
         self._sizes, self._device = sizes, device
-        generator = torch.Generator(device=device).manual_seed(SEED)
+        generator = torch.Generator(device=device).manual_seed(seed)
         self.tensors = {
             one.name: torch.randn(
                 [sizes[dim] for dim in one.dims], generator=generator, device=device, dtype=torch.float32
@@ -138,10 +140,37 @@ class DrawnTuning:
         return (problem.shape,)
 
     def data(self, problem: Problem) -> DrawnData:
+        return self._drawn(problem.sizes, SEED)
+
+    def further(self, problem: Problem) -> dict[str, DrawnData]:
+        """Other numbers in the same sizes, and sizes a little smaller, which are the cell's, too."""
+        made = {"on other numbers": self._drawn(problem.sizes, SEED + 1)}
+        smaller = self.smaller(problem)
+        if smaller != problem.sizes:
+            what = " ".join(f"{name}={value}" for name, value in smaller.items())
+            made[f"at {what}"] = self._drawn(smaller, SEED + 2)
+        return made
+
+    def smaller(self, problem: Problem) -> dict[str, int]:
+        """Sizes of the problem's cell, each smaller by 1 if the kernel's guards allow it, else by 16, else the same."""
+        kernel, sizes = problem.kernel, problem.sizes
+        scalars = {one.name: int(one.default or 0) for one in self.operator.scalars if one.dtype != "fp32"}
+        for key in (one for one in kernel.tuning_keys if one.name in sizes):
+            for step in (1, 16):
+                tried = {**sizes, key.name: sizes[key.name] - step}
+                if tried[key.name] < 1 or key.bin_of(tried[key.name]) != key.bin_of(sizes[key.name]):
+                    continue
+                given = Environment(tried, scalars)
+                if all(evaluate(guard.condition, given) for guard in kernel.all_guards(sizes.keys())):
+                    sizes = tried
+                    break
+        return sizes
+
+    def _drawn(self, sizes: Mapping[str, int], seed: int) -> DrawnData:
         reference, prepare = self._function("reference", self.reference), None
         if self.prepare:
             prepare = self._function("prepare", self.prepare)
-        return DrawnData(self.operator, problem.sizes, reference, prepare, self.tolerance, "cuda")
+        return DrawnData(self.operator, sizes, reference, prepare, self.tolerance, "cuda", seed)
 
     def _function(self, module: str, name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{module}"), name)

@@ -9,6 +9,7 @@ from aotriton.codegen.compile import CompiledImage
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.judge import judge_of
 from aotriton.rules.kernel import Functional
 from aotriton.tune.coordinator.gpus import Gpus
 from aotriton.tune.coordinator.images import Images
@@ -97,19 +98,24 @@ class Deciding:
     def _decide(self, search: Search) -> None:
         problem, functional = search.problem, search.problem.functional
         self.decided.setdefault(f"{problem.kernel.name} {siblings(functional)[0]}", functional)
-        before = {
-            (one.functional, one.bin): one.image
+        standing = [
+            one
             for one in self.database.winners(functional.arch, problem.kernel.name, self.gpus.product)
             if one.provenance == "measured"
-        }
+        ]
+        before = {(one.functional, one.bin): one.image for one in standing}
         if search.winner:
             before.setdefault((str(functional), problem.bin), search.spec(search.winner).name)
         if search.records_end and (gpu := next(iter(self.gpus), None)):
             row, session, tried = search.row, self.rows.begin(gpu, search), search.trials
-            self.writer.change(lambda database: database.evidence.end_search(row, session, tried))
+            judge = judge_of(problem.kernel)
+            self.writer.change(lambda database: database.evidence.end_search(row, session, tried, judge))
         winners = decide([functional], self.outcomes(search), self.database.evidence.samples_of, before)
         self.searches.close(search)
         if not winners:
+            place = str(functional), problem.bin, problem.shape_text
+            fallen = [one for one in standing if (one.functional, one.bin, one.shape) == place]
+            self.writer.change(lambda database: database.forget_winners(fallen))
             self.progress.solved(problem, None, 0.0)
             return
         self.writer.change(lambda database: database.put_winners(winners))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from aotriton.rules.database import Outcome, TuningDatabase, latest_medians
+from aotriton.rules.database import Outcome, TuningDatabase, counting, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.tune.coordinator.expected import expected
@@ -71,7 +71,7 @@ def _history(
     """The kernel's problems that are most like this one."""
     space, kernel, arch = set(configs), problem.kernel, problem.functional.arch
     by_problem: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in database.evidence.outcomes(arch, kernel.name, product=product):
+    for outcome in counting(database.evidence.outcomes(arch, kernel.name, product=product)):
         by_problem.setdefault((outcome.functional, outcome.bin, outcome.shape), []).append(outcome)
     by_problem.pop((str(problem.functional), problem.bin, problem.shape_text), None)
     found = []

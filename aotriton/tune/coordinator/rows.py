@@ -7,6 +7,7 @@ from statistics import median
 
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.database import Measurement
+from aotriton.rules.judge import judge_of
 from aotriton.tune.coordinator.images import Images, Made
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.state import Gpu, Search
@@ -54,7 +55,7 @@ class Rows:
         self.put([
             self._row(
                 gpu, search, name, result.status, "sweep", result.samples, result.check.error, result.check.tolerance,
-                result.check.wrong, result.conditions,
+                result.check.wrong, result.conditions, result.checks,
             )
         ])  # fmt: skip
 
@@ -85,10 +86,12 @@ class Rows:
         tolerance: float | None = None,
         detail: str | None = None,
         conditions: Conditions = UNKNOWN_CONDITIONS,
+        checks: int | None = None,
     ) -> Row:
         measurement = Measurement(
             search.row, 0, gpu.session, phase, status, median(samples) if samples else None, samples, error, tolerance,
             detail and shortened(detail), conditions.sm_clock, conditions.temperature,
+            judge_of(search.problem.kernel), checks,
         )  # fmt: skip
         return (name, search.specs[name].config, _facts(self._images[name])), measurement
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from aotriton.codegen.compile import ImageStore, cpu_count
 from aotriton.rules.database import Outcome, TuningDatabase
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
+from aotriton.rules.judge import of_today
 from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.engine import Engine
 from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
@@ -178,7 +179,7 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
             known.setdefault((outcome.kernel, outcome.functional, outcome.bin), []).append(outcome)
         ended |= {
             (one.kernel, one.functional, one.bin, one.shape)
-            for one in database.evidence.searched(arch, kernel, plan.product)
+            for one in of_today(database.evidence.searched(arch, kernel, plan.product))
             if one.strategy == plan.strategy and plan.campaign in (None, marks.get(one.session))
         }
     left = []
@@ -197,7 +198,8 @@ def _unfinished(plan: Plan, tasks: Sequence[Task], database: TuningDatabase) -> 
 
 
 def _reusable(plan: Plan, database: TuningDatabase, outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes that need no measuring again: all, or those of the plan's campaign."""
+    """The outcomes that need no measuring again: those of today's judge, in a campaign its own."""
+    outcomes = of_today(outcomes)
     if plan.campaign is None:
         return outcomes
     own = campaign.campaigns(database)

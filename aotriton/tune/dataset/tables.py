@@ -16,7 +16,7 @@ from typing import Any
 
 from aotriton.codegen.store import write_atomically
 from aotriton.rules.database import TuningDatabase, TuningDatabaseError, flat
-from aotriton.rules.database.schema import Column
+from aotriton.rules.database.schema import SINCE_2, Column
 
 FORMATS = (".parquet", ".csv")
 BATCH = 16384  # rows of Parquet that are made at once
@@ -96,11 +96,13 @@ def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
     with file.open(newline="", encoding="utf-8-sig") as opened:
         found = csv.reader(opened, strict=True)
         try:
-            order = _order(next(found, []), columns)
+            names = next(found, [])
+            _check_columns(names, columns)
             for number, cells in enumerate(found, 1):
-                if len(cells) != len(columns):
-                    raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(columns)}")
-                yield _row(number, (flat.read(one, cells[index]) for one, index in zip(columns, order, strict=True)))
+                if len(cells) != len(names):
+                    raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(names)}")
+                own = dict(zip(names, cells, strict=True))
+                yield _row(number, (flat.read(one, own.get(one.name, "")) for one in columns))
         except csv.Error as error:
             raise ValueError(f"line {found.line_num}: {error}") from None
 
@@ -124,10 +126,11 @@ def _parquet_rows(file: Path, columns: Sequence[Column]) -> Rows:
     content = io.BytesIO(file.read_bytes())
     try:
         with pa.parquet.ParquetFile(content, page_checksum_verification=True) as opened:
-            _order(opened.schema_arrow.names, columns)
-            for batch in opened.iter_batches(BATCH, columns=[column.name for column in columns]):
-                found = batch.to_pydict()
-                for row in zip(*(found[column.name] for column in columns), strict=True):
+            names = opened.schema_arrow.names
+            _check_columns(names, columns)
+            for batch in opened.iter_batches(BATCH, columns=names):
+                found, missing = batch.to_pydict(), [None] * batch.num_rows
+                for row in zip(*(found.get(column.name, missing) for column in columns), strict=True):
                     number += 1
                     yield _row(number, (flat.sound(*pair) for pair in zip(columns, row, strict=True)))
     except (pa.ArrowException, OSError) as error:
@@ -141,14 +144,13 @@ def _row(number: int, values: Iterable[object]) -> tuple[object, ...]:
         raise ValueError(f"row {number}: {error}") from None
 
 
-def _order(found: Sequence[str], columns: Sequence[Column]) -> list[int]:
-    """The position of each column in a file; ValueError where it has other columns."""
-    names = [column.name for column in columns]
-    if missing := [name for name in names if name not in found]:
+def _check_columns(found: Sequence[str], columns: Sequence[Column]) -> None:
+    """ValueError where a file has other columns; it may lack those that there were not when it was written."""
+    names, later = [column.name for column in columns], {column for _, column in SINCE_2}
+    if missing := [name for name in names if name not in found and name not in later]:
         raise ValueError(f"it has no column {missing[0]}")
     if more := [name for index, name in enumerate(found) if name not in names or name in found[:index]]:
         raise ValueError(f"column {more[0]!r} is one too many; the columns are {', '.join(names)}")
-    return [found.index(name) for name in names]
 
 
 def _pyarrow(file: Path) -> Any:

@@ -93,6 +93,12 @@ class FlashTuning:
         return functional["T"], problem.shape, bool(functional.get("CAUSAL", False)), functional.level
 
     def data(self, problem: Problem) -> Data:
+        return self._attention(problem, 0)
+
+    def further(self, problem: Problem) -> Mapping[str, Data]:
+        return {"on other numbers": self._attention(problem, 1)}
+
+    def _attention(self, problem: Problem, seed: int) -> Data:
         import torch
 
         from aotriton.tune.flash.reference import Attention
@@ -106,6 +112,7 @@ class FlashTuning:
             device="cuda",
             truth=torch.float64 if problem.functional["T"] == "fp32" else torch.float32,
             multiprocessors=problem.functional.arch_spec.multiprocessors,
+            seed=seed,
         )
 
     def draw(self, functional: Functional, random: Random) -> Shape:

@@ -37,13 +37,14 @@ def matrices(
     aligned: bool,
     dtype: torch.dtype,
     device: str,
+    seed: int = SEED,
 ) -> dict[str, torch.Tensor]:
     """Normal a [batch, m, k] and b [batch, k, n]; ``layout``: which of them is stored by columns. Not ``aligned``: what
     is stored has one element between its rows.
     """
     import torch
 
-    generator = torch.Generator(device=device).manual_seed(SEED)
+    generator = torch.Generator(device=device).manual_seed(seed)
 
     def matrix(rows: int, columns: int, transposed: bool) -> torch.Tensor:
         if transposed:
@@ -73,14 +74,16 @@ class Product:
     dtype: torch.dtype
     device: str
     multiprocessors: int
+    seed: int = SEED
     scalars = SCALARS
 
     def __post_init__(self) -> None:
         import torch
 
         torch.set_float32_matmul_precision("highest")  # no TF32
+        layout = self.trans_a, self.trans_b
         self.tensors = matrices(
-            self.batch, self.m, self.n, self.k, (self.trans_a, self.trans_b), self.aligned, self.dtype, self.device
+            self.batch, self.m, self.n, self.k, layout, self.aligned, self.dtype, self.device, self.seed
         )
 
     @cached_property
@@ -149,6 +152,7 @@ class Parts:
     dtype: torch.dtype
     device: str
     multiprocessors: int
+    seed: int = SEED
     scalars = SCALARS
 
     def __post_init__(self) -> None:
@@ -157,7 +161,7 @@ class Parts:
         tiles = self.batch * -(-self.m // PARTS_TILE) * -(-self.n // PARTS_TILE)
         left = tiles % self.multiprocessors or 1
         splits = max(2, min(self.multiprocessors // left, MOST_SPLITS))
-        generator = torch.Generator(device=self.device).manual_seed(SEED)
+        generator = torch.Generator(device=self.device).manual_seed(self.seed)
         parts = torch.empty(left, splits, PARTS_TILE, PARTS_TILE, dtype=torch.float32, device=self.device)
         self.tensors = {"partial": parts.normal_(generator=generator)}
 

@@ -61,14 +61,23 @@ class GemmTuning:
         return functional["T"], problem.shape, layout, problem.kernel == GEMM_REDUCE
 
     def data(self, problem: Problem) -> Data:
+        return self._product(problem, 0)
 
+    def further(self, problem: Problem) -> Mapping[str, Data]:
+        return {"on other numbers": self._product(problem, 1)}
+
+    def _product(self, problem: Problem, seed: int) -> Data:
         from aotriton.tune.gemm.reference import Parts, Product
 
         functional = problem.functional
         dtype = torch_dtype(str(functional["T"]))
         if problem.kernel == GEMM_REDUCE:
             return Parts(
-                **problem.sizes, dtype=dtype, device="cuda", multiprocessors=functional.arch_spec.multiprocessors
+                **problem.sizes,
+                dtype=dtype,
+                device="cuda",
+                multiprocessors=functional.arch_spec.multiprocessors,
+                seed=seed,
             )
         return Product(
             **problem.sizes,
@@ -78,6 +87,7 @@ class GemmTuning:
             dtype=dtype,
             device="cuda",
             multiprocessors=functional.arch_spec.multiprocessors,
+            seed=seed,
         )
 
     def draw(self, functional: Functional, random: Random) -> Shape:

@@ -26,6 +26,8 @@ RACE_BUDGET_US = 3e6  # GPU time after which a race that may end does
 SURE = 3.0  # standard errors by which the leader of a race must lead the others for it to end early
 PATIENCE = 4  # times the rounds that are needed, before the host is too slow to time anything
 
+WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
+
 Sample = float | None  # None: it does not count
 
 
@@ -45,6 +47,11 @@ def sweep(time: Callable[[int], Sequence[Sample]], best_us: float | None) -> lis
         return samples
     repetitions = min(MOST, max(FEWEST, int(BUDGET_US / (median(samples) + OVERHEAD_US))))
     return samples + _counted(time, repetitions - FEWEST)
+
+
+def may_win(samples: Sequence[float], best_us: float | None) -> bool:
+    """Whether a candidate leads, or races with the one that does."""
+    return best_us is None or median(samples) <= WITHIN * best_us * 1.0001  # rows have five digits
 
 
 def _counted(time: Callable[[int], Sequence[Sample]], count: int) -> list[float]:

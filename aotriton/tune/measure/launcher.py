@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from aotriton.tune.measure.nvml import ManagedGpu
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
 from aotriton.tune.measure.sequences import Sequences
 from aotriton.tune.problem.check import Check
-from aotriton.tune.problem.family import results_of, scratch_of, tuning
+from aotriton.tune.problem.family import Data, further_data, results_of, scratch_of, tuning
 from aotriton.tune.problem.problems import Problem
 
 NO_BINDING = "the library's Python binding is missing: " + (
@@ -48,6 +48,7 @@ def visible_gpus() -> list[str]:
     return []
 
 
+REPETITIONS = 20  # launches whose bits are compared
 KEPT = 0.25  # of the GPU's memory: data of problems that may come again
 
 
@@ -87,8 +88,10 @@ class GpuLauncher:
         torch.zeros(1, device="cuda")  # makes the context current, which the binding takes up
         self._clock = GpuClock()
         self._managed = ManagedGpu(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-        self._kept: dict[tuple[object, ...], tuple[Any, list[int]]] = {}  # data and its fingerprint, the latest last
+        # Data, its fingerprint and further data, the latest last.
+        self._kept: dict[tuple[object, ...], tuple[Any, list[int], dict[str, Data]]] = {}
         self._data: Any = None
+        self._further: dict[str, Data] = {}
         self._sequences: Sequences | None = None
 
     def device(self) -> Device:
@@ -111,15 +114,17 @@ class GpuLauncher:
         kernel, own = problem.kernel, tuning(problem.kernel.family)
         key = kernel.family, own.data_key(problem)
         # The kernels of one shape follow each other and share data; searches take turns at problems.
-        self._data, self._fingerprint = self._kept.pop(key, (None, []))
+        self._data, self._fingerprint, self._further = self._kept.pop(key, (None, [], {}))
         if self._data is None or not self.intact():
-            self._data = None
+            self._data, self._further = None, {}
             self._make_room()
             self._data = own.data(problem)
             self._fingerprint = self._fingerprint_now()
-        self._kept[key] = self._data, self._fingerprint
-        for argument in results_of(kernel):
-            self._data.expect(kernel, argument)
+            self._further = further_data(own, problem)
+        self._kept[key] = self._data, self._fingerprint, self._further
+        for data in (self._data, *self._further.values()):
+            for argument in results_of(kernel):
+                data.expect(kernel, argument)
 
     def _make_room(self) -> None:
         """Drops the data that was used the longest ago, until KEPT of the memory holds what is left."""
@@ -138,37 +143,74 @@ class GpuLauncher:
         else:
             program = launch_program(kernel, operator_of(kernel))
             candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
+        return self._on(self._data, candidate, kernel, request.psels)
+
+    def _on(self, data: Any, candidate: Any, kernel: KernelDescription, psels: Mapping[str, int]) -> Opened:
+        """The loaded image with results of its own on some data."""
         results = {}
         for argument in results_of(kernel):
-            tensor, fill = self._data.result(kernel, argument, request.psels)
+            tensor, fill = data.result(kernel, argument, psels)
             results[argument.operand.name] = Result(argument, tensor, fill)
         tensors = {name: result.tensor for name, result in results.items()}
         for argument in scratch_of(kernel):
-            tensor, fill = self._data.result(kernel, argument, request.psels)
+            tensor, fill = data.result(kernel, argument, psels)
             tensors[argument.operand.name] = tensor.fill_(fill)
-        return Opened(candidate, kernel, request.psels, self.bind(kernel, candidate, tensors), results)
+        return Opened(candidate, kernel, psels, self.bind(kernel, candidate, tensors, data), results)
 
-    def bind(self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any]) -> Callable[[], None]:
-        """A call that launches ``candidate`` once on this problem's tensors and torch's current stream."""
-        given = {**self._data.tensors, **results}
+    def bind(
+        self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any], data: Any = None
+    ) -> Callable[[], None]:
+        """A call that launches ``candidate`` once on tensors, this problem's where no other data is given, and torch's
+        current stream.
+        """
+        data = data or self._data
+        given = {**data.tensors, **results}
         taken = [one.operand for one in kernel.arguments if isinstance(one, Tensor)]
         operands = {one.name: given[one.name] for one in taken if one.name in given or not one.optional}
-        scalars, stream = self._data.scalars, self.torch.cuda.current_stream().cuda_stream
+        scalars, stream = data.scalars, self.torch.cuda.current_stream().cuda_stream
         if kernel.called:
             return partial(candidate, **operands, **scalars)
         return lambda: self.binding.launch(candidate, operands, scalars, stream=stream)
 
     def check(self, opened: Opened) -> Check:
+        return self._check(opened, self._data)
+
+    def _check(self, opened: Opened, data: Any) -> Check:
+        self._launch(opened)
+        tensors = {name: one.tensor for name, one in opened.results.items()}
+        checks = [data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()]
+        worst: Check = max(checks, key=lambda check: check.badness)
+        return worst
+
+    def _launch(self, opened: Opened) -> None:
+        """Launches once, over results that are poisoned."""
         for result in opened.results.values():
             result.tensor.fill_(result.fill)
         opened.launch()
         self.torch.cuda.synchronize()
-        tensors = {name: one.tensor for name, one in opened.results.items()}
-        checks = [
-            self._data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()
-        ]
-        worst: Check = max(checks, key=lambda check: check.badness)
-        return worst
+
+    def check_further(self, opened: Opened) -> tuple[Check, int]:
+        checks = [self._check_bits(opened)]
+        for what, data in self._further.items():
+            check = self._check(self._on(data, opened.candidate, opened.kernel, opened.psels), data)
+            checks.append(replace(check, wrong=check.wrong and f"{what}: {check.wrong}"))
+        return max(checks, key=lambda check: check.badness), REPETITIONS + len(self._further)
+
+    def _check_bits(self, opened: Opened) -> Check:
+        """Whether REPETITIONS launches leave the same bits; where programs add to a result, its order is free."""
+        compared = {name: one.tensor for name, one in opened.results.items() if one.argument.access != "add"}
+        self._launch(opened)
+        first = {name: self._words(tensor).clone() for name, tensor in compared.items()}
+        for number in range(2, REPETITIONS + 1):
+            self._launch(opened)
+            for name, tensor in compared.items():
+                if not self.torch.equal(self._words(tensor), first[name]):
+                    return Check(None, None, f"{name} has other bits after launch {number} on the same inputs")
+        return Check(None, None)
+
+    def _words(self, tensor: Any) -> Any:
+        """The tensor's bits, as integers."""
+        return tensor.view(self.torch.int16 if tensor.element_size() == 2 else self.torch.int32)
 
     def intact(self) -> bool:
         return self._fingerprint_now() == self._fingerprint
@@ -176,9 +218,7 @@ class GpuLauncher:
     def _fingerprint_now(self) -> list[int]:
         """A number for each input, which changes where the input does."""
         torch = self.torch
-        words = [
-            one.view(torch.int16 if one.element_size() == 2 else torch.int32) for one in self._data.tensors.values()
-        ]
+        words = map(self._words, self._data.tensors.values())
         sums: list[int] = torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
         return sums
 
@@ -190,7 +230,7 @@ class GpuLauncher:
             self.binding.release(opened.candidate)
 
     def sequences(self, draw: Draw) -> Timed:
-        self._data = None
+        self._data, self._further = None, {}
         self._kept.clear()
         self.torch.cuda.empty_cache()
         if self._sequences is None:

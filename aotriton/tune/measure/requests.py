@@ -60,12 +60,15 @@ def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a candidate: ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds."""
+    """The result of a candidate: ``status`` is ``ok`` or ``wrong``, ``samples`` are in microseconds. ``check`` is the
+    worst of so many ``checks``.
+    """
 
     status: str
     samples: Sequence[float]
     check: Check
     conditions: Conditions = UNKNOWN_CONDITIONS
+    checks: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,18 @@ class Launcher(Protocol):
     def device(self) -> Device: ...
 
     def prepare(self, problem: Problem) -> None:
-        """Makes inputs and reference, in place of the last problem's."""
+        """Makes inputs and reference, in place of the last problem's; those that ``check_further`` needs, too."""
 
     def open(self, request: Request) -> Any:
         """Loads an image."""
 
     def check(self, opened: Any) -> Check:
         """Launches once and compares; this is the warm-up too."""
+
+    def check_further(self, opened: Any) -> tuple[Check, int]:
+        """Compares more launches, of what may win: on other inputs, and whether bits change that must not. Returns the
+        worst check and the number of launches.
+        """
 
     def intact(self) -> bool:
         """Whether the inputs are what ``prepare`` made: a candidate may have written over them."""

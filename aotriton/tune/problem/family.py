@@ -76,6 +76,11 @@ class Tuning(Protocol):
     def data(self, problem: Problem) -> Data:
         """Inputs from a seed, on the current GPU."""
 
+    def further(self, problem: Problem) -> Mapping[str, Data]:
+        """More inputs of the problem's cell, each by what a message says of it: from another seed, of sizes that are no
+        multiples of tiles. What may win is checked on them, too. A family may lack this function.
+        """
+
     def draw(self, functional: Functional, random: Random) -> Shape:
         """A random shape that calls of this functional of an operator's lead may have: its sizes as the operator names
         them.
@@ -112,6 +117,11 @@ def tuning(name: str) -> Tuning:
             raise
         raise ValueError(f"the family {name} can not be tuned: it has no module {module}") from None
     return found
+
+
+def further_data(own: Tuning, problem: Problem) -> dict[str, Data]:
+    """``Tuning.further``, none where the family has no such function."""
+    return dict(own.further(problem)) if hasattr(own, "further") else {}
 
 
 def results_of(kernel: KernelDescription) -> list[Tensor]:

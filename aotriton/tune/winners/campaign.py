@@ -84,7 +84,7 @@ def decidable(
         rows = _without_unfinished(names, rows, campaign_of, ended)
         if finished(names, rows) or _search_ended(rows, ended):
             kept += rows
-        elif standing.get((functional, bin)) in names:
+        elif (image := standing.get((functional, bin))) in names and any(row.image == image for row in rows):
             kept += rows
             held.add((functional, bin))
     return kept, held

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from aotriton.rules.database import Outcome, Winner, latest_medians
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
-from aotriton.tune.measure.clock import interval
+from aotriton.tune.measure.clock import WITHIN, interval
 from aotriton.tune.problem.candidates import spec_of
 
 RACERS = 4
-WITHIN = 1.05  # of the fastest: two timings of one image differ by 1 to 3.5 % from run to run
 RUNNERS_UP = 3
 
 CellKey = tuple[str, str]  # functional and bin

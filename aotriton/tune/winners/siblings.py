@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotriton.rules.borrow import siblings
-from aotriton.rules.database import TuningDatabase, Winner
+from aotriton.rules.database import TuningDatabase, Winner, counting
 from aotriton.rules.kernel import Functional
 from aotriton.tune.winners import campaign
 from aotriton.tune.winners.decide import CellKey, decide
@@ -22,7 +22,7 @@ def decided(database: TuningDatabase, functional: Functional, product: str) -> l
     """The winners of the functional and its siblings by what was measured on the product, without writing them."""
     group = siblings(functional)
     texts = {str(one) for one in group}
-    outcomes = database.evidence.outcomes(functional.arch, functional.kernel.name, product=product)
+    outcomes = counting(database.evidence.outcomes(functional.arch, functional.kernel.name, product=product))
     before = database.winners(functional.arch, functional.kernel.name, product)
     searched: dict[tuple[str, str, str], set[int]] = {}
     for one in database.evidence.searched(functional.arch, functional.kernel.name, product):
