@@ -16,9 +16,10 @@ from aotriton.codegen import cuda
 from aotriton.rules import expression as words
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.provider import Provider
+from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.source import slice_of
 from aotriton.tune.autotune.text import expression, operand, spelled
-from aotriton.tune.autotune.user_kernel import IMPORTS, read_kernel
+from aotriton.tune.autotune.user_kernel import read_kernel
 
 GIVEN: dict[str, Any] = {
     "inputs": {"x": "fp32[n]", "count": "n", "shift": 0.5, "steps": 1},
@@ -81,7 +82,7 @@ def inputs(**changes: object) -> dict[str, object]:
         ({"kernel": autotuned.INNER}, "nested.<locals>.inner: autotune takes functions that are defined by `def`"),
         ({"kernel": autotuned.wrapped}, "kernel: .* one within triton.autotune or triton.heuristics is to be given wi"),
         ({"kernel": 7}, "kernel: 7 is neither a triton.jit function, nor a file, nor a Python function"),
-        ({"kernel": autotuned.needy}, "needy: `from standin_launcher import time_of`: a change there would not rename"),
+        ({"kernel": autotuned.needy}, "needy: OTHER is a Python function, which device code cannot call"),
         ({"kernel": "scaled.hip"}, "kernel: who compiles scaled.hip"),
         ({"kernel": "nowhere.cu"}, "kernel: nowhere.cu: No such file"),
         ({"provider": "somebody"}, "provider: somebody compiles a file, and the kernel is"),
@@ -196,22 +197,28 @@ def test_a_slice_has_what_a_function_needs() -> None:
     """Helpers, constants and imports that it names, directly or not, and nothing else; decorators of ours are left
     out.
     """
-    found = ast.parse(slice_of(autotuned.decorated.kernel.fn, IMPORTS))
-    assert [ast.unparse(node).splitlines()[0] for node in found.body[1:]] == [
-        "from __future__ import annotations",
-        "import triton",
-        "import triton.language as tl",
-        "FACTOR = tl.constexpr(3.0)",
-        "@triton.jit",
-        "@triton.jit",
-    ]
-    assert [node.name for node in found.body if isinstance(node, ast.FunctionDef)] == ["helper", "decorated"]
     doubled: Any = autotuned.doubled
     called = slice_of(doubled)
     assert "from functools import cache" in called
     assert "@cache\ndef twice()" in called
     assert "TOLD: list[object] = []" in called
     assert "triton" not in called.replace("aotriton.autotune", "")
+
+
+def test_device_code_is_one_file() -> None:
+    """A kernel has the functions, constants and imports that it names, as they are in this process, each of them before
+    it is needed; decorators of ours are left out.
+    """
+    found = ast.parse(device_source(autotuned.decorated.kernel))
+    assert [ast.unparse(node).splitlines()[0] for node in found.body[1:]] == [
+        "from __future__ import annotations",
+        "import triton",
+        "import triton.language as tl",
+        "FACTOR = triton.language.constexpr(3.0)",
+        "@triton.jit",
+        "@triton.jit",
+    ]
+    assert [node.name for node in found.body if isinstance(node, ast.FunctionDef)] == ["helper", "decorated"]
 
 
 MODULE = """import os, sys as system

@@ -12,14 +12,12 @@ from types import FunctionType
 from typing import Any
 
 from aotriton.rules.provider import Compiler, Provider
+from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.source import slice_of
 
 CONSTEXPR = "constexpr"
 BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # the provider of a file where none is named
 CALLED = "aotriton.codegen.called"
-
-# What device code in Python may import: an image's name would not change with other packages.
-IMPORTS = frozenset({"triton"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str]
         )
     arguments = tuple((one.name, CONSTEXPR if one.is_constexpr else "") for one in kernel.params)
     origin = str(inspect.getsourcefile(function))
-    return UserKernel(function.__name__, origin, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
+    return UserKernel(function.__name__, origin, arguments, device_source(kernel), gluon=bool(kernel.is_gluon()))
 
 
 def _file(path: Path, provider: str | None, space: Collection[str]) -> UserKernel:
