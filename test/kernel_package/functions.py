@@ -28,7 +28,7 @@ else:
     @triton.jit
     def weigh(x):
         """x, weighed."""
-        return x * WEIGHT + root(HALF)
+        return x * WEIGHT + root(x * 0 + HALF)
 
 
 @triton.jit

@@ -33,3 +33,72 @@ def plain(x: float) -> float:
 def confused(x, out, n, BLOCK: tl.constexpr):
     """It calls a function of Python."""
     tl.store(out, plain(tl.load(x)))
+
+
+@triton.jit
+def constant(
+    x,
+    bias,
+    out,
+    n,
+    step,
+    KIND: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EPS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    ACC: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    SCALE: tl.constexpr = 2,
+):
+    """A kernel that is mostly compiled in: out = 2 |x| + EPS + SHIFT, of rows in one block."""
+    tl.static_assert(step == 1)
+    place = tl.arange(0, WHOLE)
+    value = tl.load(x + tl.program_id(0) * n + place * step, mask=place < n).to(ACC)
+    if bias is not None:
+        value += tl.load(bias)
+    if KIND == "absolute":
+        value = tl.abs(value)
+    if HAS_BIAS is True:
+        value = value * 0
+    tl.static_assert(BLOCK <= WHOLE)
+    tl.store(out + tl.program_id(0) * n + place * step, SCALE * value + EPS + SHIFT, mask=place < n)
+
+
+@triton.jit
+def chosen(x, out, n, ACC: tl.constexpr, MODE: tl.constexpr, EVEN: tl.constexpr, SHIFT: tl.constexpr):
+    """What is tried of it is neither of whole numbers nor above 0."""
+    place = tl.program_id(0) * 64 + tl.arange(0, 64)
+    value = tl.load(x + place, mask=place < n).to(ACC)
+    if MODE == "double":
+        value *= 2
+    if EVEN is True:
+        value += 1
+    tl.store(out + place, value + SHIFT, mask=place < n)
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 64}, num_warps=2), triton.Config({"BLOCK": 128}, num_warps=4, num_stages=2)],
+    key=["n"],
+)
+@triton.heuristics({"HAS_BIAS": lambda args: args["bias"] is not None, "TWICE": lambda args: 2 * args["WIDTH"]})
+@triton.jit
+def wrapped(
+    x,
+    bias,
+    out,
+    n,
+    WIDTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    TWICE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """out = x + bias + TWICE"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < n)
+    if HAS_BIAS:
+        value += tl.load(bias + place, mask=place < n)
+    tl.store(out + place, value + TWICE, mask=place < n)
+
+
+guessing = triton.heuristics({"EVEN": lambda args: args["n"] % 64 == 0})(chosen)

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_package import functions, kernels, other
-from triton.language import constexpr
+from triton import language as tl
 
 import aotriton
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules import family
+from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
+from aotriton.rules.kernel import Constexpr
+from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.device_source import device_source
-from aotriton.tune.autotune.tuned import Tuned
+from aotriton.tune.autotune.tuned import DATABASE, Tuned
+
+OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder and families of this test's own."""
+    """A cache folder, a GPU and families of this test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(program, "product_here", lambda: "stand-in")
     monkeypatch.setenv(family.VARIABLE, "")
 
 
@@ -54,31 +61,31 @@ def spec_of(one: Tuned, folder: Path) -> ImageSpec:
     return ImageSpec.of(next(kernel.functionals("sm_90")), psels, copts)
 
 
+def constants_of(one: Tuned) -> dict[str, tuple[str, ...]]:
+    """The values of constexprs as the description spells them."""
+    return {each.name: each.values for each in one._description.arguments if isinstance(each, Constexpr)}
+
+
 def compiled(one: Tuned, tmp_path: Path) -> CompiledImage:
     """The image of the first config."""
-    spec = spec_of(one, tmp_path / one._name)
+    spec = spec_of(one, tmp_path / f"compiled_{one._name}")
     ((_, result),) = compile_images([spec], ImageStore(tmp_path / "store"), 1)
     assert isinstance(result, CompiledImage), result.message
     return result
 
 
-def test_device_functions_of_other_modules_come_along(tmp_path: Path, launch: Any) -> None:
+def test_device_functions_of_other_modules_come_along(tmp_path: Path) -> None:
     """Whichever branch defined them, under whatever name they are imported; the file needs nothing of the package."""
     one = described(kernels.imported)
-    image = compiled(one, tmp_path)
-    assert image.binary.startswith(b"\x7fELF")
+    assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
     source = (one.folder / "tritonsrc" / "imported.py").read_text()
     assert "kernel_package" not in source.replace("kernels.py", "")
-    x = np.arange(100.0)
-    values = {"T": "fp32", "BLOCK": 64, "ADDRESSING": "general"}
-    found = launch("imported", {"x": x}, {"out": x.shape}, values)["out"]
-    np.testing.assert_allclose(found, 3 * x + 0.5 + 0.5 + 1)
 
 
 def test_what_a_function_of_the_package_is_names_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant of another module counts by its value, a function by its code."""
     before = device_source(kernels.imported)
-    monkeypatch.setattr(functions, "WEIGHT", constexpr(4))
+    monkeypatch.setattr(functions, "WEIGHT", tl.constexpr(4))
     monkeypatch.setattr(kernels, "WEIGHT", functions.WEIGHT)
     assert device_source(kernels.imported) == before.replace("constexpr(3)", "constexpr(4)") != before
     monkeypatch.setattr(functions, "root", functions.apart)
@@ -99,7 +106,7 @@ def test_what_device_code_cannot_have_is_named(kernel: Any, message: str) -> Non
 
 def test_two_things_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One file has all of the device code: values and functions."""
-    monkeypatch.setattr(kernels, "WEIGHT", constexpr(5))
+    monkeypatch.setattr(kernels, "WEIGHT", tl.constexpr(5))
     with pytest.raises(ValueError, match="imported: two things are called WEIGHT"):
         device_source(kernels.imported)
     monkeypatch.setattr(kernels, "WEIGHT", functions.WEIGHT)
@@ -107,3 +114,129 @@ def test_two_things_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kernels, "apart", other.root)
     with pytest.raises(ValueError, match="imported: two things are called root"):
         device_source(kernels.imported)
+
+
+CONSTANTS: dict[str, Any] = {
+    "inputs": {
+        "x": "bf16[rows, n]",
+        "bias": None,
+        "step": "1",
+        "KIND": "absolute",
+        "HAS_BIAS": False,
+        "EPS": 0.25,
+        "SHIFT": -1,
+        "ACC": tl.float32,
+        "BLOCK": "min(n, 64)",
+        "WHOLE": "next_power_of_2(n)",
+    },
+    "results": {"out": "fp32[rows, n]"},
+    "sizes": {"rows": 8, "n": (100, 200, 1000)},
+    "grid": "rows",
+    "space": {"num_warps": (1, 2)},
+}
+
+
+def test_constants_are_compiled_in(tmp_path: Path) -> None:
+    """Numbers of either sign, truth values, text, types, what is left out, and a power of two that follows from sizes,
+    which serves smaller ones.
+    """
+    one = described(kernels.constant, **CONSTANTS)
+    assert constants_of(one) == {
+        "bias": ("None",), "step": ("1",), "KIND": ("'absolute'",), "HAS_BIAS": ("False",), "EPS": ("0.25",),
+        "SHIFT": ("-1",), "ACC": ("tl.dtype('fp32')",), "BLOCK": (), "WHOLE": (), "SCALE": ("2",),
+    }  # fmt: skip
+    choices = {choice.name: choice for choice in one._description.choices}
+    assert (choices["BLOCK"].values, choices["BLOCK"].round_up) == ((64,), False)
+    assert (choices["WHOLE"].values, choices["WHOLE"].round_up) == ((128, 256, 1024), True)
+    assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
+
+
+def test_kernels_are_right(tmp_path: Path, launch: Any) -> None:
+    """As they stand in their families, run by Triton's interpreter as these describe them."""
+    for one in (described(kernels.imported), described(kernels.constant, **CONSTANTS)):
+        one.folder = tmp_path / f"right_{one._name}"
+        one._described = one._described.named(one.folder.name)
+        one.write()
+        family.add(one.folder)
+    x = np.arange(100.0)
+    common = {"BLOCK": 64, "ADDRESSING": "general"}
+    found = launch("imported", {"x": x}, {"out": x.shape}, common | {"T": "fp32"})["out"]
+    np.testing.assert_allclose(found, 3 * x + 0.5 + 0.5 + 1)
+    x = -np.ones((2, 100))
+    found = launch("constant", {"x": x}, {"out": x.shape}, common | {"T": "bf16", "WHOLE": 128})["out"]
+    np.testing.assert_allclose(found, np.full(x.shape, 2 + 0.25 - 1))
+
+
+def test_constants_name_the_image(tmp_path: Path) -> None:
+    """Values that Python calls equal are different constants."""
+    names = set()
+    for place, changes in enumerate(({}, {"HAS_BIAS": 0}, {"SHIFT": -1.0}, {"ACC": tl.float16}, {"KIND": "double"})):
+        one = described(kernels.constant, **CONSTANTS | {"inputs": CONSTANTS["inputs"] | changes})
+        names.add(spec_of(one, tmp_path / f"constants_{place}").name)
+        os.environ[family.VARIABLE] = ""
+    assert len(names) == 5
+
+
+def test_any_constants_are_tried(tmp_path: Path) -> None:
+    """Types, text, truth values and negative numbers; the winner's config has them as they were given."""
+    space = {"ACC": (tl.float32, tl.float16), "MODE": ("double", "single"), "EVEN": (True, False), "SHIFT": (-1, 1)}
+    declared = {"space": space, "grid": "cdiv(n, 64)", "sizes": {"n": 1024}, "options": OPTIONS}
+    one = described(kernels.chosen, **declared)
+    config = one.tune().config
+    assert config == {"ACC": tl.float32, "MODE": "double", "EVEN": False, "SHIFT": -1}
+    assert (config["EVEN"], type(config["SHIFT"])) == (False, int)
+    fewer = described(kernels.chosen, **declared | {"space": space | {"MODE": ("single",)}, "folder": one.folder})
+    with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
+        assert len(database.evidence.outcomes()) >= 16
+    assert fewer.tune().config["MODE"] == "single"
+
+
+def test_the_authors_configs_are_the_space() -> None:
+    """What triton.autotune has is tried, and no other combination; triton.heuristics are what they say of the call."""
+    declared = {"sizes": {"n": 1024}, "options": OPTIONS, "space": None}
+    inputs = {"x": "fp32[n]", "bias": None, "WIDTH": 8}
+    one = described(kernels.wrapped, **declared | {"inputs": inputs}).tune()
+    with TuningDatabase(one.folder / DATABASE, readonly=True) as database:
+        assert {outcome.config for outcome in database.evidence.outcomes()} == {
+            "BLOCK=64 num_warps=2 num_stages=3",
+            "BLOCK=128 num_warps=4 num_stages=2",
+        }
+    assert one.config == {"BLOCK": 128, "num_warps": 4, "num_stages": 2}
+    values = constants_of(one)
+    assert (values["HAS_BIAS"], values["TWICE"], values["bias"]) == (("False",), ("16",), ("None",))
+    biased = described(kernels.wrapped, **declared | {"inputs": inputs | {"bias": "fp32[n]"}})
+    assert constants_of(biased)["HAS_BIAS"] == ("True",)
+    assert one.folder != biased.folder
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "message"),
+    [
+        (kernels.chosen, {}, "ACC: a constexpr must be in space, in inputs, or be one of the sizes"),
+        (kernels.chosen, {"space": {"MODE": "double"}}, "space: MODE must be several numbers, .*, not 'double'"),
+        (kernels.chosen, {"space": {"MODE": (object(),)}}, "space: MODE must be several numbers"),
+        (kernels.chosen, {"space": "all"}, "space: 'all' is neither values by name nor a list of configs"),
+        (
+            kernels.chosen,
+            {"space": [{"MODE": "single"}, {"EVEN": True}]},
+            "space: its configs differ in names: MODE and EVEN",
+        ),
+        (kernels.chosen, {"space": {"num_warps": (-4,)}}, "space: num_warps must be whole numbers from 0 on"),
+        (kernels.chosen, {"inputs": {"x": "fp32[n]", "ACC": "n / 2"}}, "ACC: 'n / 2' is no expression"),
+        (kernels.chosen, {"inputs": {"x": "fp32[n]", "ACC": [1]}}, r"inputs: ACC is \[1\], which is no constant"),
+        (
+            kernels.chosen,
+            {"inputs": {"x": "fp32[n]", "MODE": "single"}, "space": {"MODE": ("single",)}},
+            "space: MODE is an input, too",
+        ),
+        (
+            kernels.guessing,
+            {"inputs": {"x": "fp32[n]", "ACC": tl.float32, "MODE": "double", "SHIFT": 1}},
+            "EVEN: its heuristic reads n, which differs between calls or configs: say in inputs or in space what EVEN",
+        ),
+    ],
+)
+def test_what_is_no_constant_is_named(kernel: Any, changes: dict[str, Any], message: str) -> None:
+    declared = {"inputs": {"x": "fp32[n]"}, "space": {"num_warps": (1,)}, "grid": "n"}
+    with pytest.raises(ValueError, match=message):
+        described(kernel, **declared | changes)

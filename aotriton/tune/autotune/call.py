@@ -43,11 +43,15 @@ class Call:
                     raise ValueError(f"{operator.name}: {operand.name} has {dim} {size}, others have {sizes[dim]}")
         return cls(operator, {one.name: one.default for one in operator.scalars} | given, sizes)
 
-    def launch(self, config: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """The grid, and all arguments of the kernel by name, without the config."""
+    def launch(
+        self, config: Mapping[str, Any], constants: Mapping[str, object]
+    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """The grid, and all arguments of the kernel by name, without the config. ``constants`` are those that are
+        compiled in.
+        """
         whole = {name: value for name, value in self.arguments.items() if isinstance(value, int)}
         environment = Environment(self.sizes, whole, config)
-        values = dict(self.arguments)
+        values = {**self.arguments, **constants}
         for one in self.operator.lead.arguments:
             if isinstance(one, Number) and one.name not in values:
                 values[one.name] = evaluate(one.value, environment)

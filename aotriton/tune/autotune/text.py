@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from math import isfinite
 
 from aotriton.rules import expression as words
 from aotriton.rules.arch import DTYPES
@@ -27,8 +28,8 @@ def operand(where: str, text: object, written: bool) -> Operand:
     return Operand(where, dims, found[1], written, contiguous=True, alignment=16)
 
 
-def expression(where: str, text: object, names: Mapping[str, str]) -> Expression:
-    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``, each a "size", "psel" or "scalar"."""
+def expression(where: str, text: object, names: Mapping[str, Expression]) -> Expression:
+    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``."""
     if type(text) is int:
         text = str(text)
     try:
@@ -42,11 +43,11 @@ def expression(where: str, text: object, names: Mapping[str, str]) -> Expression
         ) from None
 
 
-def _read(node: ast.expr, names: Mapping[str, str]) -> Expression:
+def _read(node: ast.expr, names: Mapping[str, Expression]) -> Expression:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return constant(node.value)
     if isinstance(node, ast.Name) and node.id in names:
-        return Expression(names[node.id], name=node.id)
+        return names[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         return Expression(OPERATORS[type(node.op)], (_read(node.left, names), _read(node.right, names)))
     if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
@@ -54,6 +55,17 @@ def _read(node: ast.expr, names: Mapping[str, str]) -> Expression:
         if name:
             return Expression(name, (_read(node.args[0], names), _read(node.args[1], names)))
     raise ValueError(f"{ast.unparse(node)} is unknown")
+
+
+def constant_text(value: object) -> str | None:
+    """The Python code that makes a constant, as ``Constexpr.values`` has it; None where it is none: finite numbers,
+    truth values, text, None, and Triton's types.
+    """
+    if value is None or type(value) in (bool, int, str) or (type(value) is float and isfinite(value)):
+        return repr(value)
+    if type(value).__module__ == "triton.language.core" and type(value).__name__ == "dtype":
+        return f"tl.dtype({value.name!r})"  # type: ignore[attr-defined] # Triton's
+    return None
 
 
 def spelled(one: Expression) -> str:

@@ -22,6 +22,7 @@ from aotriton.rules.image import TRITON_VERSION, config_values
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
+from aotriton.tune.autotune.tuning import chosen
 
 if TYPE_CHECKING:
     from aotriton.rules.database.rows import Winner
@@ -35,7 +36,7 @@ class Best:
     """The config that won at some sizes, how long it takes there, and the image that it makes."""
 
     sizes: Mapping[str, int]
-    config: Mapping[str, int]
+    config: Mapping[str, Any]
     median_us: float
     image: str
 
@@ -104,7 +105,7 @@ class Tuned:
         return next(one for one in self.winners if one.sizes == measured)
 
     @property
-    def config(self) -> Mapping[str, int]:
+    def config(self) -> Mapping[str, Any]:
         """The winner's config, where one combination of sizes was asked for."""
         return self._only.config
 
@@ -121,7 +122,7 @@ class Tuned:
             raise TypeError(f"{self._name}: {self._described.kernel.origin} is launched from C++: see export()")
         call = Call.of(self._operator, arguments, named)
         config = self.best(**call.sizes).config
-        grid, values = call.launch(config)
+        grid, values = call.launch(config, self._described.constants_at(call.sizes))
         launch = self.kernel if self._description.called else self.kernel[grid]
         launch(**values, **config)
 
@@ -149,14 +150,23 @@ class Tuned:
     def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
         if row is None:
             raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
-        config = config_values(row.config)
-        for name, value in config.items():
-            if value not in self._declared.tried.get(name, ()):
-                raise RuntimeError(
-                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
-                    f" folder, or remove {self.folder / DATABASE}, which has its measurements"
-                )
+        numbers = config_values(row.config)
+        for name, number in numbers.items():
+            if number not in self._declared.numbers(name) if name in self._declared.tried else True:
+                self._refuse(f"{name}={number}", sizes)
+        if self._declared.configs and not any(
+            numbers.items() <= one.items() for one in self._declared.numbered_configs
+        ):
+            self._refuse(row.config, sizes)
+        config = {name: self._declared.value(name, number) for name, number in numbers.items()}
         return Best(sizes, config, row.median_us, row.image)
+
+    def _refuse(self, what: str, sizes: Mapping[str, int]) -> None:
+        """Says that a config won which is not in the space."""
+        raise RuntimeError(
+            f"{self._name}: {what} won at {self._text(sizes)}, and is tried no more: take another folder, or remove"
+            f" {self.folder / DATABASE}, which has its measurements"
+        )
 
     def _text(self, sizes: Mapping[str, int]) -> str:
         return " ".join(f"{name}={value}" for name, value in sizes.items())
@@ -174,7 +184,7 @@ class Tuned:
     def _cell_of(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
         kernel = self._description
-        pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
+        pinned = {one.name: chosen(one, sizes) for one in kernel.choices[1:]}
         functional = kernel.functional(kernel.archs[0], T=kernel.choices[0].values[0], **pinned)
         return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
 

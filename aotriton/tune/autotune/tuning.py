@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from aotriton.rules.kernel import Functional, KernelDescription, Tensor
+from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.kernel import Choice, Functional, KernelDescription, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.check import Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
@@ -105,6 +106,12 @@ def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
 
 
+def chosen(choice: Choice, sizes: Mapping[str, int]) -> int:
+    """The value of a choice that follows from sizes."""
+    wanted = evaluate(choice.source, Environment(sizes=sizes))
+    return next((int(one) for one in choice.values if int(one) >= wanted), wanted) if choice.round_up else wanted
+
+
 @dataclass(frozen=True)
 class DrawnTuning:
     """The ``problem.family.Tuning`` of an operator with one kernel. Its sizes are choices, or else tuning keys.
@@ -122,11 +129,16 @@ class DrawnTuning:
     shape_options: Sequence[str] = ()
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
-        return True
+        """Whether the choices that follow from sizes are those of the cell's."""
+        sizes = self._sizes(functional, cell)
+        return all(chosen(one, sizes) == functional[one.name] for one in functional.kernel.choices[1:])
 
     def shape(self, functional: Functional, cell: Cell, multiprocessors: int, wish: Wish) -> Shape | None:
+        return shape_of(**self._sizes(functional, cell))
+
+    def _sizes(self, functional: Functional, cell: Cell) -> dict[str, int]:
         given = {**functional.as_dict(), **keys_of(functional, cell)}
-        return shape_of(**{name: int(given[name]) for name in self.operator.sizes})
+        return {name: int(given[name]) for name in self.operator.sizes}
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
         return dict(shape)
