@@ -203,7 +203,8 @@ def launch(
         elif isinstance(argument, Number):
             arguments.append(evaluate(argument.value, environment))
         elif isinstance(argument, Constexpr):
-            arguments.append(tl.constexpr(_constant(argument, values)))
+            constant = _constant(argument, values)
+            arguments.append(constant if constant is None else tl.constexpr(constant))
     grid = tuple(evaluate(axis, environment) for axis in description.grid)
     name = description.sources.get(level, description.function)
     function = getattr(importlib.import_module(source_module(description, name)), name)

@@ -15,8 +15,9 @@ import aotriton
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images
 from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
+from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Constexpr
+from aotriton.rules.kernel import Constexpr, Number
 from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
@@ -240,3 +241,34 @@ def test_what_is_no_constant_is_named(kernel: Any, changes: dict[str, Any], mess
     declared = {"inputs": {"x": "fp32[n]"}, "space": {"num_warps": (1,)}, "grid": "n"}
     with pytest.raises(ValueError, match=message):
         described(kernel, **declared | changes)
+
+
+STRIDED: dict[str, Any] = {
+    "inputs": {"x": "bf16[rows, columns]", "x_row": "x.stride(0)", "x_column": "x.stride(-1)", "count": "x.shape[0]"},
+    "results": {"out": "bf16[rows, pair, columns]"},
+    "sizes": {"rows": 16, "pair": 2, "columns": (48, 64)},
+    "grid": "out.size(0)",
+}
+
+
+def test_strides_follow_from_the_tensors(tmp_path: Path) -> None:
+    """What a kernel is told of a tensor is asked of the tensor; a stride of 1 is compiled in, as the JIT does."""
+    inputs = STRIDED["inputs"] | {"out_row": "out.stride(0)"}
+    one = described(kernels.strided, **STRIDED | {"inputs": inputs})
+    numbers = {each.name: each for each in one._description.arguments if isinstance(each, Number)}
+    at = Environment(sizes={"rows": 16, "pair": 2, "columns": 48})
+    assert {name: evaluate(each.value, at) for name, each in numbers.items()} == {
+        "x_row": 48, "out_row": 96, "count": 16, "columns": 48,
+    }  # fmt: skip
+    assert {name for name, each in numbers.items() if each.multiple_of == 16} == {
+        "x_row",
+        "out_row",
+        "count",
+        "columns",
+    }
+    assert constants_of(one)["x_column"] == ("1",)
+    assert evaluate(one._description.grid[0], at) == 16
+    assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
+    for text in ("x.stride(2)", "y.stride(0)", "x.numel"):
+        with pytest.raises(ValueError, match=r"out_row: .* is unknown"):
+            described(kernels.strided, **STRIDED | {"inputs": inputs | {"out_row": text}})

@@ -13,7 +13,7 @@ from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Expression, constant, scalar, size
 from aotriton.rules.kernel import Operand
 from aotriton.tune.autotune.heuristics import evaluated
-from aotriton.tune.autotune.text import constant_text, operand
+from aotriton.tune.autotune.text import constant_text, is_tensor, of_tensor, operand
 from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 Space = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
@@ -56,7 +56,7 @@ class Declaration:
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
-        read = {name: text for name, text in self.inputs.items() if isinstance(text, str) and "[" in text}
+        read = {name: text for name, text in self.inputs.items() if isinstance(text, str) and is_tensor(text)}
         if not read or not self.results:
             raise ValueError(f"{'results' if read else 'inputs'}: there must be a tensor, as bf16[rows, columns]")
         found = {name: operand(name, text, False) for name, text in read.items()}
@@ -96,7 +96,8 @@ class Declaration:
         sizes, scalars = (
             {name: make(name) for name in of} for make, of in ((size, self.values), (scalar, self.integers))
         )
-        return fixed | sizes | scalars
+        asked = (of_tensor(one) for one in self.operands.values())
+        return {**fixed, **sizes, **scalars, **{text: value for one in asked for text, value in one.items()}}
 
     def is_computed(self, name: str) -> bool:
         """Whether a constant is computed from sizes: its text is neither a word of its own nor a number."""

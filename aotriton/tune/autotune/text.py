@@ -9,11 +9,16 @@ from math import isfinite
 
 from aotriton.rules import expression as words
 from aotriton.rules.arch import DTYPES
-from aotriton.rules.expression import Expression, constant
+from aotriton.rules.expression import Expression, constant, size
 from aotriton.rules.kernel import Operand
 
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 FUNCTIONS = {"cdiv": "ceil_divide", "min": "minimum", "max": "maximum"}
+
+
+def is_tensor(text: str) -> bool:
+    """Whether a text means to spell a tensor."""
+    return re.match(r"\s*\w+\s*\[", text) is not None
 
 
 def operand(where: str, text: object, written: bool) -> Operand:
@@ -29,7 +34,7 @@ def operand(where: str, text: object, written: bool) -> Operand:
 
 
 def expression(where: str, text: object, names: Mapping[str, Expression]) -> Expression:
-    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``."""
+    """What ``text`` spells: numbers, +, -, *, cdiv, min, max, and ``names``, some of which ask a tensor."""
     if type(text) is int:
         text = str(text)
     try:
@@ -39,15 +44,27 @@ def expression(where: str, text: object, names: Mapping[str, Expression]) -> Exp
     except (SyntaxError, ValueError) as error:
         raise ValueError(
             f"{where}: {text!r} is no expression of whole numbers, +, -, *, cdiv, min, max and"
-            f" {', '.join(names)}: {error}"
+            f" {', '.join(filter(str.isidentifier, names))}: {error}"
         ) from None
+
+
+def of_tensor(one: Operand) -> dict[str, Expression]:
+    """What may be asked of a tensor, by the text of the question: its strides, in elements, and its sizes."""
+    found: dict[str, Expression] = {}
+    stride = constant(1)
+    for dim, name in reversed([*enumerate(one.dims)]):
+        for place in (dim, dim - len(one.dims)):
+            found[f"{one.name}.stride({place})"] = stride
+            found |= dict.fromkeys((f"{one.name}.size({place})", f"{one.name}.shape[{place}]"), size(name))
+        stride = size(name) if stride == constant(1) else size(name) * stride
+    return found | {f"{one.name}.numel()": stride}
 
 
 def _read(node: ast.expr, names: Mapping[str, Expression]) -> Expression:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return constant(node.value)
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
+    if (text := ast.unparse(node)) in names:
+        return names[text]
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         return Expression(OPERATORS[type(node.op)], (_read(node.left, names), _read(node.right, names)))
     if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
