@@ -34,6 +34,7 @@ class Operand:
     """A tensor of an operator. ``dims`` names its sizes, outermost first.
 
     ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
+    ``updated``: it is written, and what it holds before the call is an input, too.
     ``contiguous``: rows follow each other, and there are no strides. ``strided``: the strides may be any. Otherwise the
     last dimension must be contiguous, and the other strides may be any. ``alignment`` is what the caller must
     guarantee, in bytes; 0 means the alignment of an element.
@@ -47,6 +48,7 @@ class Operand:
     contiguous: bool = False
     strided: bool = False
     alignment: int = 0
+    updated: bool = False
     if_empty: float = 0.0  # the value of a result whose call has a size of 0
 
     def __post_init__(self) -> None:
@@ -54,6 +56,8 @@ class Operand:
             identifier("the name of an operand or of one of its sizes", name)
         if self.dtype not in ("T", *DTYPES[1:]):
             raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
+        if self.updated and not self.written:
+            raise ValueError(f"operand {self.name}: what is updated is written")
         if self.contiguous and self.strided:
             raise ValueError(f"operand {self.name}: contiguous or strided, not both")
 

@@ -111,3 +111,13 @@ def strided(x, x_row, x_column, out, out_row, count, columns, BLOCK: tl.constexp
     place = tl.program_id(0) * x_row + tl.arange(0, BLOCK) * x_column
     inside = (tl.arange(0, BLOCK) < columns) & (tl.program_id(0) < count)
     tl.store(out + tl.program_id(0) * out_row + tl.arange(0, BLOCK), tl.load(x + place, mask=inside), mask=inside)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=[], restore_value=["x"])
+@triton.jit
+def accumulate(x, y, out, n, BLOCK: tl.constexpr):
+    """x += y, and out is what x was."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < n)
+    tl.store(out + place, value, mask=place < n)
+    tl.store(x + place, value + tl.load(y + place, mask=place < n), mask=place < n)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_package import functions, kernels, other
+from test_measure import FakeGpu
 from triton import language as tl
 
 import aotriton
@@ -17,10 +20,13 @@ from aotriton.rules import family
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Constexpr, Number
+from aotriton.rules.kernel import Constexpr, Number, Tensor
 from aotriton.tune.autotune import tuned as program
 from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
+from aotriton.tune.measure.clock import GpuClock
+from aotriton.tune.measure.launcher import GpuLauncher, Opened, Result
+from aotriton.tune.problem.check import Check
 
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 
@@ -272,3 +278,72 @@ def test_strides_follow_from_the_tensors(tmp_path: Path) -> None:
     for text in ("x.stride(2)", "y.stride(0)", "x.numel"):
         with pytest.raises(ValueError, match=r"out_row: .* is unknown"):
             described(kernels.strided, **STRIDED | {"inputs": inputs | {"out_row": text}})
+
+
+UPDATED: dict[str, Any] = {
+    "inputs": {"x": "fp32[n]", "y": "fp32[n]"},
+    "results": {"out": "fp32[n]", "x": "fp32[n]"},
+    "space": None,
+    "options": OPTIONS,
+}
+
+
+def of_updated(x: Any, y: Any) -> Any:
+    """It writes to its arguments, as references may."""
+    before = x.clone()
+    x += y
+    return before, x
+
+
+def test_what_is_read_and_written_is_one_operand(tmp_path: Path) -> None:
+    """An input that is a result, too; results are in the order in which they are declared."""
+    one = described(kernels.accumulate, **UPDATED | {"reference": of_updated})
+    operands = one._operator.operands
+    assert [(each.name, each.written, each.updated) for each in operands] == [
+        ("y", False, False),
+        ("out", True, False),
+        ("x", True, True),
+    ]
+    assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
+    assert (
+        described(kernels.accumulate, **UPDATED | {"reference": of_updated}).tune().best(n=1024).config["BLOCK"] == 64
+    )
+    with pytest.raises(ValueError, match=r"results: x is reset or restored by the kernel's triton.autotune"):
+        described(kernels.accumulate, **UPDATED | {"results": {"out": "fp32[n]"}})
+
+
+class Memory:
+    """A tensor, as far as the launcher uses one."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def fill_(self, value: float) -> None:
+        self.value = value
+
+    def copy_(self, other: Memory) -> None:
+        self.value = other.value
+
+
+def test_what_is_updated_is_restored_before_each_launch(tmp_path: Path) -> None:
+    """Before the launch that is checked, and before each that is timed, where other results keep what they hold."""
+    spec = spec_of(described(kernels.accumulate, **UPDATED | {"reference": of_updated}), tmp_path / "restored")
+    kernel = spec.functional.kernel
+    tensors = {each.name: each for each in kernel.arguments if isinstance(each, Tensor)}
+    x, out = Memory(1.0), Memory(0.0)
+    results = {"out": Result(tensors["out"], out, math.nan), "x": Result(tensors["x"], x, Memory(1.0))}
+    seen: list[tuple[float, float]] = []
+
+    def launched() -> None:
+        seen.append((x.value, out.value))
+        x.value, out.value = x.value + 2, x.value
+
+    opened = Opened(None, kernel, {}, launched, results)
+    launcher: Any = GpuLauncher.__new__(GpuLauncher)  # without a GPU
+    launcher.torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+    launcher._data = SimpleNamespace(check=lambda *_: Check(0.0, 1.0))
+    launcher._clock = GpuClock(FakeGpu())
+    launcher.check(opened)
+    assert (seen[0][0], math.isnan(seen[0][1])) == (1.0, True)
+    assert len(launcher.round([opened, opened])) == 2
+    assert seen[1:] == [(1.0, 1.0), (1.0, 1.0)]

@@ -60,9 +60,11 @@ class Declaration:
         if not read or not self.results:
             raise ValueError(f"{'results' if read else 'inputs'}: there must be a tensor, as bf16[rows, columns]")
         found = {name: operand(name, text, False) for name, text in read.items()}
-        found |= {name: operand(name, text, True) for name, text in self.results.items()}
-        if both := read.keys() & self.results:
-            raise ValueError(f"results: {sorted(both)[0]} is an input, too; a kernel may not read what it writes")
+        for name, text in self.results.items():
+            one = operand(name, text, True, updated=name in read)
+            if name in self.inputs and replace(one, written=False, updated=False) != found.pop(name, None):
+                raise ValueError(f"results: {name} is an input, too, and is declared there as {self.inputs[name]!r}")
+            found[name] = one
         for one in found.values():
             if missing := [dim for dim in one.dims if dim not in self.values]:
                 raise ValueError(f"{one.name}: sizes does not say what {missing[0]} is")
@@ -176,6 +178,12 @@ def declaration_of(
             given[name] = kernel.defaults[name]
         if name in given and (kind == CONSTEXPR or given[name] is None):
             constants[name] = given.pop(name)
+    for name in kernel.updated:
+        if name not in inputs or name not in results:
+            raise ValueError(
+                f"results: {name} is reset or restored by the kernel's triton.autotune, so it must be among inputs and"
+                " results"
+            )
     made = Declaration(given, constants, results, sizes, values, configs, grid, reference, prepare, tolerance)
     asked_of = {name: one for name, one in kernel.heuristics.items() if name not in known and name not in inputs}
     if not asked_of:

@@ -21,7 +21,7 @@ def is_tensor(text: str) -> bool:
     return re.match(r"\s*\w+\s*\[", text) is not None
 
 
-def operand(where: str, text: object, written: bool) -> Operand:
+def operand(where: str, text: object, written: bool, updated: bool = False) -> Operand:
     """The contiguous, 16-byte aligned tensor that ``text`` spells: its type and its sizes' names, outermost first."""
     found = re.fullmatch(r"\s*(\w+)\s*\[([\w\s,]+)\]\s*", text) if isinstance(text, str) else None
     dims = tuple(one.strip() for one in found[2].split(",")) if found else ()
@@ -30,7 +30,7 @@ def operand(where: str, text: object, written: bool) -> Operand:
             f"{where}: {text!r} is no tensor: write its type, {' or '.join(DTYPES[1:])}, and the names of its sizes, as"
             " bf16[rows, columns]"
         )
-    return Operand(where, dims, found[1], written, contiguous=True, alignment=16)
+    return Operand(where, dims, found[1], written, contiguous=True, alignment=16, updated=updated)
 
 
 def expression(where: str, text: object, names: Mapping[str, Expression]) -> Expression:

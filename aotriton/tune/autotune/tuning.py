@@ -51,7 +51,7 @@ class DrawnData:
                 [sizes[dim] for dim in one.dims], generator=generator, device=device, dtype=torch.float32
             ).to(self._dtypes[one.dtype])
             for one in operator.operands
-            if not one.written
+            if not one.written or one.updated
         }
         self.scalars = {one.name: one.default for one in operator.scalars}
         if prepare:
@@ -63,7 +63,8 @@ class DrawnData:
                     )
                 self.tensors[name] = made.contiguous()
         wide = {name: one.double() for name, one in self.tensors.items()}
-        true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, self.tensors))
+        own = {name: one.clone() for name, one in self.tensors.items()}  # a reference may write in place
+        true, ordinary = (_asked(reference, {**given, **self.scalars}) for given in (wide, own))
         results = [one for one in operator.operands if one.written]
         self._expected = {}
         for number, one in enumerate(results):
@@ -76,9 +77,12 @@ class DrawnData:
 
     def result(
         self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
-    ) -> tuple[torch.Tensor, float]:
+    ) -> tuple[torch.Tensor, float | torch.Tensor]:
         import torch
 
+        if argument.operand.updated:
+            before = self.tensors[argument.operand.name]
+            return before.clone(), before
         shape = [self._sizes[dim] for dim in argument.operand.dims]
         return torch.empty(shape, dtype=self._dtypes[argument.dtype], device=self._device), torch.nan
 

@@ -53,11 +53,17 @@ KEPT = 0.25  # of the GPU's memory: data of problems that may come again
 
 @dataclass
 class Result:
-    """A tensor that a kernel writes or adds to, and what it holds before a checked launch."""
+    """A tensor that a kernel writes or adds to, and what it holds before a checked launch: a number or a tensor."""
 
     argument: Tensor
     tensor: Any
-    fill: float
+    before: Any
+
+    def restore(self) -> None:
+        if isinstance(self.before, (int, float)):
+            self.tensor.fill_(self.before)
+        else:
+            self.tensor.copy_(self.before)
 
 
 @dataclass
@@ -69,6 +75,12 @@ class Opened:
     psels: Mapping[str, int]
     launch: Callable[[], None]
     results: dict[str, Result]
+
+    def restore(self) -> None:
+        """Gives tensors that the kernel reads and writes what they held before the first launch."""
+        for one in self.results.values():
+            if one.argument.operand.updated:
+                one.restore()
 
 
 class GpuLauncher:
@@ -140,8 +152,8 @@ class GpuLauncher:
             candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
         results = {}
         for argument in results_of(kernel):
-            tensor, fill = self._data.result(kernel, argument, request.psels)
-            results[argument.operand.name] = Result(argument, tensor, fill)
+            tensor, before = self._data.result(kernel, argument, request.psels)
+            results[argument.operand.name] = Result(argument, tensor, before)
         tensors = {name: result.tensor for name, result in results.items()}
         for argument in scratch_of(kernel):
             tensor, fill = self._data.result(kernel, argument, request.psels)
@@ -160,7 +172,7 @@ class GpuLauncher:
 
     def check(self, opened: Opened) -> Check:
         for result in opened.results.values():
-            result.tensor.fill_(result.fill)
+            result.restore()
         opened.launch()
         self.torch.cuda.synchronize()
         tensors = {name: one.tensor for name, one in opened.results.items()}
@@ -183,7 +195,7 @@ class GpuLauncher:
         return sums
 
     def round(self, opened: Sequence[Opened]) -> list[Sample]:
-        return self._clock.round([one.launch for one in opened])
+        return self._clock.round([one.launch for one in opened], restore=[one.restore for one in opened])
 
     def close(self, opened: Opened) -> None:
         if not opened.kernel.called:
