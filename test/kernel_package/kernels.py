@@ -121,3 +121,16 @@ def accumulate(x, y, out, n, BLOCK: tl.constexpr):
     value = tl.load(x + place, mask=place < n)
     tl.store(out + place, value, mask=place < n)
     tl.store(x + place, value + tl.load(y + place, mask=place < n), mask=place < n)
+
+
+@triton.jit
+def typed(labels, flags, small, codes, x, count, out, n, BLOCK: tl.constexpr):
+    """Tensors of every type: out = x of the label where the flag is set, counted; and codes of what is small."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < n
+    label = tl.load(labels + place, mask=inside, other=0)
+    flag = tl.load(flags + place, mask=inside, other=0) != 0
+    value = tl.where(flag, tl.load(x + label % n), 0.0) + tl.load(small + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + place, value, mask=inside)
+    tl.store(codes + place, (value > 0).to(tl.int8), mask=inside)
+    tl.store(count + place, flag.to(tl.int32), mask=inside)

@@ -13,7 +13,7 @@ from aotriton.tune.autotune.tuning import DrawnData
 
 torch = pytest.importorskip("torch")
 
-from test_autotune_kernels import UPDATED, described, of_updated  # noqa: E402
+from test_autotune_kernels import TYPED, UPDATED, described, of_typed, of_updated  # noqa: E402
 
 
 def drawn(one: Any, reference: Any, prepare: Any = None, **sizes: int) -> DrawnData:
@@ -40,3 +40,39 @@ def test_what_is_updated_is_drawn_and_compared() -> None:
     assert verdict(one, data, "x", {"x": memory}) is None
     assert verdict(one, data, "out", {"out": before}) is None
     assert "x is off by" in str(verdict(one, data, "x", {"x": before}))
+
+
+def test_every_type_is_drawn_and_compared() -> None:
+    """Whole numbers from 0 on, which index; results of them are compared element by element."""
+    one = described(kernels.typed, **TYPED | {"reference": of_typed})
+    data = drawn(one, of_typed, n=256)
+    assert data.tensors["labels"].dtype == torch.int64
+    assert int(data.tensors["labels"].min()) >= 0
+    assert data.tensors["labels"].unique().numel() > 50
+    assert data.tensors["flags"].float().mean().item() == pytest.approx(0.5, abs=0.2)
+    assert data.tensors["small"].dtype == torch.float8_e4m3fn
+    for name, poison in (("codes", -128), ("count", -(2**31))):
+        (argument,) = [each for each in one._description.arguments if each.name == name]
+        assert isinstance(argument, Tensor)
+        memory, before = data.result(one._description, argument, {})
+        assert before == poison
+        memory.fill_(before)
+        assert f"{name} differs in 1 of its elements" in str(verdict(one, data, name, {name: memory}))
+    wide = [each.double() if each.is_floating_point() else each for each in data.tensors.values()]
+    codes, count, out = (
+        each.to(kind) for each, kind in zip(of_typed(*wide), (torch.int8, torch.int32, torch.float32), strict=True)
+    )
+    assert verdict(one, data, "count", {"count": count}) is None
+    assert verdict(one, data, "codes", {"codes": codes}) is None
+    assert verdict(one, data, "out", {"out": out}) is None
+    count[3] += 1
+    assert "count differs in 0.0039 of its elements, allowed 0" in str(verdict(one, data, "count", {"count": count}))
+
+
+def test_inputs_may_be_made_of_whole_numbers() -> None:
+    """``prepare`` keeps their type."""
+    one = described(kernels.typed, **TYPED | {"reference": of_typed})
+    data = drawn(one, of_typed, lambda labels: {"labels": labels.clamp(max=3)}, n=256)
+    assert int(data.tensors["labels"].max()) == 3
+    with pytest.raises(ValueError, match=r"prepare: labels of torch\.float32"):
+        drawn(one, of_typed, lambda labels: {"labels": labels.float()}, n=256)

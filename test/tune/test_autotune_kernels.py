@@ -347,3 +347,28 @@ def test_what_is_updated_is_restored_before_each_launch(tmp_path: Path) -> None:
     assert (seen[0][0], math.isnan(seen[0][1])) == (1.0, True)
     assert len(launcher.round([opened, opened])) == 2
     assert seen[1:] == [(1.0, 1.0), (1.0, 1.0)]
+
+
+TYPED: dict[str, Any] = {
+    "inputs": {"labels": "int64[n]", "flags": "bool[n]", "small": "float8_e4m3fn[n]", "x": "bf16[n]"},
+    "results": {"codes": "i8[n]", "count": "i32[n]", "out": "fp32[n]"},
+    "sizes": {"n": 256},
+}
+
+
+def of_typed(labels: Any, flags: Any, small: Any, x: Any) -> Any:
+    value = x[labels % len(x)] * flags + small
+    return value > 0, flags, value
+
+
+def test_tensors_have_any_type(tmp_path: Path) -> None:
+    """Whole numbers, truth values and 8 bits, by Triton's names or torch's; a call's own type is a float's."""
+    one = described(kernels.typed, **TYPED | {"reference": of_typed})
+    types = {each.name: each.dtype for each in one._operator.operands}
+    assert types == {
+        "labels": "i64", "flags": "i1", "small": "fp8e4nv", "x": "T", "codes": "i8", "count": "i32", "out": "fp32",
+    }  # fmt: skip
+    assert one._description.choices[0].values == ("bf16",)
+    assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
+    without = described(kernels.typed, **TYPED | {"inputs": TYPED["inputs"] | {"x": "int64[n]"}, "reference": of_typed})
+    assert without._description.choices[0].values == ("fp32",)

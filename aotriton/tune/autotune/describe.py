@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotriton.codegen.program import launch_program
-from aotriton.rules.arch import ARCHS
+from aotriton.rules.arch import ARCHS, FLOATS
 from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate, psel, scalar
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
@@ -78,7 +78,7 @@ class Described:
             "family": self.family,
             "kernel": kernel,
             "archs": self.archs,
-            "type": next(iter(declared.operands.values())).dtype,
+            "type": self.dtype,
             "operands": declared.operands.values(),
             "scalars": declared.scalars,
             "arguments": self.arguments,
@@ -104,6 +104,12 @@ class Described:
             "tritonsrc/__init__.py": f'"""Device code of {self.family}."""\n',
             f"tritonsrc/{kernel.name}.{suffix}": kernel.source,
         }
+
+    @property
+    def dtype(self) -> str:
+        """The type of a call, which is the choice T: that of the first tensor of a float type, or else of the first."""
+        types = [one.dtype for one in self.declared.operands.values()]
+        return next((one for one in types if one in FLOATS), types[0])
 
     @cached_property
     def psels(self) -> tuple[str, ...]:

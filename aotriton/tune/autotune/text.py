@@ -11,7 +11,10 @@ from aotriton.rules import expression as words
 from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import Expression, constant, size
 from aotriton.rules.kernel import Operand
+from aotriton.tune.problem.dtypes import NAMES
 
+# The names of element types: ours, and torch's.
+SPELLINGS = {name: name for name in DTYPES[1:]} | {theirs: name for name, theirs in NAMES.items()}
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 FUNCTIONS = {"cdiv": "ceil_divide", "min": "minimum", "max": "maximum"}
 
@@ -24,13 +27,14 @@ def is_tensor(text: str) -> bool:
 def operand(where: str, text: object, written: bool, updated: bool = False) -> Operand:
     """The contiguous, 16-byte aligned tensor that ``text`` spells: its type and its sizes' names, outermost first."""
     found = re.fullmatch(r"\s*(\w+)\s*\[([\w\s,]+)\]\s*", text) if isinstance(text, str) else None
+    dtype = SPELLINGS.get(found[1], "") if found else ""
     dims = tuple(one.strip() for one in found[2].split(",")) if found else ()
-    if not found or found[1] not in DTYPES[1:] or not all(one.isidentifier() for one in dims):
+    if not dtype or not all(one.isidentifier() for one in dims):
         raise ValueError(
             f"{where}: {text!r} is no tensor: write its type, {' or '.join(DTYPES[1:])}, and the names of its sizes, as"
             " bf16[rows, columns]"
         )
-    return Operand(where, dims, found[1], written, contiguous=True, alignment=16, updated=updated)
+    return Operand(where, dims, dtype, written, contiguous=True, alignment=16, updated=updated)
 
 
 def expression(where: str, text: object, names: Mapping[str, Expression]) -> Expression:

@@ -188,9 +188,8 @@ class GpuLauncher:
     def _fingerprint_now(self) -> list[int]:
         """A number for each input, which changes where the input does."""
         torch = self.torch
-        words = [
-            one.view(torch.int16 if one.element_size() == 2 else torch.int32) for one in self._data.tensors.values()
-        ]
+        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        words = [one.view(kinds[one.element_size()]) for one in self._data.tensors.values()]
         sums: list[int] = torch.stack([word.sum(dtype=torch.int64) for word in words]).tolist()
         return sums
 
