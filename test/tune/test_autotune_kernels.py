@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -372,3 +373,79 @@ def test_tensors_have_any_type(tmp_path: Path) -> None:
     assert compiled(one, tmp_path).binary.startswith(b"\x7fELF")
     without = described(kernels.typed, **TYPED | {"inputs": TYPED["inputs"] | {"x": "int64[n]"}, "reference": of_typed})
     assert without._description.choices[0].values == ("fp32",)
+
+
+class Recorder:
+    """A kernel that remembers how it was launched."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *arguments, **named: self.launched.append((grid, arguments, named))
+
+
+def tensor(*shape: int, dtype: str = "float32") -> Any:
+    return SimpleNamespace(shape=shape, is_contiguous=lambda: True, dtype=f"torch.{dtype}")
+
+
+def recorded(kernel: Any, **changes: Any) -> tuple[Tuned, Recorder, Recorder]:
+    """A tuned kernel, what stands for that of triton.jit, and for that of its author."""
+    one, inner, author = described(kernel, **{"options": OPTIONS} | changes), Recorder(), Recorder()
+    return Tuned(inner, one._described, one.folder, None, OPTIONS, original=author), inner, author
+
+
+def test_the_tuned_kernel_stands_where_the_jits_stood() -> None:
+    """``kernel[grid](...)`` with all arguments: the config is the best one, whatever the caller has, and so is the
+    grid.
+    """
+    inputs = {"x": "fp32[n]", "bias": None, "WIDTH": 8}
+    space = {"BLOCK": (64,), "num_warps": (1,)}
+    one, inner, author = recorded(kernels.wrapped, inputs=inputs, space=space)
+    x, out = tensor(1000), tensor(1000)
+    best = {"BLOCK": 64, "num_warps": 1}
+    given = {"x": x, "bias": None, "out": out, "n": 1000, "WIDTH": 8, "HAS_BIAS": False, "TWICE": 16}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one[lambda meta: (9,)](x, None, out, 1000, WIDTH=8)
+        one[(3,)](x, None, out, 1000, 8, BLOCK=512, num_warps=8, launch_pdl=True)
+    assert inner.launched == [((16, 1, 1), (), given | best), ((16, 1, 1), (), given | best | {"launch_pdl": True})]
+    assert not author.launched
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"x": tensor(1000, dtype="float16")}, "x is of float16, and was tuned as float32"),
+        ({"x": tensor(999)}, "out has n 1000, others have 999"),
+        ({"x": tensor(1000, 1)}, r"x must be contiguous, \[n\]"),
+        ({"bias": tensor(1000)}, "bias is a tensor, and was tuned as None"),
+        ({"n": 999}, "n is 999, and was tuned as 1000"),
+        ({"WIDTH": 9}, "WIDTH is 9, and was tuned as 8"),
+        ({"x": None}, "'NoneType' object has no attribute 'shape'"),
+    ],
+)
+def test_another_call_is_launched_as_it_is(changes: dict[str, Any], why: str) -> None:
+    """By its author's kernel, with all that the caller gave, and a warning that says what is other."""
+    inputs = {"x": "fp32[n]", "bias": None, "WIDTH": 8}
+    one, inner, author = recorded(kernels.wrapped, inputs=inputs, space={"BLOCK": (64,), "num_warps": (1,)})
+    one._winners = ()
+    given = {"x": tensor(1000), "bias": None, "out": tensor(1000), "n": 1000, "WIDTH": 8} | changes
+    with pytest.warns(UserWarning, match=f"wrapped: .*{why}.*: this call is launched with its own config"):
+        one[(3,)](given["x"], BLOCK=512, **{name: value for name, value in given.items() if name != "x"})
+    others = {name: value for name, value in given.items() if name != "x"}
+    assert author.launched == [((3,), (given["x"],), {"BLOCK": 512, **others})]
+    assert not inner.launched
+
+
+def test_a_size_that_is_compiled_in_is_another_call() -> None:
+    """There is an image for each measured value, and none for others."""
+    one, inner, author = recorded(kernels.constant, **CONSTANTS)
+    row = {"bias": None, "step": 1, "KIND": "absolute", "HAS_BIAS": False, "EPS": 0.25, "SHIFT": -1, "ACC": tl.float32}
+    x, out = tensor(8, 150, dtype="bfloat16"), tensor(8, 150)
+    one[(8,)](x=x, out=out, n=150, WHOLE=256, BLOCK=64, **row)
+    ((grid, _, named),) = inner.launched
+    assert (grid, named["WHOLE"], named["BLOCK"], named["SCALE"]) == ((8, 1, 1), 256, 64, 2)
+    with pytest.warns(UserWarning, match="constant: WHOLE is 512, and was tuned as 256"):
+        one[(8,)](x=x, out=out, n=150, WHOLE=512, BLOCK=64, **row)
+    assert len(author.launched) == 1

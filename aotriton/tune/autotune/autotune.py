@@ -99,7 +99,7 @@ def autotune(
         described = Described(found, declared, "", tuple(row.arch for row in ARCHS))
         home = Path(folder).resolve() if folder else _default_folder(described)
         described = described.named(home.name)
-        return Tuned(found.function or kernel, described, home, product, options)
+        return Tuned(found.function or kernel, described, home, product, options, original=kernel)
 
     return tuned if kernel is None else tuned(kernel).tune()
 

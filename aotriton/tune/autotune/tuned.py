@@ -8,10 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,20 @@ class Best:
 class Tuned:
     """A kernel whose family is in ``folder``; it is tuned when its winners are first asked for.
 
-    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
+    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's. ``original``
+    is the kernel with its author's decorators.
     """
 
     def __init__(
-        self, kernel: Any, described: Described, folder: Path, product: str | None = None, options: Sequence[str] = ()
+        self,
+        kernel: Any,
+        described: Described,
+        folder: Path,
+        product: str | None = None,
+        options: Sequence[str] = (),
+        original: Any = None,
     ) -> None:
-        self.kernel, self.folder = kernel, folder
+        self.kernel, self.folder, self._original = kernel, folder, kernel if original is None else original
         self._described, self._asked, self._options = described, product, tuple(options)
         self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
@@ -125,6 +133,33 @@ class Tuned:
         grid, values = call.launch(config, self._described.constants_at(call.sizes))
         launch = self.kernel if self._description.called else self.kernel[grid]
         launch(**values, **config)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """The launch of Triton's JIT, which this object stands in for: ``kernel[grid](...)`` takes all arguments of the
+        kernel. The best config is launched on the described grid, whatever config and ``grid`` the caller has.
+
+        Another call than the described ones, of other types for instance, is launched as it is, on the kernel as its
+        author made it, and a warning says why.
+        """
+        if self._description.provider:
+            raise TypeError(f"{self._name}: {self._described.kernel.origin} has no grid of Triton's")
+        return partial(self._launch_as_jit, grid)
+
+    def _launch_as_jit(self, grid: Any, *arguments: Any, **named: Any) -> None:
+        names = [name for name, _ in self._described.kernel.arguments]
+        if self._winners is None:
+            self.tune()
+        try:
+            given = dict(zip(names, arguments, strict=False)) | named
+            call = Call.of_jit(self._operator, given, self._described.constants_at)
+            config = self.best(**call.sizes).config
+        except ValueError as error:
+            warnings.warn(f"{error}: this call is launched with its own config", stacklevel=2)
+            self._original[grid](*arguments, **named)
+            return
+        own, values = call.launch(config, self._described.constants_at(call.sizes))
+        options = {name: value for name, value in named.items() if name not in (*names, *config)}
+        self.kernel[own](**values, **config, **options)
 
     def export(self, folder: str | os.PathLike[str]) -> Path:
         """A copy of the family, for aotriton_add_family() of CMake: the winners become images with a C++ header. The
