@@ -61,7 +61,7 @@ def inputs(**changes: object) -> dict[str, object]:
             {
                 "inputs": inputs(x="fp32[n, a, b, c]"),
                 "results": {"out": "fp32[n, d]"},
-                "sizes": dict.fromkeys("nabcd", 2),
+                "sizes": dict.fromkeys("nabcd", (2, 4)),
             },
             "scaled: 5 tuning keys of scaled, and there is room for 4",
         ),

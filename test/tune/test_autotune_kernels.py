@@ -449,3 +449,14 @@ def test_a_size_that_is_compiled_in_is_another_call() -> None:
     with pytest.warns(UserWarning, match="constant: WHOLE is 512, and was tuned as 256"):
         one[(8,)](x=x, out=out, n=150, WHOLE=512, BLOCK=64, **row)
     assert len(author.launched) == 1
+
+
+def test_there_may_be_many_sizes() -> None:
+    """Four of them are tuning keys; others must have one measured value, which stands for all."""
+    tensors = {"inputs": {"x": "fp32[a, b, c]", "n": "a * b"}, "results": {"out": "fp32[d, e]"}}
+    sizes = {"a": 2, "b": (2, 4), "c": 4, "d": 8, "e": 16}
+    declared = {**tensors, "sizes": sizes, "grid": 1, "space": {"BLOCK": (64,), "num_warps": (1, 2)}}
+    one = described(kernels.imported, **declared, options=OPTIONS).tune()
+    assert [key.name for key in one._description.tuning_keys] == ["a", "b", "c", "d"]
+    assert [best.sizes["b"] for best in one.winners] == [2, 4]
+    assert one.best(a=2, b=3, c=4, d=8, e=99) is one.winners[1]

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aotriton.codegen.program import launch_program
+from aotriton.codegen.program import MAX_KEYS, launch_program
 from aotriton.rules.arch import ARCHS, FLOATS
 from aotriton.rules.checked import INT32, identifier
 from aotriton.rules.expression import Environment, Expression, constant, evaluate, psel, scalar
@@ -85,7 +85,8 @@ class Described:
             "choices": {name: values for name, values in declared.values.items() if name in constexprs},
             "computed": self.computed,
             "configs": declared.numbered_configs,
-            "keys": {name: values for name, values in declared.values.items() if name not in constexprs},
+            "keys": {name: values for name, values in declared.values.items() if name in self.keys},
+            "fixed": self.fixed,
             "psels": {vendor: {name: declared.numbers(name) for name in self.psels} for vendor in vendors},
             "copts": {
                 vendor: {name: declared.numbers(name) for name in copts if vendor in COPTS[name]} for vendor in vendors
@@ -104,6 +105,23 @@ class Described:
             "tritonsrc/__init__.py": f'"""Device code of {self.family}."""\n',
             f"tritonsrc/{kernel.name}.{suffix}": kernel.source,
         }
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The sizes that are tuning keys: those that are not compiled in, but for ``fixed``."""
+        return tuple(name for name, _ in self._free_sizes if name not in self.fixed)
+
+    @cached_property
+    def fixed(self) -> dict[str, int]:
+        """Sizes that are measured at one value and are no keys, where there is no room for more keys."""
+        single = [(name, values[0]) for name, values in self._free_sizes if len(values) == 1]
+        return dict(single[len(single) - max(0, len(self._free_sizes) - MAX_KEYS) :])
+
+    @property
+    def _free_sizes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The sizes that are no constexprs, with their measured values."""
+        constexprs = {name for name, kind in self.kernel.arguments if kind == CONSTEXPR}
+        return [(name, values) for name, values in self.declared.values.items() if name not in constexprs]
 
     @property
     def dtype(self) -> str:

@@ -103,7 +103,7 @@ class Tuned:
         known = self._declared.values
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
-        measured = dict(sizes)
+        measured = {**sizes, **self._described.fixed}
         for key in self._description.tuning_keys:
             if key.name in sizes:
                 measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +167,8 @@ class DrawnTuning:
 
     ``reference`` is a function in the package's module of this name: from inputs by name to the results, in the
     operator's order. ``prepare``, in another module, returns a dictionary of inputs from those that are drawn.
-    ``tolerance`` is a relative error that is allowed besides that of an ordinary implementation.
+    ``tolerance`` is a relative error that is allowed besides that of an ordinary implementation. Sizes that are neither
+    choices nor keys are ``fixed``.
     """
 
     operator: Operator
@@ -175,6 +176,7 @@ class DrawnTuning:
     reference: str
     prepare: str = ""
     tolerance: float = 0.0
+    fixed: Mapping[str, int] = field(default_factory=dict)
     shape_options: Sequence[str] = ()
 
     def selects(self, functional: Functional, cell: Cell, wish: Wish) -> bool:
@@ -186,7 +188,7 @@ class DrawnTuning:
         return shape_of(**self._sizes(functional, cell))
 
     def _sizes(self, functional: Functional, cell: Cell) -> dict[str, int]:
-        given = {**functional.as_dict(), **keys_of(functional, cell)}
+        given = {**self.fixed, **functional.as_dict(), **keys_of(functional, cell)}
         return {name: int(given[name]) for name in self.operator.sizes}
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
