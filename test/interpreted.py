@@ -203,7 +203,8 @@ def launch(
         elif isinstance(argument, Number):
             arguments.append(evaluate(argument.value, environment))
         elif isinstance(argument, Constexpr):
-            arguments.append(tl.constexpr(values[argument.name]))
+            constant = _constant(argument, values)
+            arguments.append(constant if constant is None else tl.constexpr(constant))
     grid = tuple(evaluate(axis, environment) for axis in description.grid)
     name = description.sources.get(level, description.function)
     function = getattr(importlib.import_module(source_module(description, name)), name)
@@ -216,6 +217,13 @@ def launch(
             f"{kernel} wrote outside of its results, at {name}"
         )
     return {name: views[name].dtype.decode(views[name].array) for name in outputs}
+
+
+def _constant(argument: Constexpr, values: Mapping[str, Any]) -> Any:
+    """The value of a constexpr: a choice or psel, or what the description spells at its place."""
+    if not argument.values:
+        return values[argument.name]
+    return eval(argument.values[values.get(argument.name, 0)], {"tl": tl})
 
 
 def _usual(operator: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The only file here that imports Triton, and only in a worker process.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import io
 import json
@@ -101,7 +102,7 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
                 source(
                     fn=function,
                     signature=request["signature"],
-                    constexprs={place[name]: value for name, value in request["constexprs"].items()},
+                    constexprs={place[name]: _constant(value) for name, value in request["constexprs"].items()},
                     attrs={place[name]: pairs for name, pairs in request["attrs"].items()},
                 ),
                 target=GPUTarget(arch.vendor, arch.compiler_target, arch.warp_size),
@@ -124,6 +125,17 @@ def _compile(spec: ImageSpec) -> tuple[bytes, dict[str, Any]]:
         "serialised": serialised(said.getvalue()),
         "triton": triton.__version__,
     }
+
+
+def _constant(given: Any) -> Any:
+    """The value of a constexpr of a compiler request; types are Triton's."""
+    from triton import language as tl
+
+    if not isinstance(given, dict):
+        return given
+    text = given["spelled"]
+    kind = re.fullmatch(r"tl\.dtype\('(\w+)'\)", text)
+    return tl.dtype(kind[1]) if kind else ast.literal_eval(text)
 
 
 def _provided(spec: ImageSpec, provider: Provider) -> tuple[bytes, dict[str, Any]]:

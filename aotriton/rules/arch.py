@@ -11,8 +11,9 @@ from dataclasses import dataclass
 CAPABILITIES = ("tma", "wgmma", "buffer")
 
 # Element types of tensors, in the order of the C++ enumeration.
-DTYPES = ("none", "fp16", "bf16", "fp32", "i32", "i64")
-DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "i64": 8}
+DTYPES = ("none", "fp16", "bf16", "fp32", "i32", "i64", "i1", "i8", "u8", "fp8e4nv", "fp8e5")
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "i64": 8, "i1": 1, "i8": 1, "u8": 1, "fp8e4nv": 1, "fp8e5": 1}
+FLOATS = ("fp16", "bf16", "fp32")  # in which operators compute; the others are indices, flags and what is quantised
 
 # How a kernel accesses its tensors, in the order of the C++ enumeration.
 #   general     64-bit offsets, any strides, any alignment

@@ -198,15 +198,19 @@ class ImageSpec:
     def compiler_request(self) -> dict[str, Any]:
         """The signature, constexprs, attributes and options for ``triton.compile``, as plain data.
 
-        ``attrs`` maps an argument's name to a list of [attribute, value] pairs.
+        ``attrs`` maps an argument's name to a list of [attribute, value] pairs. A constexpr is a choice's or psel's
+        value, or {"spelled": text} of one that the description spells.
         """
         functional, given = self.functional, _arguments(self.functional)
-        constexprs: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
+        numbers: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
         signature = dict(given.signature)
         for argument in given.descriptors:
-            tile, dtype = block_of(argument.block or (), constexprs), signature[argument.name]
+            tile, dtype = block_of(argument.block or (), numbers), signature[argument.name]
             layout = f",{_shared_layout(tile, dtype, argument.swizzled)}" if functional.kernel.gluon else ""
             signature[argument.name] = f"tensordesc<{dtype}[{','.join(map(str, tile))}]{layout}>"
+        constexprs: dict[str, object] = dict(numbers)
+        for name, values in given.values.items():
+            constexprs[name] = {"spelled": values[int(numbers.get(name, 0))]}
         if functional.kernel.provider is None:  # else its source may have them all
             constexprs = {name: constexprs[name] for name, kind in signature.items() if kind == "constexpr"}
         return {
@@ -229,6 +233,7 @@ class _Arguments:
     attrs: Mapping[str, Sequence[tuple[str, int]]]
     descriptors: Sequence[Tensor]
     strides: Mapping[str, int]
+    values: Mapping[str, tuple[str, ...]]  # of constexprs that spell them
 
 
 @cache
@@ -240,6 +245,7 @@ def _arguments(functional: Functional) -> _Arguments:
     elements: dict[str, int] = {}  # bytes of one, by tensor
     descriptors: dict[str, Tensor] = {}
     strides: dict[str, int] = {}
+    values: dict[str, tuple[str, ...]] = {}
     general: set[str] = set()
     for argument in filter(functional.takes, functional.kernel.arguments):
         name = argument.name
@@ -269,8 +275,10 @@ def _arguments(functional: Functional) -> _Arguments:
             attrs[name] = [("tt.divisibility", argument.multiple_of)] if argument.multiple_of > 1 else []
         elif isinstance(argument, Constexpr):
             signature[name] = "constexpr"
+            if argument.values:
+                values[name] = argument.values
     given = {name: pairs for name, pairs in attrs.items() if pairs}
-    return _Arguments(signature, given, tuple(descriptors.values()), strides)
+    return _Arguments(signature, given, tuple(descriptors.values()), strides, values)
 
 
 _SORTED = json.JSONEncoder(sort_keys=True)
@@ -282,6 +290,7 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
     psels, copts = (dict(pairs) for pairs in _canonical(kernel, spec.psels, spec.copts))
     at_default = {name for name, _ in spec.psels if name not in psels}
     at_default |= {c.name for c, v in zip(kernel.choices, spec.functional.values, strict=True) if v == c.default}
+    at_default -= _arguments(spec.functional).values.keys()  # the number says nothing of the value
     for part in ("signature", "constexprs"):
         request[part] = {name: value for name, value in request[part].items() if name not in at_default}
     request["options"] = {**copts, "enable_fp_fusion": True}
@@ -309,6 +318,9 @@ def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -
         if not required <= set(given) <= names:
             known = [parameter.name for parameter in parameters]
             raise ValueError(f"{kernel.name} {arch}: expected {known}, got {list(given)}")
+        for name, number in given.items():
+            if number not in range(kernel.places_of.get(name, number + 1)):
+                raise ValueError(f"{kernel.name} {arch}: {name} has no value at place {number}")
         made.append(tuple((one.name, int(given.get(one.name, one.default or 0))) for one in parameters))
     return made[0], made[1]
 

@@ -34,6 +34,7 @@ class Operand:
     """A tensor of an operator. ``dims`` names its sizes, outermost first.
 
     ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
+    ``updated``: it is written, and what it holds before the call is an input, too.
     ``contiguous``: rows follow each other, and there are no strides. ``strided``: the strides may be any. Otherwise the
     last dimension must be contiguous, and the other strides may be any. ``alignment`` is what the caller must
     guarantee, in bytes; 0 means the alignment of an element.
@@ -47,6 +48,7 @@ class Operand:
     contiguous: bool = False
     strided: bool = False
     alignment: int = 0
+    updated: bool = False
     if_empty: float = 0.0  # the value of a result whose call has a size of 0
 
     def __post_init__(self) -> None:
@@ -54,6 +56,8 @@ class Operand:
             identifier("the name of an operand or of one of its sizes", name)
         if self.dtype not in ("T", *DTYPES[1:]):
             raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
+        if self.updated and not self.written:
+            raise ValueError(f"operand {self.name}: what is updated is written")
         if self.contiguous and self.strided:
             raise ValueError(f"operand {self.name}: contiguous or strided, not both")
 
@@ -150,11 +154,13 @@ class Number:
 class Constexpr:
     """A compile-time argument whose value is the choice or psel of the same name.
 
-    Images of these ``levels`` take it; empty: all.
+    ``values``, as Python spells them, and types as ``tl.dtype('fp32')``: the argument's value is the one whose place
+    the choice or psel says; a single one needs neither. Images of these ``levels`` take the argument; empty: all.
     """
 
     name: str
     levels: tuple[int, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 Argument = Tensor | Stride | Number | Constexpr
@@ -391,7 +397,7 @@ class KernelDescription:
         known = {choice.name for choice in self.choices} | set(self.psel_names)
         tensors = {argument.name: argument for argument in self.arguments if isinstance(argument, Tensor)}
         for argument in self.arguments:
-            if isinstance(argument, Constexpr) and argument.name not in known:
+            if isinstance(argument, Constexpr) and argument.name not in known and len(argument.values) != 1:
                 raise ValueError(f"{self.name}: constexpr {argument.name} is neither a choice nor a psel")
             if isinstance(argument, Stride) and not (
                 argument.tensor in tensors and argument.dim < tensors[argument.tensor].rank
@@ -411,6 +417,10 @@ class KernelDescription:
         values = {choice.name: choice.values for choice in self.choices}
         if not set(self.sources) <= (levels := set(values.get(LEVEL, (0,)))) or not levels <= set(range(LEVELS)):
             raise ValueError(f"{self.name}: sources of {sorted(self.sources)}, of the levels {sorted(levels)}")
+        for parameter in self.psels:
+            for place in (place for row in (*parameter.values.values(), *parameter.more.values()) for place in row):
+                if place not in range(self.places_of.get(parameter.name, place + 1)):
+                    raise ValueError(f"{self.name}: {parameter.name} has no value at place {place}")
         for row in self.impossible:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
@@ -486,6 +496,12 @@ class KernelDescription:
     def _addressed(self) -> tuple[int, ...]:
         """The indices of the choices that are the addressing."""
         return tuple(place for place, choice in enumerate(self.choices) if choice.source.code == "addressing")
+
+    @cached_property
+    def places_of(self) -> dict[str, int]:
+        """How many values a constexpr has, of those that spell them."""
+        spelled = (one for one in self.arguments if isinstance(one, Constexpr) and one.values)
+        return {one.name: len(one.values) for one in spelled}
 
     @cached_property
     def psel_names(self) -> tuple[str, ...]:

@@ -69,6 +69,9 @@ def test_a_round_is_enqueued_while_the_gpu_sleeps() -> None:
     untimed = gpu.kernel(7)
     assert GpuClock(gpu).round([gpu.kernel(2)], before=[untimed]) == pytest.approx([2])
     assert gpu.said[1:] == ["launch", "launch"]
+    gpu.said.clear()
+    assert GpuClock(gpu).round([gpu.kernel(2)], restore=[lambda: gpu.enqueue("restore", 7)]) == pytest.approx([2])
+    assert gpu.said[1:] == ["restore", "flush", "launch"]
 
 
 def test_what_a_stalled_host_makes_does_not_count() -> None:

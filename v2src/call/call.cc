@@ -18,6 +18,16 @@ const char* dtype_name(DType dtype) noexcept {
       return "int32";
     case DType::int64:
       return "int64";
+    case DType::boolean:
+      return "bool";
+    case DType::int8:
+      return "int8";
+    case DType::uint8:
+      return "uint8";
+    case DType::float8_e4m3fn:
+      return "float8_e4m3fn";
+    case DType::float8_e5m2:
+      return "float8_e5m2";
   }
   return "unknown";
 }

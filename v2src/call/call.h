@@ -66,7 +66,7 @@ struct Call {
 
 // Bytes of one element; 0 of none.
 constexpr int64_t bytes_of(DType dtype) noexcept {
-  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8};
+  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8, 1, 1, 1, 1, 1};
   const auto number = static_cast<size_t>(dtype);
   return number < sizeof kBytes ? kBytes[number] : 0;
 }

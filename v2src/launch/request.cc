@@ -20,8 +20,16 @@ DType dtype_of(const char* name) {
   constexpr struct {
     const char *name, *synonym;
     DType dtype;
-  } dtypes[] = {
-      {"fp16", "float16", DType::float16}, {"bf16", "bfloat16", DType::bfloat16}, {"fp32", "float32", DType::float32}};
+  } dtypes[] = {{"fp16", "float16", DType::float16},
+                {"bf16", "bfloat16", DType::bfloat16},
+                {"fp32", "float32", DType::float32},
+                {"i32", "int32", DType::int32},
+                {"i64", "int64", DType::int64},
+                {"i1", "bool", DType::boolean},
+                {"i8", "int8", DType::int8},
+                {"u8", "uint8", DType::uint8},
+                {"fp8e4nv", "float8_e4m3fn", DType::float8_e4m3fn},
+                {"fp8e5", "float8_e5m2", DType::float8_e5m2}};
   for (const auto& one : dtypes)
     if (!strcmp(name, one.name) || !strcmp(name, one.synonym)) return one.dtype;
   return DType::none;

@@ -22,7 +22,16 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 constexpr int32_t kDLCUDA = 2, kDLROCM = 10, kDLCUDAManaged = 13;
-constexpr uint8_t kDLInt = 0, kDLFloat = 2, kDLBfloat = 4;
+constexpr DType kDTypes[] = {DType::float16, DType::bfloat16, DType::float32, DType::int32,         DType::int64,
+                             DType::boolean, DType::int8,     DType::uint8,   DType::float8_e4m3fn, DType::float8_e5m2};
+// Type codes of DLPack, with the bits of an element.
+constexpr struct {
+  uint8_t code, bits;
+  DType dtype;
+} kDLTypes[] = {{2, 16, DType::float16},    {4, 16, DType::bfloat16}, {2, 32, DType::float32},
+                {0, 32, DType::int32},      {0, 64, DType::int64},    {6, 8, DType::boolean},
+                {0, 8, DType::int8},        {1, 8, DType::uint8},     {10, 8, DType::float8_e4m3fn},
+                {12, 8, DType::float8_e5m2}};
 
 int rank_of(size_t rank, const char* name) {
   if (rank > 4) throw py::value_error(std::string(name) + " has more than 4 dimensions");
@@ -37,11 +46,8 @@ TensorView view_of_torch(py::handle object, const char* name) {
   view.data = reinterpret_cast<void*>(py::cast<uintptr_t>(object.attr("data_ptr")()));
   const std::string dtype = py::str(object.attr("dtype"));
   const std::string spelled = dtype.substr(dtype.rfind('.') + 1);
-  if (spelled == "float16") view.dtype = DType::float16;
-  if (spelled == "bfloat16") view.dtype = DType::bfloat16;
-  if (spelled == "float32") view.dtype = DType::float32;
-  if (spelled == "int32") view.dtype = DType::int32;
-  if (spelled == "int64") view.dtype = DType::int64;
+  for (const DType known : kDTypes)
+    if (spelled == dtype_name(known)) view.dtype = known;
   const py::sequence shape = object.attr("shape"), strides = object.attr("stride")();
   view.rank = rank_of(shape.size(), name);
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -64,11 +70,8 @@ TensorView view_of_dlpack(py::handle object, const char* name) {
   if (!tensor) throw py::error_already_set();
   TensorView view;
   view.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
-  if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLFloat) view.dtype = DType::float16;
-  if (tensor->lanes == 1 && tensor->bits == 16 && tensor->type_code == kDLBfloat) view.dtype = DType::bfloat16;
-  if (tensor->lanes == 1 && tensor->bits == 32 && tensor->type_code == kDLFloat) view.dtype = DType::float32;
-  if (tensor->lanes == 1 && tensor->bits == 32 && tensor->type_code == kDLInt) view.dtype = DType::int32;
-  if (tensor->lanes == 1 && tensor->bits == 64 && tensor->type_code == kDLInt) view.dtype = DType::int64;
+  for (const auto& [code, bits, dtype] : kDLTypes)
+    if (tensor->lanes == 1 && tensor->bits == bits && tensor->type_code == code) view.dtype = dtype;
   view.rank = rank_of(static_cast<size_t>(tensor->rank), name);
   int64_t contiguous = 1;
   for (int i = view.rank - 1; i >= 0; --i) {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Constexpr, Number
 from aotriton.rules.operators import Operator
+from aotriton.tune.problem.dtypes import NAMES
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,61 @@ class Call:
                     raise ValueError(f"{operator.name}: {operand.name} has {dim} {size}, others have {sizes[dim]}")
         return cls(operator, {one.name: one.default for one in operator.scalars} | given, sizes)
 
-    def launch(self, config: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """The grid, and all arguments of the kernel by name, without the config."""
-        whole = {name: value for name, value in self.arguments.items() if isinstance(value, int)}
-        environment = Environment(self.sizes, whole, config)
-        values = dict(self.arguments)
+    @classmethod
+    def of_jit(
+        cls,
+        operator: Operator,
+        arguments: Mapping[str, Any],
+        constants: Callable[[Mapping[str, int]], Mapping[str, object]],
+    ) -> Call:
+        """The call with these arguments of the kernel, by name, as Triton's JIT has them all; values of a config do not
+        count. ``constants`` says at sizes what is compiled in.
+
+        ValueError says why the description does not have this call.
+        """
+        name = operator.name
+        free = {one.name for one in operator.operands} | {one.name for one in operator.scalars}
+        dtypes = {one.name: one.dtype for one in operator.operands}
+        try:
+            call = cls.of(operator, (), {one: value for one, value in arguments.items() if one in free})
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        for operand, dtype in dtypes.items():
+            declared = NAMES[str(operator.lead.choices[0].values[0]) if dtype == "T" else dtype]
+            if (given := str(arguments[operand].dtype).rpartition(".")[2]) != declared:
+                raise ValueError(f"{name}: {operand} is of {given}, and was tuned as {declared}")
+        for one, wanted in call.values(constants(call.sizes)).items():
+            if one not in free and one in arguments and not _equal(arguments[one], wanted):
+                given = "a tensor" if hasattr(arguments[one], "shape") else repr(arguments[one])
+                raise ValueError(f"{name}: {one} is {given}, and was tuned as {wanted!r}")
+        return call
+
+    def launch(
+        self, config: Mapping[str, Any], constants: Mapping[str, object]
+    ) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """The grid, and all arguments of the kernel by name, without the config. ``constants`` are those that are
+        compiled in.
+        """
+        environment = Environment(self.sizes, self._whole, config)
+        return tuple(evaluate(axis, environment) for axis in self.operator.lead.grid), self.values(constants)
+
+    def values(self, constants: Mapping[str, object]) -> dict[str, Any]:
+        """All arguments of the kernel by name, without the config."""
+        values = {**self.arguments, **constants}
         for one in self.operator.lead.arguments:
             if isinstance(one, Number) and one.name not in values:
-                values[one.name] = evaluate(one.value, environment)
+                values[one.name] = evaluate(one.value, Environment(self.sizes, self._whole))
             elif isinstance(one, Constexpr) and one.name in self.sizes:
                 values[one.name] = self.sizes[one.name]
-        return tuple(evaluate(axis, environment) for axis in self.operator.lead.grid), values
+        return values
+
+    @property
+    def _whole(self) -> dict[str, int]:
+        return {name: value for name, value in self.arguments.items() if isinstance(value, int)}
+
+
+def _equal(given: object, wanted: object) -> bool:
+    """Whether an argument is the same to a compiler: truth values are no numbers."""
+    if given is None or wanted is None:
+        return given is wanted
+    return isinstance(given, bool) == isinstance(wanted, bool) and bool(given == wanted)

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import isfinite
 from typing import Any
 
 from aotriton.rules.checked import INT32, identifier
+from aotriton.rules.expression import Expression, constant, scalar, size
 from aotriton.rules.kernel import Operand
-from aotriton.tune.autotune.text import operand
+from aotriton.tune.autotune.heuristics import evaluated
+from aotriton.tune.autotune.text import constant_text, is_tensor, of_tensor, operand
+from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
+
+Space = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """The arguments of ``autotune`` but for the kernel, as its user wrote them. Properties check what they read: a
-    ValueError names the argument that is wrong.
+    """The arguments of ``autotune`` but for the kernel, as its user wrote them. ``constants`` are the inputs that are
+    compiled in. ``configs``, if there are any, are the combinations of ``space`` that are tried. Properties check what
+    they read: a ValueError names the argument that is wrong.
     """
 
-    inputs: Mapping[str, str | float]
+    inputs: Mapping[str, object]
+    constants: Mapping[str, object]
     results: Mapping[str, str]
     sizes: Mapping[str, int | Sequence[int]]
-    space: Mapping[str, Sequence[int]]
+    space: Mapping[str, Sequence[object]]
+    configs: Sequence[Mapping[str, object]]
     grid: str | int | Sequence[str | int]
     reference: Callable[..., Any]
     prepare: Callable[..., Any] | None
@@ -48,13 +56,15 @@ class Declaration:
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
-        read = {name: text for name, text in self.inputs.items() if isinstance(text, str) and "[" in text}
+        read = {name: text for name, text in self.inputs.items() if isinstance(text, str) and is_tensor(text)}
         if not read or not self.results:
             raise ValueError(f"{'results' if read else 'inputs'}: there must be a tensor, as bf16[rows, columns]")
         found = {name: operand(name, text, False) for name, text in read.items()}
-        found |= {name: operand(name, text, True) for name, text in self.results.items()}
-        if both := read.keys() & self.results:
-            raise ValueError(f"results: {sorted(both)[0]} is an input, too; a kernel may not read what it writes")
+        for name, text in self.results.items():
+            one = operand(name, text, True, updated=name in read)
+            if name in self.inputs and replace(one, written=False, updated=False) != found.pop(name, None):
+                raise ValueError(f"results: {name} is an input, too, and is declared there as {self.inputs[name]!r}")
+            found[name] = one
         for one in found.values():
             if missing := [dim for dim in one.dims if dim not in self.values]:
                 raise ValueError(f"{one.name}: sizes does not say what {missing[0]} is")
@@ -82,19 +92,115 @@ class Declaration:
         return {name: value for name, value in self.scalars.items() if isinstance(value, int)}
 
     @cached_property
-    def names(self) -> dict[str, str]:
-        """The names that expressions may use, with the kind of each."""
-        return dict.fromkeys(self.values, "size") | dict.fromkeys(self.integers, "scalar")
+    def names(self) -> dict[str, Expression]:
+        """The names that expressions may use, with what each means."""
+        fixed = {name: constant(value) for name, value in self.constants.items() if type(value) is int}
+        sizes, scalars = (
+            {name: make(name) for name in of} for make, of in ((size, self.values), (scalar, self.integers))
+        )
+        asked = (of_tensor(one) for one in self.operands.values())
+        return {**fixed, **sizes, **scalars, **{text: value for one in asked for text, value in one.items()}}
+
+    def is_computed(self, name: str) -> bool:
+        """Whether a constant is computed from sizes: its text is neither a word of its own nor a number."""
+        value = self.constants[name]
+        return isinstance(value, str) and (value in self.names or not value.isidentifier())
 
     @cached_property
-    def tried(self) -> dict[str, tuple[int, ...]]:
+    def tried(self) -> dict[str, tuple[object, ...]]:
         """The values to try of each name of the space."""
         found = {}
         for name, values in self.space.items():
-            several = tuple(dict.fromkeys(values)) if isinstance(values, Sequence) else ()
-            if not several or not all(type(one) is int and 0 <= one in INT32 for one in several):
-                raise ValueError(f"space: {name} must be whole numbers from 0 on, not {values!r}")
-            found[name] = several
+            listed = isinstance(values, Sequence) and not isinstance(values, str)
+            several = {constant_text(one): one for one in values} if listed else {}
+            if not several or None in several:
+                raise ValueError(
+                    f"space: {name} must be several numbers, truth values, texts or types of Triton, not {values!r}"
+                )
+            found[name] = tuple(several.values())
+            if all(type(one) is bool for one in found[name]):
+                found[name] = (False, True) if len(found[name]) > 1 else found[name]
         if not found:
             raise ValueError("space: there is nothing to choose from")
         return found
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """The whole numbers from 0 on that stand for the values to try of ``name``: these themselves, or else their
+        places.
+        """
+        values = self.tried[name]
+        return values if self.are_numbers(name) else tuple(range(len(values)))  # type: ignore[return-value] # it says so
+
+    def are_numbers(self, name: str) -> bool:
+        """Whether all values to try of ``name`` are whole numbers from 0 on."""
+        return all(type(one) is int and 0 <= one in INT32 for one in self.tried[name])
+
+    def value(self, name: str, number: int) -> object:
+        """The value to try of ``name`` that ``number`` stands for; KeyError if it is none of them."""
+        return dict(zip(self.numbers(name), self.tried[name], strict=True))[number]
+
+    @property
+    def numbered_configs(self) -> tuple[dict[str, int], ...]:
+        """``configs`` with the numbers of values."""
+        texts = {name: [constant_text(one) for one in values] for name, values in self.tried.items()}
+        return tuple(
+            {name: self.numbers(name)[texts[name].index(constant_text(value))] for name, value in one.items()}
+            for one in self.configs
+        )
+
+
+def declaration_of(
+    kernel: UserKernel,
+    inputs: Mapping[str, object],
+    results: Mapping[str, str],
+    sizes: Mapping[str, int | Sequence[int]],
+    space: Space | None,
+    grid: str | int | Sequence[str | int],
+    reference: Callable[..., Any],
+    prepare: Callable[..., Any] | None,
+    tolerance: float,
+) -> Declaration:
+    """The declaration of ``kernel`` in its user's words. What these leave out is taken from the kernel: configs of
+    triton.autotune, values of triton.heuristics, defaults of arguments.
+    """
+    if space is None and kernel.pruned:
+        raise ValueError("space: the kernel's triton.autotune leaves configs out by the call: say what is to be tried")
+    asked = kernel.configs if space is None else space
+    if not asked and space is None:
+        raise ValueError("space: it must be given")
+    values, configs = values_of(asked), () if isinstance(asked, Mapping) else asked
+    triton, known = kernel.provider is None, {*values, *results, *sizes}
+    given, constants = dict(inputs), {}
+    for name, kind in kernel.arguments if triton else ():
+        if name in inputs and name in values:
+            raise ValueError(f"space: {name} is an input, too")
+        if name not in inputs and name not in known and name not in kernel.heuristics and name in kernel.defaults:
+            given[name] = kernel.defaults[name]
+        if name in given and (kind == CONSTEXPR or given[name] is None):
+            constants[name] = given.pop(name)
+    for name in kernel.updated:
+        if name not in inputs or name not in results:
+            raise ValueError(
+                f"results: {name} is reset or restored by the kernel's triton.autotune, so it must be among inputs and"
+                " results"
+            )
+    made = Declaration(given, constants, results, sizes, values, configs, grid, reference, prepare, tolerance)
+    asked_of = {name: one for name, one in kernel.heuristics.items() if name not in known and name not in inputs}
+    if not asked_of:
+        return made
+    other = {name for name, _ in kernel.arguments} - constants.keys() - made.operands.keys() - asked_of.keys()
+    fixed = {name: value for name, value in constants.items() if not made.is_computed(name)}
+    other |= constants.keys() - fixed.keys()
+    return replace(made, constants=constants | evaluated(asked_of, fixed, made.operands, other))
+
+
+def values_of(space: Space) -> dict[str, Sequence[object]]:
+    """The values to try of each name; ``space`` has them, or lists configs."""
+    if isinstance(space, Mapping):
+        return dict(space)
+    if isinstance(space, str) or not all(isinstance(one, Mapping) for one in space):
+        raise ValueError(f"space: {space!r} is neither values by name nor a list of configs")
+    for one in space:
+        if one.keys() != space[0].keys():
+            raise ValueError(f"space: its configs differ in names: {', '.join(space[0])} and {', '.join(one)}")
+    return {name: tuple(one[name] for one in space) for name in (space[0] if space else ())}

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aotriton.codegen.program import launch_program
-from aotriton.rules.arch import ARCHS
+from aotriton.codegen.program import MAX_KEYS, launch_program
+from aotriton.rules.arch import ARCHS, FLOATS
 from aotriton.rules.checked import INT32, identifier
-from aotriton.rules.expression import Environment, Expression, evaluate, scalar
+from aotriton.rules.expression import Environment, Expression, constant, evaluate, psel, scalar
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.autotune.declaration import Declaration
 from aotriton.tune.autotune.source import slice_of
-from aotriton.tune.autotune.text import expression, spelled
+from aotriton.tune.autotune.text import constant_text, expression, spelled
 from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 
 TEMPLATE = Path(__file__).parent.parent / "template"
 
 # Triton's compiler options that may be in a space, and the vendors that have them.
 COPTS = {"num_warps": ("cuda", "hip"), "num_stages": ("cuda", "hip"), "maxnreg": ("cuda",), "waves_per_eu": ("hip",)}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A constant that follows from sizes: ``value``, or with ``power`` the power of two that is not smaller, and its
+    ``values`` at the measured sizes.
+    """
+
+    value: Expression
+    power: bool
+    values: tuple[int, ...]
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        found = evaluate(self.value, Environment(sizes=sizes))
+        return 1 << max(found - 1, 0).bit_length() if self.power else found
 
 
 @dataclass(frozen=True)
@@ -61,15 +78,18 @@ class Described:
             "family": self.family,
             "kernel": kernel,
             "archs": self.archs,
-            "type": next(iter(declared.operands.values())).dtype,
+            "type": self.dtype,
             "operands": declared.operands.values(),
             "scalars": declared.scalars,
             "arguments": self.arguments,
             "choices": {name: values for name, values in declared.values.items() if name in constexprs},
-            "keys": {name: values for name, values in declared.values.items() if name not in constexprs},
-            "psels": {vendor: {name: declared.tried[name] for name in self.psels} for vendor in vendors},
+            "computed": self.computed,
+            "configs": declared.numbered_configs,
+            "keys": {name: values for name, values in declared.values.items() if name in self.keys},
+            "fixed": self.fixed,
+            "psels": {vendor: {name: declared.numbers(name) for name in self.psels} for vendor in vendors},
             "copts": {
-                vendor: {name: declared.tried[name] for name in copts if vendor in COPTS[name]} for vendor in vendors
+                vendor: {name: declared.numbers(name) for name in copts if vendor in COPTS[name]} for vendor in vendors
             },
             "grid": self.grid,
             "reference": declared.reference.__name__,
@@ -87,9 +107,35 @@ class Described:
         }
 
     @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The sizes that are tuning keys: those that are not compiled in, but for ``fixed``."""
+        return tuple(name for name, _ in self._free_sizes if name not in self.fixed)
+
+    @cached_property
+    def fixed(self) -> dict[str, int]:
+        """Sizes that are measured at one value and are no keys, where there is no room for more keys."""
+        single = [(name, values[0]) for name, values in self._free_sizes if len(values) == 1]
+        return dict(single[len(single) - max(0, len(self._free_sizes) - MAX_KEYS) :])
+
+    @property
+    def _free_sizes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The sizes that are no constexprs, with their measured values."""
+        constexprs = {name for name, kind in self.kernel.arguments if kind == CONSTEXPR}
+        return [(name, values) for name, values in self.declared.values.items() if name not in constexprs]
+
+    @property
+    def dtype(self) -> str:
+        """The type of a call, which is the choice T: that of the first tensor of a float type, or else of the first."""
+        types = [one.dtype for one in self.declared.operands.values()]
+        return next((one for one in types if one in FLOATS), types[0])
+
+    @cached_property
     def psels(self) -> tuple[str, ...]:
         """The names of the space that reach the source; the others are compiler options."""
         kernel, tried = self.kernel, self.declared.tried
+        for name in tried:
+            if (kernel.provider or name in COPTS) and not self.declared.are_numbers(name):
+                raise ValueError(f"space: {name} must be whole numbers from 0 on, not {self.declared.space[name]!r}")
         if kernel.provider and not kernel.called:
             return tuple(tried)  # its module has looked at them
         own = {name for name, kind in kernel.arguments if kernel.called or kind == CONSTEXPR}
@@ -118,10 +164,14 @@ class Described:
 
     def _argument(self, name: str, kind: str) -> Argument:
         kernel, declared = self.kernel, self.declared
+        if name in declared.constants:
+            return self._constant(name)
         if kind == CONSTEXPR:
             if name not in declared.tried and name not in declared.values:
-                raise ValueError(f"{name}: a constexpr must be in space, or be one of the sizes")
-            return Constexpr(name)
+                raise ValueError(f"{name}: a constexpr must be in space, in inputs, or be one of the sizes")
+            if name not in declared.tried or declared.are_numbers(name):
+                return Constexpr(name)
+            return Constexpr(name, values=tuple(map(str, map(constant_text, declared.tried[name]))))
         if name in declared.operands:
             self._check_type(name, kind, f"*{declared.operands[name].dtype}")
             return Tensor(name, declared.operands[name])
@@ -134,12 +184,55 @@ class Described:
         if kernel.called:
             raise ValueError(f"{name}: a Python function is given tensors, plain numbers and its config alone")
         value = expression(name, declared.inputs.get(name, name), declared.names)
+        if value == constant(1) and kernel.provider is None:
+            return Constexpr(name, values=("1",))  # as Triton's JIT does: the stride of neighbours
         measured = [evaluate(value, Environment(sizes=one, scalars=declared.integers)) for one in declared.shapes]
         dtype = kind or ("i32" if all(one in INT32 for one in measured) else "i64")
         self._check_type(name, dtype, "i32", "i64")
         # Triton's JIT looks at each call for this, here all measured ones must have it; a guard sees to other calls.
         whole = kernel.provider is None and all(one % 16 == 0 for one in measured)
         return Number(name, dtype, value, multiple_of=16 if whole else 1)
+
+    def _constant(self, name: str) -> Constexpr:
+        """The argument for an input that is compiled in."""
+        value = self.declared.constants[name]
+        if name in self.computed:
+            return Constexpr(name)
+        if self.declared.is_computed(name):
+            value = expression(name, value, self.declared.names).value
+        if (text := constant_text(value)) is None:
+            raise ValueError(
+                f"inputs: {name} is {value!r}, which is no constant: a number, a truth value, text, None, or a type of"
+                " Triton"
+            )
+        return Constexpr(name, values=(text,))
+
+    @cached_property
+    def computed(self) -> dict[str, Computed]:
+        """The constants that follow from sizes."""
+        declared, found = self.declared, {}
+        for name in filter(declared.is_computed, declared.constants):
+            text = str(declared.constants[name]).strip()
+            whole = re.fullmatch(r"(?:triton\.)?next_power_of_2\((.*)\)", text)
+            value = expression(name, whole[1] if whole else text, declared.names)
+            one = Computed(value, bool(whole), ())
+            values = sorted({one.at(sizes) for sizes in declared.shapes})
+            if whole or any(code == "size" for code, _ in value.postfix()):
+                found[name] = replace(one, values=tuple(values))
+        return found
+
+    def constants_at(self, sizes: Mapping[str, int]) -> dict[str, object]:
+        """The arguments that are compiled in, with their values at these sizes."""
+        fixed = {
+            one.name: ast.literal_eval(one.values[0])
+            for one in self.operator.lead.arguments
+            if isinstance(one, Constexpr)
+            and len(one.values) == 1
+            and one.name not in self.declared.tried
+            and one.name not in self.declared.constants
+        }
+        given = {name: value for name, value in self.declared.constants.items() if not self.declared.is_computed(name)}
+        return fixed | given | {name: one.at(sizes) for name, one in self.computed.items()}
 
     def _check_type(self, name: str, kind: str, *declared: str) -> None:
         """ValueError where the source declares another type than the user."""
@@ -157,7 +250,9 @@ class Described:
             raise ValueError(f"grid: {kernel.name} is a Python function, and launches what it likes")
         if not kernel.called and not axes:
             raise ValueError(f"grid: how many programs of {kernel.name} are there? Write one to three expressions")
-        names = self.declared.names | dict.fromkeys(self.psels, "psel")
+        numbers = {name: psel(name) for name in self.psels if kernel.provider or self.declared.are_numbers(name)}
+        computed = {name: one.value for name, one in self.computed.items() if not one.power}
+        names = self.declared.names | numbers | computed
         return [expression("grid", one, names) for one in (*axes, 1, 1, 1)[:3]]
 
     def _function(self, what: str, function: Callable[..., Any]) -> str:

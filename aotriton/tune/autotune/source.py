@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
@@ -16,22 +15,17 @@ from aotriton.tune.autotune.constants import fixed
 OURS = "autotune"  # the decorator that is not the function's own
 
 
-def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> str:
+def slice_of(function: FunctionType) -> str:
     """The source of the function with all that it uses of its module: other functions, constants and imports.
 
     Nothing else of the module is included, so nothing else runs, or changes what the function is. Constants have the
-    values that they have now (``constants.fixed``), so that they do not depend on where the source is read.
-    ``imports``: the packages that may be imported besides the standard library; None: any. ValueError names what cannot
-    be included.
+    values that they have now (``constants.fixed``), so that they do not depend on where the source is read. ValueError
+    names what cannot be included.
     """
     name = function.__qualname__
     if not name.isidentifier():  # <lambda>, or inside of something
         raise ValueError(f"{name}: autotune takes functions that are defined by `def` at the top of a module")
-    try:
-        path = Path(str(inspect.getsourcefile(function)))
-        text = path.read_text()
-    except (OSError, TypeError):
-        raise ValueError(f"{name}: its source is in no file, from which autotune would take it") from None
+    path, text = _file_of(function)
     tree = ast.parse(text)
     constants = _constants(tree, function.__globals__)
     needed = _closure(tree, name, constants)
@@ -41,11 +35,38 @@ def slice_of(function: FunctionType, imports: frozenset[str] | None = None) -> s
             kept = [one for one in node.names if _bound(one) in needed or one.name == "*" or _is_future(node)]
             if kept:
                 node.names = kept
-                _check_import(name, node, imports)
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    raise ValueError(f"{name}: `{ast.unparse(node)}` means nothing elsewhere: name the package")
                 parts.append(ast.unparse(node))
         elif needed & _binds(node):
             parts.append(constants.get(id(node)) or _text(text, node))
     return "\n\n".join(parts) + "\n"
+
+
+def statement_of(function: FunctionType, name: str) -> tuple[ast.stmt, str]:
+    """The statement that defines ``name`` at the top of the function's module, and its text; of an import only the part
+    that does. ValueError where there is none, or more than one.
+    """
+    path, text = _file_of(function)
+    found = [node for node in ast.parse(text).body if name in _binds(node)]
+    if len(found) != 1:
+        raise ValueError(f"{function.__name__}: {path.name} does not say in one statement what {name} is")
+    (node,) = found
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        node.names = [one for one in node.names if _bound(one) == name]
+        return node, ast.unparse(node)
+    return node, _text(text, node)
+
+
+def _file_of(function: FunctionType) -> tuple[Path, str]:
+    """The file of a function, and its text."""
+    try:
+        path = Path(str(inspect.getsourcefile(function)))
+        return path, path.read_text()
+    except (OSError, TypeError):
+        raise ValueError(
+            f"{function.__qualname__}: its source is in no file, from which autotune would take it"
+        ) from None
 
 
 def _closure(tree: ast.Module, name: str, constants: Mapping[int, str]) -> set[str]:
@@ -64,7 +85,7 @@ def _closure(tree: ast.Module, name: str, constants: Mapping[int, str]) -> set[s
             continue
         found.add(own)
         texts = [ast.parse(constants[id(node)]).body if id(node) in constants else [node] for node in bound[own]]
-        waiting += [one for nodes in texts for node in nodes for one in _names(node)]
+        waiting += [one for nodes in texts for node in nodes for one in names_of(node)]
     return found
 
 
@@ -100,7 +121,7 @@ def _stored(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def _names(node: ast.stmt) -> set[str]:
+def names_of(node: ast.stmt) -> set[str]:
     """The names of its module that a statement uses."""
     asked, own = set(), set()
     parts: list[ast.AST] = [node]
@@ -128,16 +149,3 @@ def _text(text: str, node: ast.stmt) -> str:
 
 def _is_future(node: ast.Import | ast.ImportFrom) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
-
-
-def _check_import(name: str, node: ast.Import | ast.ImportFrom, imports: frozenset[str] | None) -> None:
-    line = ast.unparse(node)
-    if isinstance(node, ast.ImportFrom) and node.level:
-        raise ValueError(f"{name}: `{line}` means nothing elsewhere: name the package")
-    modules = [str(node.module)] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
-    packages = {module.partition(".")[0] for module in modules}
-    if imports is not None and not packages <= imports | sys.stdlib_module_names:
-        raise ValueError(
-            f"{name}: `{line}`: a change there would not rename the images that are made of it. Define what the kernel"
-            " needs in its own module"
-        )

@@ -8,10 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from aotriton.rules.judge import judge
 from aotriton.tune.autotune.call import Call
 from aotriton.tune.autotune.describe import Described
 from aotriton.tune.autotune.device import product_here
+from aotriton.tune.autotune.tuning import chosen
 from aotriton.tune.problem.product import is_called
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Best:
     """The config that won at some sizes, how long it takes there, and the image that it makes."""
 
     sizes: Mapping[str, int]
-    config: Mapping[str, int]
+    config: Mapping[str, Any]
     median_us: float
     image: str
 
@@ -46,13 +48,20 @@ class Best:
 class Tuned:
     """A kernel whose family is in ``folder``; it is tuned when its winners are first asked for.
 
-    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's.
+    ``product`` is the GPU whose winners are meant, by default this machine's; ``options`` are the tuner's. ``original``
+    is the kernel with its author's decorators.
     """
 
     def __init__(
-        self, kernel: Any, described: Described, folder: Path, product: str | None = None, options: Sequence[str] = ()
+        self,
+        kernel: Any,
+        described: Described,
+        folder: Path,
+        product: str | None = None,
+        options: Sequence[str] = (),
+        original: Any = None,
     ) -> None:
-        self.kernel, self.folder = kernel, folder
+        self.kernel, self.folder, self._original = kernel, folder, kernel if original is None else original
         self._described, self._asked, self._options = described, product, tuple(options)
         self._operator, self._declared = described.operator, described.declared  # what is wrong with them is raised now
         self._description, self._name = self._operator.lead, self._operator.name
@@ -99,7 +108,7 @@ class Tuned:
         known = self._declared.values
         if sizes.keys() != known.keys():
             raise ValueError(f"{self._name}: its sizes are {', '.join(known)}, not {', '.join(sizes) or 'none'}")
-        measured = dict(sizes)
+        measured = {**sizes, **self._described.fixed}
         for key in self._description.tuning_keys:
             if key.name in sizes:
                 measured[key.name] = key.representatives[key.bin_of(sizes[key.name])]
@@ -109,7 +118,7 @@ class Tuned:
         return next(one for one in self.winners if one.sizes == measured)
 
     @property
-    def config(self) -> Mapping[str, int]:
+    def config(self) -> Mapping[str, Any]:
         """The winner's config, where one combination of sizes was asked for."""
         return self._only.config
 
@@ -126,9 +135,36 @@ class Tuned:
             raise TypeError(f"{self._name}: {self._described.kernel.origin} is launched from C++: see export()")
         call = Call.of(self._operator, arguments, named)
         config = self.best(**call.sizes).config
-        grid, values = call.launch(config)
+        grid, values = call.launch(config, self._described.constants_at(call.sizes))
         launch = self.kernel if self._description.called else self.kernel[grid]
         launch(**values, **config)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """The launch of Triton's JIT, which this object stands in for: ``kernel[grid](...)`` takes all arguments of the
+        kernel. The best config is launched on the described grid, whatever config and ``grid`` the caller has.
+
+        Another call than the described ones, of other types for instance, is launched as it is, on the kernel as its
+        author made it, and a warning says why.
+        """
+        if self._description.provider:
+            raise TypeError(f"{self._name}: {self._described.kernel.origin} has no grid of Triton's")
+        return partial(self._launch_as_jit, grid)
+
+    def _launch_as_jit(self, grid: Any, *arguments: Any, **named: Any) -> None:
+        names = [name for name, _ in self._described.kernel.arguments]
+        if self._winners is None:
+            self.tune()
+        try:
+            given = dict(zip(names, arguments, strict=False)) | named
+            call = Call.of_jit(self._operator, given, self._described.constants_at)
+            config = self.best(**call.sizes).config
+        except ValueError as error:
+            warnings.warn(f"{error}: this call is launched with its own config", stacklevel=2)
+            self._original[grid](*arguments, **named)
+            return
+        own, values = call.launch(config, self._described.constants_at(call.sizes))
+        options = {name: value for name, value in named.items() if name not in (*names, *config)}
+        self.kernel[own](**values, **config, **options)
 
     def export(self, folder: str | os.PathLike[str]) -> Path:
         """A copy of the family, for aotriton_add_family() of CMake: the winners become images with a C++ header. The
@@ -154,14 +190,23 @@ class Tuned:
     def _best(self, sizes: Mapping[str, int], row: Winner | None) -> Best:
         if row is None:
             raise RuntimeError(f"{self._name}: no config won at {self._text(sizes)}: {self._failures(sizes)}")
-        config = config_values(row.config)
-        for name, value in config.items():
-            if value not in self._declared.tried.get(name, ()):
-                raise RuntimeError(
-                    f"{self._name}: {name}={value} won at {self._text(sizes)}, and is tried no more: take another"
-                    f" folder, or remove {self.folder / DATABASE}, which has its measurements"
-                )
+        numbers = config_values(row.config)
+        for name, number in numbers.items():
+            if number not in self._declared.numbers(name) if name in self._declared.tried else True:
+                self._refuse(f"{name}={number}", sizes)
+        if self._declared.configs and not any(
+            numbers.items() <= one.items() for one in self._declared.numbered_configs
+        ):
+            self._refuse(row.config, sizes)
+        config = {name: self._declared.value(name, number) for name, number in numbers.items()}
         return Best(sizes, config, row.median_us, row.image)
+
+    def _refuse(self, what: str, sizes: Mapping[str, int]) -> None:
+        """Says that a config won which is not in the space."""
+        raise RuntimeError(
+            f"{self._name}: {what} won at {self._text(sizes)}, and is tried no more: take another folder, or remove"
+            f" {self.folder / DATABASE}, which has its measurements"
+        )
 
     def _text(self, sizes: Mapping[str, int]) -> str:
         return " ".join(f"{name}={value}" for name, value in sizes.items())
@@ -180,7 +225,7 @@ class Tuned:
     def _cell_of(self, sizes: Mapping[str, int]) -> tuple[str, str]:
         """The functional and the bin that were measured at these sizes."""
         kernel = self._description
-        pinned = {one.name: sizes[one.name] for one in kernel.choices if one.name in sizes}
+        pinned = {one.name: chosen(one, sizes) for one in kernel.choices[1:]}
         functional = kernel.functional(kernel.archs[0], T=kernel.choices[0].values[0], **pinned)
         return str(functional), bin_text(kernel.tuning_keys, [sizes.get(key.name, 1) for key in kernel.tuning_keys])
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from aotriton.rules.provider import Compiler, Provider
+from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.source import slice_of
 
 CONSTEXPR = "constexpr"
 BY_SUFFIX = {".cu": "aotriton.codegen.cuda"}  # the provider of a file where none is named
 CALLED = "aotriton.codegen.called"
 
-# What device code in Python may import: an image's name would not change with other packages.
-IMPORTS = frozenset({"triton"})
-
 
 @dataclass(frozen=True)
 class UserKernel:
     """A kernel and its arguments in order, each with the type that the source declares: CONSTEXPR, "*bf16", "i32", ...,
     or nothing. ``origin`` is the file that has it; ``source`` becomes the family's file.
+
+    Of a Triton kernel there are the ``defaults`` of arguments, the functions that ``heuristics`` has for them, the
+    ``configs`` that its author tried, and the tensors that this author's tuner resets or restores (``updated``).
     """
 
     name: str
@@ -34,6 +35,12 @@ class UserKernel:
     source: str
     provider: Provider | None = None
     gluon: bool = False
+    function: Any = None  # what triton.jit made
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    heuristics: Mapping[str, Callable[[Mapping[str, object]], object]] = field(default_factory=dict)
+    configs: tuple[Mapping[str, object], ...] = ()
+    pruned: bool = False  # the author's tuner leaves configs out by the call
+    updated: tuple[str, ...] = ()
 
     @property
     def called(self) -> bool:
@@ -41,8 +48,9 @@ class UserKernel:
 
 
 def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str] = ()) -> UserKernel:
-    """Reads ``kernel``: a triton.jit or Gluon function, the path of a file that the module named ``provider`` compiles,
-    or a Python function. ValueError names what cannot be tuned, and why.
+    """Reads ``kernel``: a triton.jit or Gluon function, alone or within triton.autotune and triton.heuristics, the path
+    of a file that the module named ``provider`` compiles, or a Python function. ``space`` has the names to try.
+    ValueError names what cannot be tuned, and why.
     """
     if isinstance(kernel, (str, os.PathLike)):
         return _file(Path(kernel), provider, space)
@@ -52,15 +60,47 @@ def read_kernel(kernel: Any, provider: str | None = None, space: Collection[str]
         arguments = tuple((name, "") for name in inspect.signature(kernel).parameters)
         made = Provider(CALLED, importlib.import_module(CALLED).version(), "py", called=True)
         return UserKernel(kernel.__name__, str(inspect.getsourcefile(kernel)), arguments, slice_of(kernel), made)
-    function = getattr(kernel, "fn", None)
-    if not isinstance(function, FunctionType) or not hasattr(kernel, "params"):
-        raise ValueError(
-            f"kernel: {kernel!r} is neither a triton.jit function, nor a file, nor a Python function; one within"
-            " triton.autotune or triton.heuristics is to be given without them"
-        )
-    arguments = tuple((one.name, CONSTEXPR if one.is_constexpr else "") for one in kernel.params)
-    origin = str(inspect.getsourcefile(function))
-    return UserKernel(function.__name__, origin, arguments, slice_of(function, IMPORTS), gluon=bool(kernel.is_gluon()))
+    inner, pruned = kernel, False
+    configs: tuple[Mapping[str, object], ...] = ()
+    heuristics: dict[str, Callable[[Mapping[str, object]], object]] = {}
+    updated: list[str] = []
+    while hasattr(inner, "fn") and not hasattr(inner, "params"):
+        if hasattr(inner, "configs"):
+            configs, pruned = _author_configs(inner), inner.early_config_prune is not None
+            updated += [*inner.reset_to_zero, *inner.restore_value]
+        else:
+            heuristics |= inner.values
+        inner = inner.fn
+    function = getattr(inner, "fn", None)
+    if not isinstance(function, FunctionType):
+        raise ValueError(f"kernel: {kernel!r} is neither a triton.jit function, nor a file, nor a Python function")
+    parameters = inspect.signature(function).parameters.values()
+    return UserKernel(
+        function.__name__,
+        str(inspect.getsourcefile(function)),
+        tuple((one.name, CONSTEXPR if one.is_constexpr else "") for one in inner.params),
+        device_source(inner),
+        gluon=bool(inner.is_gluon()),
+        function=inner,
+        defaults={one.name: one.default for one in parameters if one.default is not one.empty},
+        heuristics=heuristics,
+        configs=configs,
+        pruned=pruned,
+        updated=tuple(updated),
+    )
+
+
+def _author_configs(tuner: Any) -> tuple[Mapping[str, object], ...]:
+    """The configs of triton.autotune, each with its compiler options."""
+    found = []
+    for one in tuner.configs:
+        if one.num_ctas != 1 or one.pre_hook or one.ir_override:
+            raise ValueError(
+                f"kernel: its config {one} has clusters, a hook or an IR of its own, which are not supported"
+            )
+        registers = {} if one.maxnreg is None else {"maxnreg": one.maxnreg}
+        found.append({**one.kwargs, "num_warps": one.num_warps, "num_stages": one.num_stages, **registers})
+    return tuple(found)
 
 
 def _file(path: Path, provider: str | None, space: Collection[str]) -> UserKernel:

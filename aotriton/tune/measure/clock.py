@@ -170,17 +170,23 @@ class GpuClock:
         self._head_start = HEAD_START
 
     def round(
-        self, launches: Sequence[Callable[[], object]], before: Sequence[Callable[[], object]] | None = None
+        self,
+        launches: Sequence[Callable[[], object]],
+        before: Sequence[Callable[[], object]] | None = None,
+        restore: Sequence[Callable[[], object]] | None = None,
     ) -> list[Sample]:
         """Microseconds of each of the launches, which follow each other; waits for the GPU before it returns.
 
-        ``before``: what is enqueued untimed before each, instead of the L2 flush.
+        ``before``: what is enqueued untimed before each, instead of the L2 flush. ``restore``: what
+        is enqueued untimed before that.
         """
         gpu = self._gpu
         events = [(gpu.event(), gpu.event()) for _ in launches]
         ahead = []
         gpu.sleep(self._head_start)
-        for launch, prelude, (start, end) in zip(launches, before or [gpu.flush] * len(launches), events, strict=True):
+        preludes = zip(restore or [_nothing] * len(launches), before or [gpu.flush] * len(launches), strict=True)
+        for launch, (first, prelude), (start, end) in zip(launches, preludes, events, strict=True):
+            first()
             prelude()
             start.record()
             launch()
@@ -192,3 +198,6 @@ class GpuClock:
         else:
             self._head_start = min(2 * self._head_start, LONGEST_HEAD_START)
         return [1000.0 * s.elapsed_time(e) if counts else None for (s, e), counts in zip(events, ahead, strict=True)]
+
+
+def _nothing() -> None: ...

@@ -54,11 +54,17 @@ KEPT = 0.25  # of the GPU's memory: data of problems that may come again
 
 @dataclass
 class Result:
-    """A tensor that a kernel writes or adds to, and what it holds before a checked launch."""
+    """A tensor that a kernel writes or adds to, and what it holds before a checked launch: a number or a tensor."""
 
     argument: Tensor
     tensor: Any
-    fill: float
+    before: Any
+
+    def restore(self) -> None:
+        if isinstance(self.before, (int, float)):
+            self.tensor.fill_(self.before)
+        else:
+            self.tensor.copy_(self.before)
 
 
 @dataclass
@@ -70,6 +76,12 @@ class Opened:
     psels: Mapping[str, int]
     launch: Callable[[], None]
     results: dict[str, Result]
+
+    def restore(self) -> None:
+        """Gives tensors that the kernel reads and writes what they held before the first launch."""
+        for one in self.results.values():
+            if one.argument.operand.updated:
+                one.restore()
 
 
 class GpuLauncher:
@@ -149,8 +161,8 @@ class GpuLauncher:
         """The loaded image with results of its own on some data."""
         results = {}
         for argument in results_of(kernel):
-            tensor, fill = data.result(kernel, argument, psels)
-            results[argument.operand.name] = Result(argument, tensor, fill)
+            tensor, before = data.result(kernel, argument, psels)
+            results[argument.operand.name] = Result(argument, tensor, before)
         tensors = {name: result.tensor for name, result in results.items()}
         for argument in scratch_of(kernel):
             tensor, fill = data.result(kernel, argument, psels)
@@ -185,7 +197,7 @@ class GpuLauncher:
     def _launch(self, opened: Opened) -> None:
         """Launches once, over results that are poisoned."""
         for result in opened.results.values():
-            result.tensor.fill_(result.fill)
+            result.restore()
         opened.launch()
         self.torch.cuda.synchronize()
 
@@ -197,8 +209,14 @@ class GpuLauncher:
         return max(checks, key=lambda check: check.badness), REPETITIONS + len(self._further)
 
     def _check_bits(self, opened: Opened) -> Check:
-        """Whether REPETITIONS launches leave the same bits; where programs add to a result, its order is free."""
-        compared = {name: one.tensor for name, one in opened.results.items() if one.argument.access != "add"}
+        """Whether REPETITIONS launches leave the same bits. Where programs add to a result the order is free, and they may
+        where it is read and written.
+        """
+        compared = {
+            name: one.tensor
+            for name, one in opened.results.items()
+            if one.argument.access != "add" and not one.argument.operand.updated
+        }
         self._launch(opened)
         first = {name: self._words(tensor).clone() for name, tensor in compared.items()}
         for number in range(2, REPETITIONS + 1):
@@ -210,7 +228,9 @@ class GpuLauncher:
 
     def _words(self, tensor: Any) -> Any:
         """The tensor's bits, as integers."""
-        return tensor.view(self.torch.int16 if tensor.element_size() == 2 else self.torch.int32)
+        torch = self.torch
+        kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        return tensor.view(kinds[tensor.element_size()])
 
     def intact(self) -> bool:
         return self._fingerprint_now() == self._fingerprint
@@ -223,7 +243,7 @@ class GpuLauncher:
         return sums
 
     def round(self, opened: Sequence[Opened]) -> list[Sample]:
-        return self._clock.round([one.launch for one in opened])
+        return self._clock.round([one.launch for one in opened], restore=[one.restore for one in opened])
 
     def close(self, opened: Opened) -> None:
         if not opened.kernel.called:

@@ -30,8 +30,10 @@ class Data(Protocol):
     @property
     def scalars(self) -> Mapping[str, float]: ...
 
-    def result(self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]) -> tuple[Any, float]:
-        """Memory for a tensor that the kernel writes or adds to, and what to fill it with before a checked launch."""
+    def result(self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]) -> tuple[Any, Any]:
+        """Memory for a tensor that the kernel writes or adds to, and what it holds before a checked launch: a number,
+        or a tensor if the operand is ``updated``.
+        """
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
         """Computes what ``check`` compares with."""

@@ -75,7 +75,20 @@ AOTRITON_API const char* aotriton_version(void);
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 typedef int32_t aotriton_dtype;
-enum { AOTRITON_NO_DTYPE = 0, AOTRITON_FLOAT16, AOTRITON_BFLOAT16, AOTRITON_FLOAT32, AOTRITON_INT32, AOTRITON_INT64 };
+enum {
+  AOTRITON_NO_DTYPE = 0,
+  AOTRITON_FLOAT16,
+  AOTRITON_BFLOAT16,
+  AOTRITON_FLOAT32,
+  AOTRITON_INT32,
+  AOTRITON_INT64,
+  /* Of kernels of other families alone. A bool is a byte, 0 or 1. */
+  AOTRITON_BOOL,
+  AOTRITON_INT8,
+  AOTRITON_UINT8,
+  AOTRITON_FLOAT8_E4M3FN,
+  AOTRITON_FLOAT8_E5M2
+};
 
 /* Strided views of device memory, outermost dimension first. Strides are in elements. Null data: not given. */
 typedef struct aotriton_tensor1 {

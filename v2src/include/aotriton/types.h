@@ -42,6 +42,11 @@ enum class DType : int32_t {
   float32 = AOTRITON_FLOAT32,
   int32 = AOTRITON_INT32,
   int64 = AOTRITON_INT64,
+  boolean = AOTRITON_BOOL,
+  int8 = AOTRITON_INT8,
+  uint8 = AOTRITON_UINT8,
+  float8_e4m3fn = AOTRITON_FLOAT8_E4M3FN,
+  float8_e5m2 = AOTRITON_FLOAT8_E5M2,
 };
 
 namespace detail {

@@ -1,0 +1,1 @@
+"""A package with kernels as people have them, for test_autotune_kernels.py."""

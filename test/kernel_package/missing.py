@@ -1,0 +1,3 @@
+"""What a machine has."""
+
+FAST = False
