@@ -209,8 +209,8 @@ class GpuLauncher:
         return max(checks, key=lambda check: check.badness), REPETITIONS + len(self._further)
 
     def _check_bits(self, opened: Opened) -> Check:
-        """Whether REPETITIONS launches leave the same bits. Where programs add to a result the order is free, and they may
-        where it is read and written.
+        """Whether REPETITIONS launches leave the same bits. Where programs add to a result, the order is free, and one
+        that is read and written may be added to.
         """
         compared = {
             name: one.tensor
