@@ -294,6 +294,11 @@ def regrets(cells: Sequence[Mapping[str, Any]], who: str) -> str:
     return " | ".join(f"{100 * one:.1f} %" for one in places)
 
 
+def _rounded(cell: dict[str, Any]) -> dict[str, Any]:
+    """With six digits of each time, which is more than a clock can say."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in cell.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, help="where the result goes, or comes from with --table")
@@ -309,7 +314,7 @@ def main() -> None:
         return
     if options.rows:
         cells = by_rows(DATABASE, options.rows, Shipped(options.build, "sm_90"))
-        options.json.write_text(json.dumps({"product": options.rows, "cells": cells}) + "\n")
+        options.json.write_text(json.dumps({"product": options.rows, "cells": list(map(_rounded, cells))}) + "\n")
         off = median(abs(cell["predicted_us"] / cell["chosen_us"] - 1) for cell in cells)
         print(f"{options.rows}: {len(cells)} cells, regret {regrets(cells, 'chosen_us')}, predicted off by {off:.1%}")
         return
@@ -333,7 +338,7 @@ def main() -> None:
         for problem in problems(operator, options.count, options.seed):
             if time.monotonic() - begun > options.time_budget:
                 break
-            result["cells"].append({"operator": operator, **judge.measure(problem)})
+            result["cells"].append(_rounded({"operator": operator, **judge.measure(problem)}))
             torch.cuda.empty_cache()
     options.json.write_text(json.dumps(result) + "\n")
     print(summary(result["cells"]))

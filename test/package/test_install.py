@@ -240,12 +240,16 @@ def test_explain_refuses_an_unknown_arch(prefix: Path) -> None:
 
 
 def test_explain_tells_its_options(prefix: Path) -> None:
-    """--help lists every operator with its sizes and scalars, as options are spelled."""
+    """--help lists every operator with its sizes, scalars and operands that may be left out, as options are spelled; the
+    size of one number needs no option.
+    """
     text = must(prefix / "bin" / "aotriton-explain", "--help")
     for name in ("attn_fwd", "attn_bwd"):
         (line,) = (line for line in text.splitlines() if line.startswith(f"  {name} "))
         of = operator(name)
-        assert all(f"--{size.replace('_', '-')} N" in line for size in of.sizes)
+        assert all(f"--{size.replace('_', '-')} N" in line for size in of.sizes if size != "one")
+        assert "--one" not in line
+        assert all(f"[--{one.name.replace('_', '-')}]" in line for one in of.operands if one.optional)
         for scalar in (scalar for scalar in of.scalars if not scalar.internal):
             option = f"--{scalar.name.replace('_', '-')}"
             operand = "" if scalar.dtype == "bool" else f" {'|'.join(scalar.values) or 'X'}"

@@ -323,9 +323,11 @@ TEST("a dtype has two names, and the archs are those of the build") {
     CHECK_EQ(one.kernels[0].functional, std::string(other.kernels[0].functional));
   }
   Explanation none;
-  for (const char* name : {"i32", "int32"})
-    CHECK_EQ(explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &none),
-             Error::invalid_argument);
+  const auto refused = [&](const char* name) {
+    return explain({.op = "attn_fwd", .arch = "sm_90", .dtype = name, .values = values}, &none);
+  };
+  for (const char* name : {"i32", "int32"}) CHECK_EQ(refused(name), Error::invalid_dtype);
+  CHECK_EQ(refused("i16"), Error::invalid_argument);
   CHECK_EQ(arch_names().size(), 2u);
   CHECK_EQ(arch_names()[0], std::string("sm_90"));
   CHECK_EQ(arch_names()[1], std::string("gfx942"));
