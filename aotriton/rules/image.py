@@ -295,6 +295,9 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
         request[part] = {name: value for name, value in request[part].items() if name not in at_default}
     request["options"] = {**copts, "enable_fp_fusion": True}
     made_of = {"kernel": kernel.name, "source": source, "triton": triton, **request}
+    # A config says the places of spelled values: where they are listed in another order, it is of another image.
+    if places := {name: place for name, place in spec.psels if name in kernel.places_of}:
+        made_of["places"] = places
     digest = hashlib.sha256(_SORTED.encode(made_of).encode()).hexdigest()
     return f"{kernel.name}_{spec.functional.arch}_{digest[:16]}"
 

@@ -240,8 +240,8 @@ def test_explain_refuses_an_unknown_arch(prefix: Path) -> None:
 
 
 def test_explain_tells_its_options(prefix: Path) -> None:
-    """--help lists every operator with its sizes, scalars and operands that may be left out, as options are spelled; the
-    size of one number needs no option.
+    """--help lists every operator with its sizes, scalars and operands that may be left out, as options are spelled.
+    The size of one number needs no option.
     """
     text = must(prefix / "bin" / "aotriton-explain", "--help")
     for name in ("attn_fwd", "attn_bwd"):

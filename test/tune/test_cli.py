@@ -134,7 +134,7 @@ def test_winners_are_decided_anew_without_a_gpu(tmp_path: Path) -> None:
             database._file.execute("UPDATE evidence.image SET spills = 8 WHERE name = ?", [spilling])
     done = tune(tmp_path, "--decide", "--arch", "sm_90", *TINY)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{len(before)} winners stand, 3 images of borrowed ones were compiled\n"
+    assert done.stdout == f"{len(before)} winners stand, 3 images that were not known were compiled\n"
     with TuningDatabase(tmp_path / "tuning.sqlite3", readonly=True) as database:
         after = database.winners()
         measured = {outcome.image for outcome in database.evidence.outcomes() if outcome.status == "ok"}

@@ -201,7 +201,7 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
     assert again.returncode == 0, again.stderr
     assert re.search(r"(\d+) problems, \1 of them measured before", again.stderr)
     done = project.tune("--decide", "--arch", "sm_90", *WIDE)
-    assert done.stdout == f"{len(winners)} winners stand, 0 images of borrowed ones were compiled\n"
+    assert done.stdout == f"{len(winners)} winners stand, 0 images that were not known were compiled\n"
     with TuningDatabase(project.database, readonly=True) as database:
         assert database.evidence.outcomes() == outcomes
         assert database.winners() == winners
