@@ -112,7 +112,8 @@ def test_files_and_local_files_from_before_there_were_judges_are_read(path: Path
         database.evidence.end_search(row, session, 3, "a judge")
     (archive.folder_of(path) / local.NAME).unlink()
     with TuningDatabase(path, readonly=True) as database:
-        assert [one.judge for one in database.evidence.outcomes()] == ["", "", "", "", "a judge"]
+        judges = [one.judge for one in database.evidence.outcomes()]  # sessions of one second have no order
+        assert sorted(judges) == ["", "", "", "", "a judge"]
         ends = database.evidence.searched("sm_90", "attn_fwd", "stand-in")
     assert [one.judge for one in ends] == ["a judge"]
 
