@@ -12,11 +12,11 @@ from aotriton.rules.database import archive
 from aotriton.tune.dataset.signature import sign, verified
 from aotriton.tune.problem.tuning_error import TuningError
 
-if not shutil.which("ssh-keygen"):
-    pytest.skip("no ssh-keygen here", allow_module_level=True)
-
 
 def new_key(folder: Path, name: str) -> Path:
+    """A private key, its public one beside it. Skips the test where there is no OpenSSH to make it."""
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("ssh-keygen of OpenSSH, which makes and checks signatures, is not in PATH")
     key = folder / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(key)], check=True)
     return key
@@ -107,3 +107,13 @@ def test_a_list_names_only_files_of_what_is_signed(given: Path, key: Path, tmp_p
         )
         with pytest.raises(TuningError, match="is signed, which is no part of it"):
             verified(given / "tables", allow(tmp_path, alice=key), tmp_path)
+
+
+def test_without_openssh_an_error_says_what_is_missing(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is taken for signed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TuningError, match=r"signatures need ssh-keygen of OpenSSH 8\.2 or later"):
+        sign(given / "tables", tmp_path / "key")
+    assert not list(given.glob("*.sig"))

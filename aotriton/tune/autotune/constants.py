@@ -28,17 +28,21 @@ def fixed(node: ast.stmt, values: Mapping[str, Any]) -> str | None:
     return "\n".join([ast.unparse(node), *known]) if looks(values) else None
 
 
-def spelled(value: Any, constexpr: str = CONSTEXPR) -> str | None:
-    """The Python code that makes a constant, with Triton's constexpr by this name; None where ``value`` is none."""
+def spelled(value: Any, constexpr: str = CONSTEXPR, dtype: str | None = None) -> str | None:
+    """The Python code that makes a constant, with Triton's constexpr and its types by these names; None where ``value``
+    is none, or is a type and those have no name.
+    """
     if type(value) is float and not isfinite(value):
         return f'float("{value}")'
     if value is None or type(value) in (bool, int, float, str, bytes):
         return repr(value)
     if type(value) is tuple:
-        parts = [spelled(one, constexpr) for one in value]
+        parts = [spelled(one, constexpr, dtype) for one in value]
         return None if None in parts else f"({', '.join(map(str, parts))}{',' * (len(parts) == 1)})"
-    if type(value).__name__ == CONSTEXPR and (inner := spelled(value.value, constexpr)):
+    if type(value).__name__ == CONSTEXPR and (inner := spelled(value.value, constexpr, dtype)):
         return f"{constexpr}({inner})"
+    if dtype and f"{type(value).__module__}.{type(value).__name__}" == "triton.language.core.dtype":
+        return f"{dtype}({value.name!r})"
     return None
 
 

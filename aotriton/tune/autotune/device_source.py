@@ -9,10 +9,10 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
-from math import isfinite
 from types import FunctionType, ModuleType
 from typing import Any
 
+from aotriton.tune.autotune.constants import spelled
 from aotriton.tune.autotune.source import names_of, statement_of
 
 # Packages that device code may import: they change with Triton's version, which is part of an image's name.
@@ -51,7 +51,7 @@ class _Gathered:
         """Defines ``name``, which ``user`` names, as ``value``."""
         if name in self._taken:
             before = self._taken[name]
-            if before is not value and (_spelled(value) is None or _spelled(value) != _spelled(before)):
+            if before is not value and (_text(value) is None or _text(value) != _text(before)):
                 raise ValueError(
                     f"{self.kernel}: two things are called {name}, and one file has all of its device code"
                 )
@@ -70,7 +70,7 @@ class _Gathered:
             raise ValueError(f"{self.kernel}: {name} is a Python function, which device code cannot call")
         elif isinstance(function := getattr(value, "fn", None), FunctionType):
             self._take_function(name, value, function)
-        elif (text := _spelled(value)) is not None:
+        elif (text := _text(value)) is not None:
             self.parts.append(f"{name} = {text}")
         else:
             self._take_statement(name, user)
@@ -168,18 +168,6 @@ def _public(module: str) -> Iterator[str]:
         yield module
 
 
-def _spelled(value: Any) -> str | None:
-    """The Python code that makes a constant; None where ``value`` is none."""
-    kind = f"{type(value).__module__}.{type(value).__name__}"
-    if kind == "triton.language.core.constexpr":
-        inner = _spelled(value.value)
-        return f"triton.language.constexpr({inner})" if inner else None
-    if kind == "triton.language.core.dtype":
-        return f"triton.language.dtype({value.name!r})"
-    if type(value) is float and not isfinite(value):
-        return f"float({str(value)!r})"
-    if value is None or type(value) in (bool, int, float, str):
-        return repr(value)
-    if type(value) is tuple and None not in (parts := [_spelled(one) for one in value]):
-        return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
-    return None
+def _text(value: Any) -> str | None:
+    """The Python code that makes a constant of device code; None where ``value`` is none."""
+    return spelled(value, "triton.language.constexpr", "triton.language.dtype")
