@@ -7,7 +7,7 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ class Results:
         record: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text())
         return record
 
-    def newest(self, *names: str) -> str:
-        """The name of the result with the latest date."""
-        there = [name for name in names if (self._folder / f"{name}.json").is_file()]
+    def newest(self, file: str) -> str:
+        """The name of the latest result of a figure, "<gpu>-<file>", of any GPU."""
+        there = [path.stem for path in self._folder.glob(f"*-{file}.json") if path.stem.partition("-")[2] == file]
         return max(there, key=lambda name: _date(self(name)))
 
     def of(self, name: str) -> str:
@@ -64,8 +64,9 @@ def _day(record: Mapping[str, Any]) -> str:
     return _date(record)[:10]
 
 
-def _result(name: str) -> str:
-    return f"[result](bench/results/{name}.json)"
+def _result(name: str, above: str = "") -> str:
+    """A link to a result, from the root of the tree or from a folder that has the root ``above``."""
+    return f"[result]({above}bench/results/{name}.json)"
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -214,8 +215,50 @@ def _behind(record: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
+FEATURES = {  # of bench/features.py
+    "dropout": "dropout",
+    "packed": "packed sequences",
+    "alibi": "ALiBi",
+    "bias": "bias with its gradient",
+    "softcap": "softcap",
+}
+
+
+def with_features(results: Results) -> str:
+    """A row for each feature and peer, worst first: speed beside the peer."""
+    names = {file: results.newest(file) for file in ("features", "band")}
+    times: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for file, name in names.items():
+        for row in results(name)["rows"]:
+            what = FEATURES[row["case"]["feature"]] if file == "features" else "windows, causal with unequal lengths"
+            own = row["us"][LIBRARY]
+            for peer, us in row["us"].items():
+                if peer != LIBRARY:
+                    times.setdefault((what, peer), {}).setdefault(row["direction"], []).append(us / own)
+    of = ", and ".join(
+        f"[`bench/{file}.py`](bench/{file}.py) ({results(name)['machine']['gpu']}, {_day(results(name))}, "
+        f"{results.of(name)}, {_result(name)})"
+        for file, name in names.items()
+    )
+    lines = [
+        f"Speed beside each peer that has the feature, in the geometric mean (and at worst), by {of}. Worst first:",
+        "",
+        "| feature | beside | forward | backward |",
+        "|---|---|---|---|",
+    ]
+
+    def shown(ratios: Sequence[float]) -> str:
+        return f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "not compared"
+
+    worst = sorted(times.items(), key=lambda of_one: min(map(statistics.geometric_mean, of_one[1].values())))
+    for (what, peer), by_direction in worst:
+        cells = (shown(by_direction.get(direction, [])) for direction in ("forward", "backward"))
+        lines.append(f"| {what} | {peer} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def one_call(results: Results) -> str:
-    name = results.newest("h200-latency", "h100-latency")
+    name = results.newest("latency")
     record = results(name)
     cell = record["cells"][0]
     returned, gpu = cell["us"]["return"], cell["us"]["gpu"]
@@ -232,7 +275,7 @@ def one_call(results: Results) -> str:
 
 
 def in_pytorch(results: Results) -> str:
-    names = ("h200-pytorch", "h200-pytorch-train")
+    names = [results.newest(file) for file in ("pytorch", "pytorch-train")]
     calls, training = map(results, names)
 
     def gain(of_mode: Mapping[str, Mapping[str, float]]) -> str:
@@ -243,7 +286,8 @@ def in_pytorch(results: Results) -> str:
     plain, recorded = ({who: us[1] for who, us in calls["host"][mode].items()} for mode in HOST_MODES)
     return (
         "Beside the better of torch's FlashAttention-2 and cuDNN, in turns in one process "
-        f"({calls['machine']['gpu']}, {_day(calls)}, {results.of(names[0])}; training {_day(training)}, "
+        f"({calls['machine']['gpu']}, {_day(calls)}, {results.of(names[0])}; training {training['machine']['gpu']}, "
+        f"{_day(training)}, "
         f"{results.of(names[1])}): "
         f"training of a GPT of 124 million parameters {gain(train['compiled'])} compiled and "
         f"{gain(train['eager'])} in eager "
@@ -292,7 +336,8 @@ def products(results: Results) -> str:
 
 
 def new_shape(results: Results) -> str:
-    record = results("h200-new-shape")
+    name = results.newest("new-shape")
+    record = results(name)
     values = {row["what"]: row["value"] for row in record["rows"]}
     us = {what: value / 1000 for what, value in values.items()}
     return (
@@ -301,16 +346,17 @@ def new_shape(results: Results) -> str:
         "`workspace_limit` "
         f"{us['backward, new shape, workspace_limit']:.0f}, beside the driver's own time; a warm one "
         f"{us['forward, warm']:.2f} and "
-        f"{us['backward, warm']:.2f} (the host of an H200, {_day(record)}, {results.of('h200-new-shape')}, "
-        f"[`bench/new_shape.cc`](bench/new_shape.cc), {_result('h200-new-shape')})."
+        f"{us['backward, warm']:.2f} (the host of an {name[:4].upper()}, {_day(record)}, {results.of(name)}, "
+        f"[`bench/new_shape.cc`](bench/new_shape.cc), {_result(name)})."
     )
 
 
 def launches(results: Results) -> str:
-    record = results("h200-launch")
+    name = results.newest("launch")
+    record = results(name)
     lines = [
         "Beside a bare `cuLaunchKernel` of the same kernels, warm, from C++ ([`bench/launch.cc`](bench/launch.cc), "
-        f"{_result('h200-launch')}): {record['gpu']}, {_day(record)}, {results.of('h200-launch')}.",
+        f"{_result(name)}): {record['gpu']}, {_day(record)}, {results.of(name)}.",
         "",
         "| | kernels | call | prepared call |",
         "|---|---|---|---|",
@@ -322,7 +368,7 @@ def launches(results: Results) -> str:
 
 
 def warm_call(results: Results) -> str:
-    more = [round(100 * (case["library"] - 1)) for case in results("h200-launch")["cases"]]
+    more = [round(100 * (case["library"] - 1)) for case in results(results.newest("launch"))["cases"]]
     return f"{min(more)} to {max(more)} %"
 
 
@@ -338,9 +384,10 @@ COLUMNS = {FA2: "FA2", CUDNN: "cuDNN", DOOR: "this backend in SDPA"}
 
 
 def pytorch_host(results: Results) -> str:
-    record = results("h200-pytorch")
+    name = results.newest("pytorch")
+    record = results(name)
     lines = [
-        f"{record['machine']['gpu']}, {_day(record)}, {results.of('h200-pytorch')}:",
+        f"{record['machine']['gpu']}, {_day(record)}, {results.of(name)} ({_result(name, '../')}):",
         "",
         f"| | {' | '.join(COLUMNS.values())} | `torch.ops.aotriton.attn_fwd` |",
         "|---|---|---|---|---|",
@@ -352,15 +399,16 @@ def pytorch_host(results: Results) -> str:
 
 
 def pytorch_tokens(results: Results) -> str:
-    training = results("h200-pytorch-train")
+    names = [results.newest(file) for file in ("pytorch", "pytorch-train")]
+    calls, training = map(results, names)
     lines = [
-        f"Training: {training['machine']['gpu']}, {_day(training)}, {results.of('h200-pytorch-train')}; prefill as "
-        "above.",
+        f"Training: {training['machine']['gpu']}, {_day(training)}, {results.of(names[1])} "
+        f"({_result(names[1], '../')}); prefill as above.",
         "",
         f"| | {' | '.join(COLUMNS.values())} | operator |",
         "|---|---|---|---|---|",
     ]
-    for what, parts in (("training", training["train"]), ("prefill", results("h200-pytorch")["prefill"])):
+    for what, parts in (("training", training["train"]), ("prefill", calls["prefill"])):
         for mode, cells in parts.items():
             shown = (f"{cells[who]['tokens_per_s']:,}" for who in (*COLUMNS, OPERATOR))
             lines.append(f"| {what}, {mode} | {' | '.join(shown)} |")
@@ -373,6 +421,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "choice": choice,
     "unseen": unseen_problems,
     "grid": grid,
+    "features": with_features,
     "one-call": one_call,
     "pytorch": in_pytorch,
     "gemm": products,
