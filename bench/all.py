@@ -23,8 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import attention
+import fingerprints
 import readme
-import state
 
 from aotriton.rules.arch import ARCHS
 
@@ -115,13 +115,13 @@ NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "feature
 def state_now(result: str) -> Mapping[str, str]:
     """The fingerprints of what a result of this name depends on, in this tree."""
     if result == SIZE:
-        return {"images": state.shipped()}
+        return {"images": fingerprints.shipped()}
     gpu, _, file = result.partition("-")
     if result == ROWS:
-        return {"images": state.images(PRODUCTS[gpu], FORWARD)}
+        return {"images": fingerprints.images(PRODUCTS[gpu], FORWARD)}
     figure = next(one for one in FIGURES.values() if one.file == file)
-    found = {"images": state.images(PRODUCTS[gpu], figure.operators, plain=figure.plain)}
-    return found | ({"runtime": state.runtime(torch=figure.runtime == "torch")} if figure.runtime else {})
+    found = {"images": fingerprints.images(PRODUCTS[gpu], figure.operators, plain=figure.plain)}
+    return found | ({"runtime": fingerprints.runtime(torch=figure.runtime == "torch")} if figure.runtime else {})
 
 
 def is_older(result: str, record: Mapping[str, Any]) -> bool:
@@ -164,7 +164,7 @@ def take(names: Sequence[str], options: argparse.Namespace) -> list[str]:
     """Runs programs one after the other; what became of those whose result is not there, for a reader."""
     deadline = time.monotonic() + 60 * options.minutes
     gpu = gpu_word() if set(names) - set(AT_HOME) else ""
-    commit, missing = options.commit or state.commit(), []
+    commit, missing = options.commit or fingerprints.commit(), []
     folders = [ROOT, options.build / "python", *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     if {"grid", "unseen"} & set(names) and not importlib.util.find_spec("flash_attn"):

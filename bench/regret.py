@@ -34,8 +34,8 @@ from aotriton.rules.flash.common import HEAD_DIM
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.rules.operators import Backend, Operator
+from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.requests import Draw, LaunchSequence, Request
-from aotriton.tune.measure.sequences import Sequences
 from aotriton.tune.problem.problems import is_served, log_uniform
 
 HEAD_DIMS = tuple(range(32, 257, 8))

@@ -47,7 +47,7 @@ from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import EXHAUSTIVE, Plan, tune
 from aotriton.tune.measure.requests import Device, Race, Request, Result
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import NamedProblem, Problem
 from aotriton.tune.search.strategies import DEFAULT
 from aotriton.tune.winners.decide_all import is_valid

@@ -7,11 +7,11 @@ if(ZLIB_FOUND)
 else()
   set(compression none)
 endif()
-file(GLOB_RECURSE fake_inputs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/fake.py" "${PROJECT_SOURCE_DIR}/test/toy/*.py")
+file(GLOB_RECURSE fake_inputs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/test/fake_build.py" "${PROJECT_SOURCE_DIR}/test/toy/*.py")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${fake_inputs})
 execute_process(
   COMMAND "${CMAKE_COMMAND}" -E env PYTHONDONTWRITEBYTECODE=1 "${AOTRITON_HOST_PYTHON}"
-          "${PROJECT_SOURCE_DIR}/test/fake.py" --out "${fake_dir}" --compress ${compression}
+          "${PROJECT_SOURCE_DIR}/test/fake_build.py" --out "${fake_dir}" --compress ${compression}
   COMMAND_ERROR_IS_FATAL ANY)
 
 # aotriton_fake_library(NAME OPTION ...)

@@ -21,7 +21,7 @@ from typing import Any
 
 from aotriton.rules.database.rows import SequenceTiming
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import Problem
 
 

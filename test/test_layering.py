@@ -142,8 +142,8 @@ def test_the_table_sees_violations() -> None:
         ("tune", "", "aotriton.rules.flash.common"),
         ("codegen", "", "aotriton.rules.flash"),
         ("rules", "", "aotriton.codegen.plan"),
-        ("rules", "flash", "aotriton.tune.problem.check"),
-        ("tune", "", "aotriton.codegen.pool"),
+        ("rules", "flash", "aotriton.tune.problem.accuracy"),
+        ("tune", "", "aotriton.codegen.compile_pool"),
         ("rules", "", "numpy"),
         ("codegen", "", "aotriton.tune.problem.candidates"),
     ):

@@ -20,8 +20,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from aotriton.codegen.missing import where
-from aotriton.codegen.pool import (
+from aotriton.codegen.compile_pool import (
     OTHER_SOURCE,
     TRIES,
     WarmCompiler,
@@ -31,6 +30,7 @@ from aotriton.codegen.pool import (
     request_of,
     spec_of,
 )
+from aotriton.codegen.missing_winners import where
 from aotriton.codegen.ptxas import serialised
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.family import source_module

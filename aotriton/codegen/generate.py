@@ -15,11 +15,11 @@ from pathlib import Path
 from aotriton.codegen import lut as luts
 from aotriton.codegen import operator_source, read_database, stamp, stub
 from aotriton.codegen.backends import CellKey, OperatorPlan
+from aotriton.codegen.compile_pool import request_of
 from aotriton.codegen.costs import Models
 from aotriton.codegen.fork import side_by_side
 from aotriton.codegen.formulas import form_sources
 from aotriton.codegen.plan import COVERAGES, Plan, PlanError, TablePlan, Timing, plan, without_measured
-from aotriton.codegen.pool import request_of
 from aotriton.codegen.program import LIMITS
 from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules.arch import ADDRESSING, ARCHS

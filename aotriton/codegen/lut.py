@@ -9,7 +9,7 @@ from itertools import product
 
 from aotriton.codegen.costs import Cost, Models
 from aotriton.codegen.cxx import comment, literal, string
-from aotriton.codegen.missing import where
+from aotriton.codegen.missing_winners import where
 from aotriton.codegen.plan import Cell, FunctionalPlan
 from aotriton.rules.binning import TuningKey, bin_text
 from aotriton.rules.database import Product

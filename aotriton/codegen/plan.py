@@ -13,14 +13,14 @@ from functools import cache, cached_property
 
 from aotriton.codegen.backends import CellKey, OperatorPlan, choose, key_of
 from aotriton.codegen.costs import Models
-from aotriton.codegen.missing import Missing, report, where
+from aotriton.codegen.missing_winners import Missing, report, where
 from aotriton.rules.binning import bin_text
+from aotriton.rules.commands import tuner
 from aotriton.rules.database import Product, Winner
 from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator, kernels_of
-from aotriton.rules.programs import tuner
 
 COVERAGES = ("none", "small", "default", "full")
 

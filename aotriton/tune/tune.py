@@ -11,7 +11,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-    from aotriton.rules.programs import must_have
+    from aotriton.rules.commands import must_have
 
     must_have("tune", "sqlite_utils", "sqlite-utils")
 

@@ -19,8 +19,8 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
+import fingerprints  # noqa: E402
 import readme  # noqa: E402 - they are no package
-import state  # noqa: E402
 
 H200 = "NVIDIA H200"
 
@@ -88,7 +88,7 @@ def test_figures_have_a_name_and_two_ends() -> None:
 def test_images_are_of_what_chooses(tmp_path: Path) -> None:
     """Another coefficient of a model that ships is another state of its operator, and of no other one."""
     database = tmp_path / "tuning_database.sqlite3"
-    shutil.copy(state.DATABASE, database)
+    shutil.copy(fingerprints.DATABASE, database)
     with sqlite3.connect(database) as opened:
         (changed,) = opened.execute(
             "SELECT count(*) FROM model WHERE kernel = 'attn_fwd_hopper' AND product = ?", (H200,)
@@ -100,10 +100,10 @@ def test_images_are_of_what_chooses(tmp_path: Path) -> None:
             (H200,),
         )
     opened.close()
-    assert state.images(H200, ("attn_fwd",), database) != state.images(H200, ("attn_fwd",))
-    assert state.images(H200, ("gemm",), database) == state.images(H200, ("gemm",))
+    assert fingerprints.images(H200, ("attn_fwd",), database) != fingerprints.images(H200, ("attn_fwd",))
+    assert fingerprints.images(H200, ("gemm",), database) == fingerprints.images(H200, ("gemm",))
     with pytest.raises(ValueError, match="NVIDIA H20 is no product of the database: it has "):
-        state.images("NVIDIA H20", ("gemm",))
+        fingerprints.images("NVIDIA H20", ("gemm",))
 
 
 def test_a_runtime_is_its_code(tmp_path: Path) -> None:
@@ -112,16 +112,16 @@ def test_a_runtime_is_its_code(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
     source, operators = tmp_path / "v2src" / "launch" / "run.cc", tmp_path / "v2src" / "torch" / "library.cc"
     source.write_text("int one() { return 1; }\n")
-    before = state.runtime(root=tmp_path)
+    before = fingerprints.runtime(root=tmp_path)
     source.write_text("// What is one?\nint one() {\n  return 1; /* it is */\n}\n")
-    assert state.runtime(root=tmp_path) == before
+    assert fingerprints.runtime(root=tmp_path) == before
     operators.write_text("int two() { return 2; }\n")
-    assert state.runtime(root=tmp_path) == before
-    with_operators = state.runtime(torch=True, root=tmp_path)
+    assert fingerprints.runtime(root=tmp_path) == before
+    with_operators = fingerprints.runtime(torch=True, root=tmp_path)
     operators.write_text("int two() { return 3; }\n")
-    assert state.runtime(torch=True, root=tmp_path) != with_operators
+    assert fingerprints.runtime(torch=True, root=tmp_path) != with_operators
     source.write_text("int one() { return 2; }\n")
-    assert state.runtime(root=tmp_path) != before
+    assert fingerprints.runtime(root=tmp_path) != before
 
 
 def test_results_are_taken_within_a_time(
@@ -155,7 +155,7 @@ def test_results_are_taken_within_a_time(
     grid = json.loads((tmp_path / "h200-bf16.json").read_text())
     assert grid["cells"] == []
     assert grid["state"].pop("seconds") >= 0
-    assert grid["state"] == {"commit": "abc1234", "images": state.images(H200, ("attn_fwd", "attn_bwd"))}
+    assert grid["state"] == {"commit": "abc1234", "images": fingerprints.images(H200, ("attn_fwd", "attn_bwd"))}
     capsys.readouterr()
     assert every.take(["grid"], options) == []
     assert "is of this commit already" in capsys.readouterr().out

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from aotriton.codegen import pool
+from aotriton.codegen import compile_pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
-from aotriton.codegen.pool import request_of, spec_of
+from aotriton.codegen.compile_pool import request_of, spec_of
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_DK_DV,
@@ -35,7 +35,7 @@ from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
-from aotriton.tune.problem.compiled import unfit
+from aotriton.tune.problem.image_check import unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,7 +112,7 @@ class Tree:
         process = self.popen(
             "-c",
             "import json\n"
-            "from aotriton.codegen.compile import *\nfrom aotriton.codegen.pool import spec_of\n"
+            "from aotriton.codegen.compile import *\nfrom aotriton.codegen.compile_pool import spec_of\n"
             f"specs, store = map(spec_of, {requests!r}), ImageStore({str(self.store)!r})\n"
             f"for spec, result in compile_images(specs, store, 1, **{options!r}):\n"
             "    shown = vars(result) if isinstance(result, CompileFailure) else result.metadata\n"
@@ -125,7 +125,8 @@ class Tree:
     def build(self, blocks: list[int], jobs: int = 1, arch: str = "sm_90") -> subprocess.Popen[str]:
         """The program, on a list of these values of BLOCK_M."""
         requests = [request_of(spec(arch, block)) for block in blocks]
-        name = f"from aotriton.codegen.pool import spec_of\nprint(*(spec_of(request).name for request in {requests!r}))"
+        names = f"print(*(spec_of(request).name for request in {requests!r}))"
+        name = f"from aotriton.codegen.compile_pool import spec_of\n{names}"
         named = self.popen("-c", name).communicate()[0].split()
         images = [{"name": name, **request} for name, request in zip(named, requests, strict=True)]
         packs = [{"family": "flash", "kernel": KERNEL.name, "arch": arch, "images": images}]
@@ -508,7 +509,7 @@ def test_stale_list_is_refused(tmp_path: Path) -> None:
 
 def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image with another checksum than the wanted one is compiled again, and in the end given as it is."""
-    monkeypatch.setattr(pool, "TRIES", 3)
+    monkeypatch.setattr(compile_pool, "TRIES", 3)
     one = spec()
     ((_, usual),) = compile_images([one], ImageStore(tmp_path / "usual"), 1)
     assert isinstance(usual, CompiledImage)
@@ -516,13 +517,13 @@ def test_a_wanted_binary_is_compiled_until_it_comes(tmp_path: Path, monkeypatch:
     assert isinstance(wanted, CompiledImage)
     assert wanted.binary == usual.binary
     begun: list[str] = []
-    begin = pool._Worker.begin
+    begin = compile_pool._Worker.begin
 
     def noted(self: Any, *request: Any) -> None:
         begun.append(request[0]["name"])
         begin(self, *request)
 
-    monkeypatch.setattr(pool._Worker, "begin", noted)
+    monkeypatch.setattr(compile_pool._Worker, "begin", noted)
     ((_, other),) = compile_images([one], ImageStore(tmp_path), 1, checksums={one.name: "another"})
     assert isinstance(other, CompiledImage)
     assert begun == [one.name] * 3
@@ -567,21 +568,21 @@ def test_every_variable_of_triton_is_known(tmp_path: Path) -> None:
     source = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     found = set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"', source))
     assert len(found) > 40
-    assert {name for name in found if not pool.COMPILER_VARIABLES.fullmatch(name)} == set()
+    assert {name for name in found if not compile_pool.COMPILER_VARIABLES.fullmatch(name)} == set()
     for kept in ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "AOTRITON_FAMILIES", "LANG", "CC"):
-        assert not pool.COMPILER_VARIABLES.fullmatch(kept)
+        assert not compile_pool.COMPILER_VARIABLES.fullmatch(kept)
 
 
 def test_scratch_is_freed_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When an image is begun, nothing of the one before is left; at the end nothing at all."""
     left: list[int] = []
-    free = pool._Worker._free
+    free = compile_pool._Worker._free
 
-    def watched(self: pool._Worker) -> None:
+    def watched(self: compile_pool._Worker) -> None:
         free(self)
         left.append(sum(len(names) for folder, _, names in os.walk(self.scratch) if "triton" in folder))
 
-    monkeypatch.setattr(pool._Worker, "_free", watched)
+    monkeypatch.setattr(compile_pool._Worker, "_free", watched)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     specs = [spec(block_m=block) for block in (32, 64, 128)]
@@ -604,7 +605,7 @@ def test_a_build_insists_on_what_was_measured(tmp_path: Path) -> None:
     row["certificates"] = [{"product": 0, "day": 20261124, "problems": 1, "checks": 1, "error": 0.5, "allowed": 0.75}]
     (tree.out / "images.json").write_text(json.dumps(listed))
     few = (
-        "import sys; from aotriton.codegen import compile, pool; pool.TRIES = compile.TRIES = 3\n"
+        "import sys; from aotriton.codegen import compile, compile_pool; compile_pool.TRIES = compile.TRIES = 3\n"
         "sys.exit(compile.main(sys.argv[1:]))"
     )
     arguments = ["--list", tree.out / "images.json", "--out", tree.out, "--store", tree.store]

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES_COMMAND = """
-from aotriton.codegen.missing import Missing, report
+from aotriton.codegen.missing_winners import Missing, report
 from aotriton.rules.family import kernel
 one = next(iter(kernel("attn_fwd").functionals("ARCH")))
 print(report([], [Missing(one, tuple(one.kernel.cells()))], ()).splitlines()[-1].strip())

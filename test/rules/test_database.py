@@ -33,8 +33,8 @@ from aotriton.rules.database import (
     tuning,
 )
 from aotriton.rules.database import rows as module_rows
-from aotriton.rules.database.file import APPLICATION_ID
 from aotriton.rules.database.schema import DECISIONS, VERSION
+from aotriton.rules.database.sqlite_file import APPLICATION_ID
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = "max_seqlen_q=512 max_seqlen_k=512 waves=8"

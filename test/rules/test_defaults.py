@@ -11,9 +11,9 @@ import pytest
 from toy.rules import HAS_BIAS, KERNEL, PORTABLE
 from toy_database import cells
 
+from aotriton.codegen.compile_pool import request_of
 from aotriton.codegen.generate import write
 from aotriton.codegen.plan import PlanError, plan
-from aotriton.codegen.pool import request_of
 from aotriton.codegen.read_database import products_in, read
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Measurement, TuningDatabase

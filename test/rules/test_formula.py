@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from fake import random_work
+from fake_build import random_work
 
 from aotriton.codegen.formulas import FormSource, form_sources
 from aotriton.rules.expression import Environment, evaluate

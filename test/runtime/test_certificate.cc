@@ -1,4 +1,4 @@
-// Certificates: which one of an image an explanation has. Those of the made-up build are in test/fake.py.
+// Certificates: which one of an image an explanation has. Those of the made-up build are in test/fake_build.py.
 #include <string>
 
 #include "calls.h"

@@ -27,7 +27,7 @@ from aotriton.tune.autotune.device_source import device_source
 from aotriton.tune.autotune.tuned import DATABASE, Tuned
 from aotriton.tune.measure.clock import GpuClock
 from aotriton.tune.measure.launcher import GpuLauncher, Opened, Result
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 
 OPTIONS = ("--launcher", "standin_launcher:StandinLauncher", "--jobs", "2")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake import of_halves
+from fake_build import of_halves
 from toy.rules import FAST, KERNEL, OPERATOR, WEIGH
 from toy_database import spec
 

@@ -18,7 +18,7 @@ from aotriton.rules import family
 from aotriton.tune.autotune.tuning import DrawnData
 from aotriton.tune.measure.launcher import REPETITIONS, GpuLauncher
 from aotriton.tune.measure.requests import Request
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 
 LAUNCHES: list[Any] = [0]
 

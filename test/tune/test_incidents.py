@@ -21,7 +21,7 @@ import pytest
 from standin_compiler import KILLED, FullDiskCompiler, KilledCompiler
 from test_session import CONFIG, LAUNCHER, children, orders, own_store, run, small, wait_for_end
 
-from aotriton.codegen import pool
+from aotriton.codegen import compile_pool
 from aotriton.codegen.compile import CompileFailure
 from aotriton.rules.borrow import siblings
 from aotriton.rules.database import Outcome, TuningDatabase, TuningDatabaseError, Winner
@@ -182,7 +182,7 @@ def test_a_compiler_that_is_always_killed_is_a_verdict(
 
 def test_the_compilers_messages_are_known() -> None:
     """What the pool says of a compiler that was killed or hung is an incident; what a compiler says is none."""
-    source = inspect.getsource(pool)
+    source = inspect.getsource(compile_pool)
     for text in ("the compiler process {how}", "not compiled within {time_limit:g} s"):
         assert text in source
     for text in (KILLED, "not compiled within 600 s", "OSError: [Errno 28] No space left on device"):

@@ -41,9 +41,9 @@ from aotriton.tune.flash.estimate import (
     source,
 )
 from aotriton.tune.problem.candidates import configs
-from aotriton.tune.problem.compiled import Compile
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.family import tuning
+from aotriton.tune.problem.image_check import Compile
 from aotriton.tune.problem.problems import scalars_of
 from aotriton.tune.problem.tuning_error import TuningError
 

@@ -15,7 +15,7 @@ from aotriton.rules.database import TuningDatabase
 from aotriton.tune.cli import run as running
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.cli.main import main
-from aotriton.tune.coordinator.knowledge import search_space
+from aotriton.tune.coordinator.search_history import search_space
 from aotriton.tune.dataset.finalists import LIST, read_finalists
 from aotriton.tune.problem.candidates import space
 from aotriton.tune.problem.tuning_error import TuningError

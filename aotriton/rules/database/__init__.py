@@ -8,7 +8,6 @@ folder, except those of ``rules/dump.py``, which git runs with any Python.
 
 from aotriton.rules.database.decisions import Decisions
 from aotriton.rules.database.evidence import Evidence
-from aotriton.rules.database.file import TuningDatabaseError, foreign_tables
 from aotriton.rules.database.rows import (
     PHASES,
     PROVENANCES,
@@ -28,6 +27,7 @@ from aotriton.rules.database.rows import (
     latest_medians,
     timings_of,
 )
+from aotriton.rules.database.sqlite_file import TuningDatabaseError, foreign_tables
 from aotriton.rules.database.tuning import TuningDatabase, decisions
 
 __all__ = [

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from aotriton.rules.database.file import File, TuningDatabaseError
 from aotriton.rules.database.schema import ARCHIVED, COUNTED, MERGE, SINCE_2, Table, tables_of
+from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
 FORMATS = {"aotriton evidence": 1}, {"aotriton evidence": 2}  # the last one is written
 SUFFIX = ".json.xz"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.database import rows
-from aotriton.rules.database.file import APPLICATION_ID, File, TuningDatabaseError, left_behind, where
 from aotriton.rules.database.images import Images
 from aotriton.rules.database.rows import Certificate, Median, Model, Product, Winner
 from aotriton.rules.database.schema import VERSION
+from aotriton.rules.database.sqlite_file import APPLICATION_ID, File, TuningDatabaseError, left_behind, where
 
 
 class Decisions(Images):

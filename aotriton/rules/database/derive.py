@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from aotriton.rules.database.decisions import Decisions, config_id, functional_id, product_id
 from aotriton.rules.database.evidence import Evidence
-from aotriton.rules.database.file import File
 from aotriton.rules.database.rows import Outcome, Winner, latest_medians
 from aotriton.rules.database.schema import MEASURED, counts
+from aotriton.rules.database.sqlite_file import File
 from aotriton.rules.family import families
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional

@@ -13,7 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from aotriton.rules.database import rows
-from aotriton.rules.database.file import File, TuningDatabaseError, where
 from aotriton.rules.database.images import Images
 from aotriton.rules.database.rows import (
     Certificate,
@@ -26,6 +25,7 @@ from aotriton.rules.database.rows import (
     Session,
 )
 from aotriton.rules.database.schema import MEASURED, UNKNOWN, counts
+from aotriton.rules.database.sqlite_file import File, TuningDatabaseError, where
 
 # The place of each session among all, by when they began; of those that count, and of unknown ones.
 PLACES = "(SELECT id, uuid, row_number() OVER (ORDER BY started, id) AS place FROM evidence.session) p"

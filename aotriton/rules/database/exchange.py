@@ -8,11 +8,11 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from aotriton.rules.database import flat, rows
+from aotriton.rules.database import flat_rows, rows
 from aotriton.rules.database.decisions import put_winners
-from aotriton.rules.database.file import File, TuningDatabaseError
 from aotriton.rules.database.rows import Winner
 from aotriton.rules.database.schema import ARCHIVED, Column, Table, counts, flat_name, flat_select, tables_of
+from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
 KINDS = {"str": "TEXT", "float": "REAL", "tuple[tuple[str, float], ...]": "TEXT"}
 WINNER = tuple(Column(field.name, KINDS[str(field.type)], False) for field in fields(Winner))
@@ -59,7 +59,7 @@ class Exchange:
             known = dict[tuple[object, ...], object]()
             for number, row in enumerate(given, 1):
                 try:
-                    flat.sound_row(table, row)
+                    flat_rows.sound_row(table, row)
                     if table == "winner":
                         put_winners(self._file, [rows.winner([row[one.name] for one in WINNER])])
                     else:
@@ -90,7 +90,7 @@ class Exchange:
         found = self._file.execute(f"SELECT {', '.join(one.name for one in own)} FROM {table.schema}.{name}{order}")
         for number, row in enumerate(found):
             try:
-                flat.sound_row(name, _flat(columns, row))
+                flat_rows.sound_row(name, _flat(columns, row))
             except ValueError as error:
                 told = self._file.execute(f"{statement} LIMIT 1 OFFSET {number}").fetchone()
                 where = " ".join(map(str, told[:6]))
@@ -157,5 +157,5 @@ def _flat(columns: Sequence[Column], row: Sequence[object]) -> dict[str, object]
     for column, value in zip(columns, row, strict=True):
         if made.setdefault(column.name, value) != value:
             raise ValueError(f"{column.name} is {value!r}, but {made[column.name]!r} in what else it refers to")
-        flat.sound(column, value)
+        flat_rows.sound(column, value)
     return made

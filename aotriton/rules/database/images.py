@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotriton.rules.database import rows
-from aotriton.rules.database.file import File
+from aotriton.rules.database.sqlite_file import File
 
 
 class Images:

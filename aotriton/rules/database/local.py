@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from aotriton.rules.database import archive
-from aotriton.rules.database.file import File, TuningDatabaseError
 from aotriton.rules.database.schema import EVIDENCE, EVIDENCE_1_TO_2, EVIDENCE_VERSION, MARKS, VERSION
+from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
 APPLICATION_ID = 0x414F5445  # "AOTE"
 NAME = "evidence.sqlite3"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aotriton.rules.database import rows
-from aotriton.rules.database.file import APPLICATION_ID, File
 from aotriton.rules.database.rows import Winner
 from aotriton.rules.database.schema import EVIDENCE_1_TO_2
+from aotriton.rules.database.sqlite_file import APPLICATION_ID, File
 
 # Step n takes a file from version n to n + 1. No step is ever edited.
 MIGRATIONS = (

@@ -20,9 +20,9 @@ from aotriton.rules.database.decisions import Decisions, check_version, put_mode
 from aotriton.rules.database.derive import derive
 from aotriton.rules.database.evidence import Evidence
 from aotriton.rules.database.exchange import Exchange
-from aotriton.rules.database.file import APPLICATION_ID, File, TuningDatabaseError, left_behind
 from aotriton.rules.database.rows import Model, Product, Session, Winner
 from aotriton.rules.database.schema import DECISIONS, DISTRUST, MERGE, UNKNOWN, VERSION
+from aotriton.rules.database.sqlite_file import APPLICATION_ID, File, TuningDatabaseError, left_behind
 
 
 class TuningDatabase(Decisions):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.kernel import Choice, Functional, KernelDescription, Operand, Tensor
 from aotriton.rules.operators import Operator
-from aotriton.tune.problem.check import MARGIN, Check, Expected
+from aotriton.tune.problem.accuracy import MARGIN, Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate
 from aotriton.tune.problem.dtypes import NAMES, torch_dtype
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of

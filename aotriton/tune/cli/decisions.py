@@ -15,7 +15,7 @@ from aotriton.rules.kernel import Functional
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
 from aotriton.tune.cli.models import fit_and_compile
 from aotriton.tune.cli.origin import origin
-from aotriton.tune.dataset import carry as carrying
+from aotriton.tune.dataset import carry_over as carrying
 from aotriton.tune.winners.decide_all import decide_all
 
 UNTRUSTED = (

@@ -10,9 +10,9 @@ from aotriton.codegen.compile import ImageStore, compile_images
 from aotriton.rules.arch import ARCHS, STATIC
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.operators import Operator
-from aotriton.tune.cli.alone import wait_for
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import Invocation, make_folder, require_triton
+from aotriton.tune.cli.run_lock import wait_for
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.sample import Sampling, sample
 from aotriton.tune.costmodel.shipped import compile_shipped, fit_models

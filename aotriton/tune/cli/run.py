@@ -7,14 +7,14 @@ from contextlib import closing
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.arch import arch_spec
+from aotriton.rules.commands import in_source_tree, tuner
 from aotriton.rules.database import TuningDatabase
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.programs import in_source_tree, tuner
-from aotriton.tune.cli.alone import alone
 from aotriton.tune.cli.budget import Budget, budget
 from aotriton.tune.cli.gpus import gpus_of
 from aotriton.tune.cli.invocation import CannotBegin, Invocation, make_folder, require_triton
 from aotriton.tune.cli.origin import origin
+from aotriton.tune.cli.run_lock import alone
 from aotriton.tune.coordinator.cluster import Cluster, new_setting
 from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.session import EXHAUSTIVE, FINALISTS, Plan, strategy_processes, tune
@@ -25,8 +25,8 @@ from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.handle import StrategyProcesses
 from aotriton.tune.search.strategies import BUDGETS, DEFAULT
 from aotriton.tune.winners.decide_all import decide_all
+from aotriton.tune.workers.canary import PAUSES
 from aotriton.tune.workers.families import FamilyFiles
-from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import store_token
 
 COMPILER = "aotriton.codegen.compile:WarmCompiler"

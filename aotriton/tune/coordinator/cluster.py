@@ -20,9 +20,9 @@ from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.product import is_called
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.workers import station
+from aotriton.tune.workers.canary import PAUSES
 from aotriton.tune.workers.families import FamilyFiles
 from aotriton.tune.workers.gpu_process import CANDIDATE_LIMIT
-from aotriton.tune.workers.incident import PAUSES
 from aotriton.tune.workers.jobs import CPU, GPU, CompileJob, Facts, Greeting, Setting, code_digest, received
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.coordinator.usage import Usage
 from aotriton.tune.measure.requests import Request
 from aotriton.tune.workers import station
-from aotriton.tune.workers.incident import Canary
+from aotriton.tune.workers.canary import Canary
 from aotriton.tune.workers.jobs import GPU, MeasureJob
 
 PAUSE = 1.0  # seconds after which a GPU is asked again that another run has

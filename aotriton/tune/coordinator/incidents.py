@@ -1,6 +1,6 @@
 """Whose fault a failure is: the candidate's, which is a row, or the GPU's.
 
-A station blames a candidate only after another one ran (``workers/incident.py``). On a GPU on which nothing has run
+A station blames a candidate only after another one ran (``workers/canary.py``). On a GPU on which nothing has run
 yet, no candidate is known to be good: verdicts are withheld until one is, and too many of them are the GPU's own fault.
 """
 
@@ -15,7 +15,7 @@ from aotriton.tune.coordinator.progress import Progress
 from aotriton.tune.coordinator.rows import Rows
 from aotriton.tune.coordinator.state import Gpu, Search
 from aotriton.tune.measure.requests import launch_request
-from aotriton.tune.workers.incident import Canary
+from aotriton.tune.workers.canary import Canary
 from aotriton.tune.workers.jobs import Failed
 
 CANARIES = 3  # known good candidates that a GPU is proven with, in turns: one may have its own faults

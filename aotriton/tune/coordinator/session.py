@@ -14,8 +14,8 @@ from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.judge import of_today
 from aotriton.tune.coordinator.cluster import Cluster
 from aotriton.tune.coordinator.engine import Engine
-from aotriton.tune.coordinator.knowledge import config_of, search_space, values_of
 from aotriton.tune.coordinator.progress import Progress
+from aotriton.tune.coordinator.search_history import config_of, search_space, values_of
 from aotriton.tune.coordinator.state import Search, Waiting
 from aotriton.tune.measure.requests import Device
 from aotriton.tune.problem.candidates import space

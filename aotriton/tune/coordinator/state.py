@@ -15,7 +15,7 @@ from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import Problem
 from aotriton.tune.search.handle import Step, StrategyHandle
 from aotriton.tune.search.space import Config, Trial
-from aotriton.tune.workers.incident import Canary
+from aotriton.tune.workers.canary import Canary
 from aotriton.tune.workers.jobs import Facts, MeasureJob
 
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from aotriton.codegen.store import write_atomically
-from aotriton.rules.database import TuningDatabase, TuningDatabaseError, flat
+from aotriton.rules.database import TuningDatabase, TuningDatabaseError, flat_rows
 from aotriton.rules.database.schema import SINCE_2, Column
 
 FORMATS = (".parquet", ".csv")
@@ -102,7 +102,7 @@ def _csv_rows(file: Path, columns: Sequence[Column]) -> Rows:
                 if len(cells) != len(names):
                     raise ValueError(f"row {number}: it has {len(cells)} columns, not {len(names)}")
                 own = dict(zip(names, cells, strict=True))
-                yield _row(number, (flat.read(one, own.get(one.name, "")) for one in columns))
+                yield _row(number, (flat_rows.read(one, own.get(one.name, "")) for one in columns))
         except csv.Error as error:
             raise ValueError(f"line {found.line_num}: {error}") from None
 
@@ -132,7 +132,7 @@ def _parquet_rows(file: Path, columns: Sequence[Column]) -> Rows:
                 found, missing = batch.to_pydict(), [None] * batch.num_rows
                 for row in zip(*(found.get(column.name, missing) for column in columns), strict=True):
                     number += 1
-                    yield _row(number, (flat.sound(*pair) for pair in zip(columns, row, strict=True)))
+                    yield _row(number, (flat_rows.sound(*pair) for pair in zip(columns, row, strict=True)))
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"damaged, or not a Parquet file: {error}") from None
 

@@ -18,7 +18,7 @@ from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
-from aotriton.tune.problem.check import Check, Expected
+from aotriton.tune.problem.accuracy import Check, Expected
 
 if TYPE_CHECKING:
     import torch

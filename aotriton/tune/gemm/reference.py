@@ -11,7 +11,7 @@ from aotriton.rules.expression import Environment
 from aotriton.rules.gemm.operator import HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import derived_sizes
-from aotriton.tune.problem.check import Check, Expected
+from aotriton.tune.problem.accuracy import Check, Expected
 
 if TYPE_CHECKING:
     import torch

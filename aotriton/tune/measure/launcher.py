@@ -12,15 +12,15 @@ from types import ModuleType
 from typing import Any
 
 from aotriton.codegen.program import launch_program
+from aotriton.rules.commands import in_source_tree
 from aotriton.rules.family import kernel as description
 from aotriton.rules.family import operator_of, source_module
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.rules.programs import in_source_tree
 from aotriton.tune.measure.clock import GpuClock, Sample
+from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.nvml import ManagedGpu
 from aotriton.tune.measure.requests import Conditions, Device, Draw, Request, Timed
-from aotriton.tune.measure.sequences import Sequences
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.family import Data, further_data, results_of, scratch_of, tuning
 from aotriton.tune.problem.problems import Problem
 

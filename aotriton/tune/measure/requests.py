@@ -13,7 +13,7 @@ from aotriton.rules.family import kernel as description
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, parse_functional
 from aotriton.tune.measure.clock import Sample
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import Problem, Shape
 
 

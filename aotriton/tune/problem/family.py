@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aotriton.rules.family import family
 from aotriton.rules.kernel import Functional, KernelDescription, Tensor
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 
 if TYPE_CHECKING:
     from aotriton.tune.problem.compute_unit import Candidate

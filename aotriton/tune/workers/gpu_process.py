@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aotriton.rules.family import VARIABLE
 from aotriton.tune.measure import clock as measure
 from aotriton.tune.measure.requests import UNKNOWN_CONDITIONS, Device, Draw, Launcher, Race, Request, Result, Timed
-from aotriton.tune.problem.check import Check
+from aotriton.tune.problem.accuracy import Check
 from aotriton.tune.problem.problems import NamedProblem, Problem
 from aotriton.tune.workers.cores import pin
 

@@ -15,9 +15,9 @@ from aotriton.tune.measure.requests import Device, Request
 from aotriton.tune.problem.problems import NamedProblem
 from aotriton.tune.problem.tuning_error import TuningError
 from aotriton.tune.winners.decide import leaders
+from aotriton.tune.workers.canary import Attempts, Canary, Stopped
 from aotriton.tune.workers.families import known_folders
 from aotriton.tune.workers.gpu_process import GpuProcess, TimedOut, WorkerError
-from aotriton.tune.workers.incident import Attempts, Canary, Stopped
 from aotriton.tune.workers.jobs import (
     Facts,
     Failed,

@@ -14,8 +14,8 @@ from aotriton.codegen.compile import CompiledImage, CompileFailure, ImageStore
 from aotriton.codegen.store import write_atomically
 from aotriton.tune.measure.requests import Device, Race, Request, Result
 from aotriton.tune.problem.problems import NamedProblem
+from aotriton.tune.workers.canary import Canary
 from aotriton.tune.workers.families import FamilyFiles
-from aotriton.tune.workers.incident import Canary
 
 GPU, CPU = "GPU", "CPU"  # Dask's names for what a worker has
 

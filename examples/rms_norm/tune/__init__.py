@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aotriton.rules.kernel import Functional, KernelDescription, Tensor
-from aotriton.tune.problem.check import Check, Expected
+from aotriton.tune.problem.accuracy import Check, Expected
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs
 from aotriton.tune.problem.problems import Cell, Problem, Shape, Wish, keys_of, shape_of
 

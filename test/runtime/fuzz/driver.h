@@ -26,7 +26,7 @@ inline std::string what_happens;  // printed where an oracle objects
   abort();
 }
 
-// As test/fake.py makes it.
+// As test/fake_build.py makes it.
 struct FakeImage {
   std::string digest, entry;
   std::vector<uint16_t> parameters;  // bytes of each

@@ -16,8 +16,8 @@ from aotriton.rules.database.rows import Winner
 from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR
 from aotriton.rules.image import ImageSpec
-from aotriton.tune.dataset import carry as module
-from aotriton.tune.dataset.carry import carry
+from aotriton.tune.dataset import carry_over as module
+from aotriton.tune.dataset.carry_over import carry
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
 COPTS = {"num_warps": 4, "num_stages": 2}

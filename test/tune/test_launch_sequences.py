@@ -13,8 +13,8 @@ from aotriton.rules.arch import arch_spec
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.operators import Backend, Operator, derived_sizes
+from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.requests import Draw, LaunchSequence
-from aotriton.tune.measure.sequences import Sequences
 from aotriton.tune.problem.family import tuning
 
 BACKENDS = [(one, backend) for name in ("flash", "gemm") for one in family(name).operators for backend in one.backends]

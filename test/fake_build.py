@@ -320,7 +320,7 @@ def spelled(value: int) -> str:
 
 
 EXPRESSIONS_H = """\
-// Made by test/fake.py: random expressions, what they name, and what Python makes of them.
+// Made by test/fake_build.py: random expressions, what they name, and what Python makes of them.
 #pragma once
 
 #include <cstdint>
@@ -391,7 +391,7 @@ def write_expressions(out: Path) -> None:
 
 
 WORKS_H = """\
-// Made by test/fake.py: random works of a call, tiles and GPUs, and the terms that Python makes of them.
+// Made by test/fake_build.py: random works of a call, tiles and GPUs, and the terms that Python makes of them.
 #pragma once
 
 #include "program/cost.h"

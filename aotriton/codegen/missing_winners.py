@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from aotriton.rules.binning import bin_text
+from aotriton.rules.commands import tuner
 from aotriton.rules.family import family
 from aotriton.rules.kernel import Functional
-from aotriton.rules.programs import tuner
 
 
 def where(functional: Functional) -> str:
