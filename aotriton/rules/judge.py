@@ -20,7 +20,7 @@ from aotriton.rules.image import code_of, source_digest
 from aotriton.rules.kernel import KernelDescription, Number, Tensor
 from aotriton.rules.operators import Operator
 
-TOLERANCES = Path(__file__).parent.parent / "tune" / "problem" / "check.py"
+TOLERANCES = Path(__file__).parent.parent / "tune" / "problem" / "accuracy.py"
 
 
 class Judged(Protocol):
