@@ -120,7 +120,13 @@ UNEVEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [*CASES, *UNEVEN], ids=str)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        count, seed = (metafunc.config.getoption(name) for name in ("--random-calls", "--random-seed"))
+        more = [*random_cases(count // 2, seed, longest=40), *random_cases(count - count // 2, seed + 1, longest=200)]
+        metafunc.parametrize("case", [*CASES, *UNEVEN, *more], ids=str)
+
+
 def test_forward_and_backward_are_as_accurate_as_ordinary_low_precision(case: Case) -> None:
     """Each result of each call is as near to float64 as ordinary low precision is, with the same mask of dropout in
     both directions; what counts not is not read, and what is nobody's is not written.
