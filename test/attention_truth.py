@@ -293,14 +293,17 @@ def threshold(dropout: float) -> int:
 def kept(seed: int, offset: int, heads: Array, count_q: int, count_k: int, dropped: int) -> Array:
     """Which scores stay: of ``heads``, which are numbered through all sequences, count_q x count_k each."""
     xp = _library(heads)
-    block = xp.arange(-(-count_k // 8), device=heads.device)
-    row = xp.arange(count_q, device=heads.device)[:, None]
+    row, key = -(-count_q // 16), -(-count_k // 16)  # of 16 each
+    c0 = xp.arange(4 * key, device=heads.device)
+    c1 = xp.arange(8 * row, device=heads.device)[:, None]
     head = (heads[..., None, None] + ((offset >> 32) & WORD)) & WORD
-    zero = 0 * (block + row + head)
-    words = philox(seed, block + zero, row + zero, (offset & WORD) + zero, head + zero)
+    zero = 0 * (c0 + c1 + head)
+    words = philox(seed, c0 + zero, c1 + zero, (offset & WORD) + zero, head + zero)
     halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
-    numbers = xp.stack(halves, -1).reshape(*zero.shape[:-1], 8 * zero.shape[-1])
-    return numbers[..., :count_k] >= dropped
+    numbers = xp.stack(halves).reshape(2, 2, 2, *heads.shape, row, 8, key, 4)
+    # Of a row its 16, its half and its place there, of a key its 16, its half, its pair and its place in that
+    numbers = xp.moveaxis(numbers, (0, 1, 2), (-6, -3, -1)).reshape(*heads.shape, 16 * row, 16 * key)
+    return numbers[..., :count_q, :count_k] >= dropped
 
 
 def _keep(call: Call, part: Part, count_q: int, count_k: int, dtype: Any) -> Array:

@@ -81,15 +81,16 @@ def test_philox_is_tritons() -> None:
 
 
 def test_a_score_has_its_half_of_a_word() -> None:
-    """Score j of row i has word (j / 2) % 4 of counter (j / 8, i, offset, head + high half of the offset), low half
-    first; numbers below the threshold are dropped.
+    """Score j of row i has word 2 (i / 8 % 2) + j / 8 % 2 of counter (4 (j / 16) + j % 8 / 2, 8 (i / 16) + i % 8,
+    offset, head + high half of the offset), low half first; numbers below the threshold are dropped.
     """
     seed, offset, head, dropped = 5, (3 << 32) | 7, (1 << 32) - 1, 20_000
-    found = kept(seed, offset, np.array([[head]]), 3, 21, dropped)
-    for i in range(3):
-        for j in range(21):
-            words = philox(seed, *(np.array([one]) for one in (j // 8, i, 7, 2)))
-            number = int(words[j // 2 % 4][0]) >> 16 * (j % 2) & 0xFFFF
+    found = kept(seed, offset, np.array([[head]]), 19, 37, dropped)
+    for i in range(19):
+        for j in range(37):
+            counter = 4 * (j // 16) + j % 8 // 2, 8 * (i // 16) + i % 8, 7, 2
+            words = philox(seed, *(np.array([one]) for one in counter))
+            number = int(words[2 * (i // 8 % 2) + j // 8 % 2][0]) >> 16 * (j % 2) & 0xFFFF
             assert found[0, 0, i, j] == (number >= dropped)
 
 
@@ -144,8 +145,9 @@ def keeping(case: Case, z: int, h: int, i: int, j: int) -> float:
     if not case.dropout:
         return 1.0
     head = (z * case.heads_q + h + (case.offset >> 32)) & WORD
-    words = philox(case.seed, *(np.array([one]) for one in (j // 8, i, case.offset & WORD, head)))
-    number = int(words[j // 2 % 4][0]) >> 16 * (j % 2) & 0xFFFF
+    counter = 4 * (j // 16) + j % 8 // 2, 8 * (i // 16) + i % 8, case.offset & WORD, head
+    words = philox(case.seed, *(np.array([one]) for one in counter))
+    number = int(words[2 * (i // 8 % 2) + j // 8 % 2][0]) >> 16 * (j % 2) & 0xFFFF
     dropped = math.floor(case.dropout * 65536 + 0.5)
     return 65536 / (65536 - dropped) if number >= dropped else 0.0
 

@@ -59,8 +59,9 @@ def kept(p: float, seed: int, offset: int, slices: Any, rows: int, keys: int) ->
     dropped = min(math.floor(p * 65536 + 0.5), 65535)
     key, row, of = torch.meshgrid(torch.arange(keys), torch.arange(rows), slices, indexing="ij")
     low = torch.full_like(key, offset & 0xFFFFFFFF)
-    words = philox(seed, torch.stack([key // 8, row, low, of + (offset >> 32) & 0xFFFFFFFF], -1))
-    word = words.gather(-1, (key // 2 % 4)[..., None])[..., 0]
+    c0, c1 = 4 * (key // 16) + key % 8 // 2, 8 * (row // 16) + row % 8
+    words = philox(seed, torch.stack([c0, c1, low, of + (offset >> 32) & 0xFFFFFFFF], -1))
+    word = words.gather(-1, (2 * (row // 8 % 2) + key // 8 % 2)[..., None])[..., 0]
     bits = torch.where(key % 2 == 1, word >> 16, word & 0xFFFF)
     return torch.where(bits < dropped, 0.0, 65536 / (65536 - dropped)).double().permute(2, 1, 0)
 

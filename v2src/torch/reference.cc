@@ -116,10 +116,10 @@ void require_sequences(const char* op, const Params& p) {
 }
 
 // The 16 random bits of a score: Philox 4x32 with seven rounds (Salmon et al., 2011), whose four words serve eight
-// keys.
+// scores: of two rows, and of two pairs of neighbouring keys.
 uint32_t random_bits(uint64_t seed, uint64_t place, uint64_t slice, int64_t query, int64_t key) {
-  uint32_t c[] = {static_cast<uint32_t>(key / 8), static_cast<uint32_t>(query), static_cast<uint32_t>(place),
-                  static_cast<uint32_t>(slice + (place >> 32))};
+  uint32_t c[] = {static_cast<uint32_t>(key / 16 * 4 + key % 8 / 2), static_cast<uint32_t>(query / 16 * 8 + query % 8),
+                  static_cast<uint32_t>(place), static_cast<uint32_t>(slice + (place >> 32))};
   uint32_t k[] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   for (int round = 0; round < 7; ++round) {
     const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
@@ -129,7 +129,7 @@ uint32_t random_bits(uint64_t seed, uint64_t place, uint64_t slice, int64_t quer
     k[0] += 0x9E3779B9;
     k[1] += 0xBB67AE85;
   }
-  return c[key / 2 % 4] >> (key % 2 ? 16 : 0) & 0xFFFF;
+  return c[query / 8 % 2 * 2 + key / 8 % 2] >> (key % 2 ? 16 : 0) & 0xFFFF;
 }
 
 // One query head of one sequence: what scores it has, of which keys, and how much of each is kept.

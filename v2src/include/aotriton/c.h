@@ -189,10 +189,11 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  *
  * dropout: p is t / 65536, where t is 65536 dropout, rounded to the nearest whole number, 65535 at most. A score is
  * kept where 16 random bits, as a number, are at least t. The bits are those of Philox 4x32 with 7 rounds: the key is
- * the seed, the counter is (j / 8, i, the offset's low 32 bits, z heads_q + h + the offset's high 32 bits), modulo
- * 2^32; score j has word j / 2 % 4 of the result, its low half where j is even, else its high half; h is the head, and
- * z the sequence. So a mask depends on nothing else, and every kernel finds the same one. A backward takes the seed,
- * the offset and the dropout of its forward. Calls that share a seed need offsets whose low 32 bits differ.
+ * the seed, the counter is (4 (j / 16) + j % 8 / 2, 8 (i / 16) + i % 8, the offset's low 32 bits, z heads_q + h + the
+ * offset's high 32 bits), modulo 2^32; score j of row i has word 2 (i / 8 % 2) + j / 8 % 2 of the result, its low half
+ * where j is even, else its high half; h is the head, and z the sequence. So a mask depends on nothing else, and every
+ * kernel finds the same one. A backward takes the seed, the offset and the dropout of its forward. Calls that share a
+ * seed need offsets whose low 32 bits differ.
  *
  * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
  * block_table and the descales, which no kernel computes yet. AOTRITON_NULL_POINTER: cu_seqlens of one side only;

@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, visited_by_keys
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
-from aotriton.tritonsrc.flash.lib.features import FULL, SOFTCAP, has
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, FULL, SOFTCAP, has, zero
 from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
-from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
+from aotriton.tritonsrc.flash.lib.score import LOG2E, bias_of, biased, cap_gradient, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import (
     load_rows,
     loops,
@@ -108,7 +108,11 @@ def attn_bwd_dk_dv_features(
     dv = tl.zeros([BLOCK_N, BLOCK_DMODEL], tl.float32)
     first, clear, full, after = visited_by_keys(of, key, BLOCK_N, BLOCK_M)
     keys = key + tl.arange(0, BLOCK_N)
-    first_row = keys - of.hi  # that sees each key; more than there are do no harm
+    m, n = tl.arange(0, BLOCK_M)[None, :], tl.arange(0, BLOCK_N)[:, None]
+    first_row = keys - of.hi  # that sees each key; without ALiBi more than there are do no harm
+    rows_seen = of.hi - of.lo + 1
+    if LEVEL == FULL:
+        rows_seen = tl.minimum(rows_seen, tl.maximum(of.q.used - first_row, 0))[:, None]
     for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
         begin, end = steps_of(BEHIND, first, after, of.q, features, BLOCK_M, ADDRESSING)
         for member in range(group):
@@ -131,20 +135,23 @@ def attn_bwd_dk_dv_features(
                 lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2E)[None, :]
                 rows = row + tl.arange(0, BLOCK_M)
                 if LEVEL == FULL:
-                    s = product(k, q.T, biases(scores, rows[None, :], keys[:, None]), BF16_PRODUCTS)
-                else:
-                    s = product(k, q.T, None, BF16_PRODUCTS)
-                if (row < clear) | (row >= full) | has(features, SOFTCAP, row) | BEHIND:
-                    seen = inside(rows[None, :], first_row[:, None], of.hi - of.lo + 1)
-                    s = tl.where(seen, capped(s, scores), float("-inf"))
+                    bias = bias_of(scores, row, key, m, n, row)
+                s = product(k, q.T, None, BF16_PRODUCTS)
+                if (row < clear) | (row >= full) | has(features, SOFTCAP | ALIBI | BIAS, row) | BEHIND:
+                    seen = inside(rows[None, :], (first_row + zero(features, row))[:, None], rows_seen)
+                    if LEVEL == FULL:
+                        s = biased(s, bias, scores, row, key, m, n + zero(features, row))
+                    else:
+                        s = capped(s, scores)
+                    s = tl.where(seen, s, float("-inf"))
                 p = tl.exp2(s * scores.scale - lse)
                 do = load_rows(all_do, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
                 if BEHIND:
                     do = own_rows(do, of.q, row, BLOCK_M)
                 if LEVEL == FULL:
-                    keep = kept(drop, row, key, BLOCK_M, BLOCK_N).T
-                    dv = product(tl.where(keep, p * drop.scale, 0.0).to(do.dtype), do, dv, BF16_PRODUCTS)
-                    ds = p * (tl.where(keep, product(v, do.T, None, BF16_PRODUCTS) * drop.scale, 0.0) - delta[None, :])
+                    pk = kept(p, drop, row, key, m, n, row)
+                    dv = product(pk.to(do.dtype), do, dv, BF16_PRODUCTS)
+                    ds = pk * (product(v, do.T, None, BF16_PRODUCTS) * scale_of(dropout)) - p * delta[None, :]
                 else:
                     dv = product(p.to(do.dtype), do, dv, BF16_PRODUCTS)
                     ds = p * (product(v, do.T, None, BF16_PRODUCTS) - delta[None, :])
@@ -153,6 +160,8 @@ def attn_bwd_dk_dv_features(
                         ds *= cap_gradient(p, lse, scores)
                 dk = product(ds.to(q.dtype), q, dk, BF16_PRODUCTS)
 
+    if LEVEL == FULL:
+        dv *= scale_of(dropout)
     if of.k.used < of.k.rows:
         dk = tl.where((keys < of.k.used)[:, None], dk, 0.0)
         dv = tl.where((keys < of.k.used)[:, None], dv, 0.0)

@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
-from aotriton.tritonsrc.flash.lib.features import DBIAS, FULL, SOFTCAP, has
-from aotriton.tritonsrc.flash.lib.product import product
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, DBIAS, FULL, SOFTCAP, has, zero
+from aotriton.tritonsrc.flash.lib.product import product, waited_for
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
-from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, cap_gradient, capped, scores_of
+from aotriton.tritonsrc.flash.lib.score import LOG2E, bias_of, biased, cap_gradient, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import (
     load_rows,
     loops,
@@ -108,6 +108,7 @@ def attn_bwd_dq_features(
         if (features & DBIAS) != 0:  # what nobody sees has a gradient, too: zero
             first, clear, full, after = first * 0, max_seqlen_k, first * 0, max_seqlen_k
     rows = q_row + tl.arange(0, BLOCK_M)
+    m, n = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
     first_key, keys_seen = keys_of(of, rows)
     stored = rows < of.q.used
     scores = scores_of(
@@ -130,24 +131,31 @@ def attn_bwd_dq_features(
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:
-                s = product(q, k.T, biases(scores, rows[:, None], columns[None, :]), BF16_PRODUCTS)
-            else:
-                s = product(q, k.T, None, BF16_PRODUCTS)
-            if (key < clear) | (key >= full) | has(features, SOFTCAP, key) | BEHIND:
+                bias = bias_of(scores, q_row, key, m, n, key)
+            s = product(q, k.T, None, BF16_PRODUCTS)
+            if (key < clear) | (key >= full) | has(features, SOFTCAP | ALIBI | BIAS, key) | BEHIND:
                 seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
-                s = tl.where(seen, capped(s, scores), float("-inf"))
+                if LEVEL == FULL:
+                    s = biased(s, bias, scores, q_row, key, m + zero(features, key), n)
+                else:
+                    s = capped(s, scores)
+                s = tl.where(seen, s, float("-inf"))
             p = tl.exp2(s * scores.scale - lse[:, None])
+            if LEVEL == FULL:
+                pk = kept(p, drop, q_row, key, m, n, key)
             v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             dp = product(do, v.T, None, BF16_PRODUCTS)
-            if LEVEL == FULL:
-                dp = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), dp * drop.scale, 0.0)
             ds = p * (dp - delta[:, None])
+            if LEVEL == FULL:
+                ds = pk * (dp * scale_of(dropout)) - p * delta[:, None]
             if LEVEL == FULL:  # noqa: SIM102 (known when compiled, as the next is not)
                 if has(features, DBIAS, key):
                     place = DBias + batch * stride_dbias_b + head * stride_dbias_h
-                    place = place + rows.to(tl.int64)[:, None] * stride_dbias_s + columns[None, :]
-                    there = (rows < max_seqlen_q)[:, None] & (columns < max_seqlen_k)[None, :]
-                    tl.store(place, tl.where(stored[:, None], ds, 0.0).to(DBias.dtype.element_ty), mask=there)
+                    row = (rows + zero(features, key))[:, None]
+                    column = (columns + zero(features, key))[None, :]
+                    there = (row < max_seqlen_q) & (column < max_seqlen_k)
+                    place = place + row.to(tl.int64) * stride_dbias_s + column
+                    tl.store(place, tl.where(row < of.q.used, ds, 0.0).to(DBias.dtype.element_ty), mask=there)
             if LEVEL != FULL:  # noqa: SIM102 (known when compiled, as the next is not)
                 if has(features, SOFTCAP, key):
                     ds *= cap_gradient(p, lse[:, None], scores)
@@ -155,6 +163,8 @@ def attn_bwd_dq_features(
                 ds = tl.where((columns < of.k.used)[None, :], ds, 0.0)
                 k = own_rows(k, of.k, key, BLOCK_N)
             dq = product(ds.to(k.dtype), k, dq, BF16_PRODUCTS)
+            if LEVEL == FULL:
+                dq = waited_for(dq)
 
     if END:  # rows that are not used may be no numbers
         dq = tl.where(stored[:, None], dq, 0.0)

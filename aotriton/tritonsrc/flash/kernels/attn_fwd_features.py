@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
-from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept
-from aotriton.tritonsrc.flash.lib.features import FULL, SINKS, SOFTCAP, has
+from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, FULL, SINKS, SOFTCAP, has, zero
 from aotriton.tritonsrc.flash.lib.product import product
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
-from aotriton.tritonsrc.flash.lib.score import LOG2E, biases, capped, scores_of
+from aotriton.tritonsrc.flash.lib.score import LOG2E, bias_of, biased, capped, scores_of
 from aotriton.tritonsrc.flash.lib.sequence import (
     load_rows,
     loops,
@@ -102,6 +102,7 @@ def attn_fwd_features(
         AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
     )  # fmt: skip
     rows = q_row + tl.arange(0, BLOCK_M)
+    m, n = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
     first_key, keys_seen = keys_of(of, rows)
     q = load_rows(all_q, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
     out = tl.zeros([BLOCK_M, BLOCK_DMODEL], tl.float32)
@@ -113,12 +114,15 @@ def attn_fwd_features(
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:
-                s = product(q, k.T, biases(scores, rows[:, None], columns[None, :]), BF16_PRODUCTS)
-            else:
-                s = product(q, k.T, None, BF16_PRODUCTS)
-            if (key < clear) | (key >= full) | has(features, SOFTCAP, key) | BEHIND:
+                bias = bias_of(scores, q_row, key, m, n, key)
+            s = product(q, k.T, None, BF16_PRODUCTS)
+            if (key < clear) | (key >= full) | has(features, SOFTCAP | ALIBI | BIAS, key) | BEHIND:
                 seen = inside(columns[None, :], first_key[:, None], keys_seen[:, None])
-                s = tl.where(seen, capped(s, scores), float("-inf"))
+                if LEVEL == FULL:
+                    s = biased(s, bias, scores, q_row, key, m + zero(features, key), n)
+                else:
+                    s = capped(s, scores)
+                s = tl.where(seen, s, float("-inf"))
             new_max = tl.maximum(row_max, tl.max(s, 1) * scores.scale)
             # Of a row that has seen no key yet anything finite will do: minus infinity less itself is no number.
             base = tl.where(new_max == float("-inf"), 0.0, new_max)
@@ -127,7 +131,7 @@ def attn_fwd_features(
             row_sum = row_sum * correction + tl.sum(p, 1)
             row_max = new_max
             if LEVEL == FULL:
-                p = tl.where(kept(drop, q_row, key, BLOCK_M, BLOCK_N), p * drop.scale, 0.0)
+                p = kept(p, drop, q_row, key, m, n, key)
             v = load_rows(all_v, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             if BEHIND:
                 v = own_rows(v, of.k, key, BLOCK_N)
@@ -141,7 +145,10 @@ def attn_fwd_features(
         row_sum = row_sum * correction + tl.exp2(sink - base)
         out = out * correction[:, None]
         row_max = new_max
-    out = out / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
+    factor = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
+    if LEVEL == FULL:
+        factor *= scale_of(dropout)
+    out = out * factor[:, None]
     store_rows(
         Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim,
         out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,

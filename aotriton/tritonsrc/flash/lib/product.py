@@ -17,3 +17,12 @@ def product(a, b, add, BF16_PRODUCTS: tl.constexpr):
         return tl.dot(a, b, add, input_precision="bf16x6")
     else:
         return tl.dot(a, b, add, input_precision="ieee")
+
+
+@triton.jit
+def waited_for(sums):
+    """The sums of a product, fp32, which the compiler waits for here: not only as what the next product adds to.
+
+    With a product under way through a branch, ptxas would serialise all of them (C7515).
+    """
+    return sums.to(tl.int32, bitcast=True).to(tl.float32, bitcast=True)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.bundle import bundle
-from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, SOFTCAP
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, SOFTCAP, has, zero
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -49,19 +49,30 @@ def scores_of(
 
 
 @triton.jit
-def biases(scores, queries, keys):
-    """What products of queries and keys begin with, so that times the scale they are scores with ALiBi and bias.
+def bias_of(scores, query, key, queries, keys, step):
+    """The bias, of its own type, of ``queries`` from ``query`` on and ``keys`` from ``key`` on, two vectors that
+    broadcast to a tile; zeros where there is none. ``step`` is that of the loop.
 
-    A product's sums stay as it computes them: added later, a bias, which is loaded in another layout, would move them.
-    For the same reason there is no branch.
+    To be loaded ahead of the product that it is added to: of two tiles in layouts of their own, the compiler has the
+    sum, and all that follows, in the layout of the later one.
     """
-    there = (queries < scores.queries) & (keys < scores.keys) & ((scores.features & BIAS) != 0)
-    place = scores.bias + queries.to(tl.int64) * scores.bias_stride + keys
-    bias = tl.load(place, mask=there, other=0.0).to(tl.float32)
-    alibi = tl.abs(queries + scores.own - keys).to(tl.float32) * scores.slope
-    # A negative slope would give rows beyond the last one infinite weights.
-    alibi = tl.where(queries < scores.queries, alibi, 0.0)
-    return (bias - alibi) * (1 / tl.maximum(scores.sm_scale, 1e-30))
+    bias = (0 * queries + 0 * keys).to(scores.bias.dtype.element_ty)
+    if has(scores.features, BIAS, step):
+        rows, columns = query + zero(scores.features, step) + queries, key + zero(scores.features, step) + keys
+        place = scores.bias + rows.to(tl.int64) * scores.bias_stride + columns
+        bias = tl.load(place, mask=(rows < scores.queries) & (columns < scores.keys), other=0.0)
+    return bias
+
+
+@triton.jit
+def biased(s, bias, scores, query, key, queries, keys):
+    """Products of queries and keys, so that times the scale they are scores with ALiBi and ``bias``. Positions are
+    those of `bias_of`.
+
+    Products do not begin with the bias: each of their additions would round as if the sum were that large.
+    """
+    distance = tl.abs(query + scores.own - key + queries - keys).to(tl.float32)
+    return s + (bias.to(tl.float32) - distance * scores.slope) * (1 / tl.maximum(scores.sm_scale, 1e-30))
 
 
 @triton.jit
