@@ -157,21 +157,24 @@ def test_forward(launch: Any, case: Case) -> None:
     assert_right(case, call, results, truth(call), plain_of(case, call))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("dropout", [0.1, 0.9999])
-def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dropout: float) -> None:
-    """With even weights and an identity of values out is the mask of each head and sequence, and with one of dout so
-    is dv.
+@pytest.mark.parametrize(
+    ("packed", "dropout", "tiles"), [(False, 0.1, 0), (True, 0.1, 1), (True, 0.5, 3), (False, 0.9999, 4)]
+)
+def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dropout: float, tiles: int) -> None:
+    """With even weights and an identity of values out is the mask of each head and sequence, whatever the tiles; with
+    one of dout so is dv; and with one of keys, where a weight's gradient is what is kept of it, dq.
     """
-    count = 32
-    case = Case((count,) * 3, (count,) * 3, packed=packed, dropout=dropout, head_dim=count, number=5)
+    count = 40
+    case = Case((count,) * 3, (count,) * 3, packed=packed, dropout=dropout, head_dim=count, number=tiles)
     _, given = call_of(case)
-    repeated = np.eye(count)[np.arange(case.rows_q) % count]
-    given |= {"q": np.zeros(case.q_shape), "k": np.zeros(case.k_shape)}
-    given |= {name: np.broadcast_to(repeated, case.q_shape) for name in ("v", "dout")}
+    identity = np.broadcast_to(np.eye(count)[np.arange(case.rows_q) % count], case.q_shape)
+    given |= {name: np.zeros(case.q_shape) for name in ("q", "k")} | {name: identity for name in ("v", "dout")}
     out = run(launch, case, "attn_fwd", given)
     given |= out | {"delta": (out["out"] * given["dout"]).sum(-1)}
     dv = run(launch, case, "attn_bwd_dk_dv", given)["dv"]
+    given |= {"k": identity, "v": np.ones(case.k_shape), "dout": np.ones(case.q_shape)}
+    given["delta"] = np.zeros_like(given["delta"])
+    dq = run(launch, case, "attn_bwd_dq", given, frozenset({"dbias"}))["dq"]
     numbers = np.arange(3 * case.heads_q).reshape(3, -1)
     mask = kept(case.seed, case.offset, numbers, count, count, threshold(dropout))
     of_dv = mask.swapaxes(-1, -2)
@@ -179,6 +182,7 @@ def test_the_mask_of_dropout_is_philoxs_bit_by_bit(launch: Any, packed: bool, dr
         mask, of_dv = (one.swapaxes(0, 1).reshape(case.q_shape) for one in (mask, of_dv))
     assert np.array_equal(out["out"] != 0, mask)
     assert np.array_equal(dv != 0, of_dv)
+    assert np.array_equal(dq != 0, mask)
     assert not mask.all()
 
 

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.band import inside, keys_of, visited_by_queries
 from aotriton.tritonsrc.flash.lib.dropout import dropout_of, kept, scale_of
-from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, DBIAS, FULL, SOFTCAP, has, zero
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, DBIAS, FULL, SOFTCAP, has
 from aotriton.tritonsrc.flash.lib.product import product, waited_for
 from aotriton.tritonsrc.flash.lib.scheduler import tile_of_program
 from aotriton.tritonsrc.flash.lib.score import LOG2E, bias_of, biased, cap_gradient, capped, scores_of
@@ -20,6 +20,7 @@ from aotriton.tritonsrc.flash.lib.sequence import (
     store_rows,
 )
 from aotriton.tritonsrc.flash.lib.tile import head_rows
+from aotriton.tritonsrc.flash.lib.zero import zero
 
 
 @triton.jit

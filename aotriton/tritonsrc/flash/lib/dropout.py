@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.bundle import bundle
-from aotriton.tritonsrc.flash.lib.features import DROPOUT, has, zero
+from aotriton.tritonsrc.flash.lib.features import DROPOUT, has
+from aotriton.tritonsrc.flash.lib.zero import zero
 
 ROUNDS = tl.constexpr(7)
 

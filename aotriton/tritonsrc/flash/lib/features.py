@@ -27,11 +27,3 @@ def has(features, bits, step):
     The answer is the same in each step. The compiler must not know: it would make a copy of the loop for each answer.
     """
     return (features & (bits | (step * UNUSED))) != 0
-
-
-@triton.jit
-def zero(features, step):
-    """Zero, as a number of the step of a loop. What it is added to is worked out in each step that needs it, and does
-    not stay in registers.
-    """
-    return features & (step * UNUSED)

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from aotriton.tritonsrc.flash.lib.bundle import bundle
-from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, SOFTCAP, has, zero
+from aotriton.tritonsrc.flash.lib.features import ALIBI, BIAS, SOFTCAP, has
+from aotriton.tritonsrc.flash.lib.zero import zero
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
