@@ -152,10 +152,10 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 def _out_of(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's."""
-    if q.shape[3] == v.shape[3]:
+    if q.shape[-1] == v.shape[-1]:
         return torch.empty_like(q)
-    sizes, order = (*q.shape[:3], v.shape[3]), sorted(range(4), key=q.stride, reverse=True)
-    return q.new_empty([sizes[dim] for dim in order]).permute([order.index(dim) for dim in range(4)])
+    sizes, order = (*q.shape[:-1], v.shape[-1]), sorted(range(q.dim()), key=q.stride, reverse=True)
+    return q.new_empty([sizes[dim] for dim in order]).permute([order.index(dim) for dim in range(q.dim())])
 
 
 def _fake_forward(
