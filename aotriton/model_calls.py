@@ -33,7 +33,7 @@ class ConfigError(Exception):
 @dataclass(frozen=True)
 class Layer:
     """Attention as one kind of layer has it. ``window`` is the number of keys that a query sees, its own included; of a
-    layer that is not causal, half of them are on each side.
+    layer that is not causal, half of them are on each side. ``head_dim_v``: of values, where it is another one.
 
     ``reason`` says why the library has no call for it; None where there is one.
     """
@@ -47,6 +47,7 @@ class Layer:
     sinks: bool = False
     alibi: bool = False
     dropout: float = 0.0
+    head_dim_v: int | None = None
     reason: str | None = None
 
 
@@ -216,11 +217,10 @@ def _layer(config: Mapping[str, Any]) -> Layer:
     alibi = bool(config.get("alibi")) or name in ALIBI
     dropout = float(_first(config, "attention_dropout", "attn_pdrop", "attention_probs_dropout_prob") or 0)
     causal = name not in ENCODERS and config.get("is_causal") is not False
-    if rank := config.get("kv_lora_rank"):
-        qk, v = (int(_needed(config, "qk_nope_head_dim")) + int(_needed(config, "qk_rope_head_dim")),
-                 int(_needed(config, "v_head_dim")))  # fmt: skip
-        why = f"head dims of keys and values differ ({qk} and {v}; latent attention of rank {rank})"
-        return Layer(heads, heads, qk, causal, dropout=dropout, reason=why if qk != v else None)
+    if config.get("kv_lora_rank"):  # latent attention, whose keys and values are made before the call
+        qk = int(_needed(config, "qk_nope_head_dim")) + int(_needed(config, "qk_rope_head_dim"))
+        v = int(_needed(config, "v_head_dim"))
+        return Layer(heads, heads, qk, causal, dropout=dropout, head_dim_v=v if v != qk else None)
     head_dim = _first(config, "head_dim", "attention_head_dim")
     width = int(head_dim) if head_dim else int(_needed(config, "hidden_size", "n_embd", "d_model")) // heads
     return Layer(heads, heads_k, width, causal, None, softcap, name in SINKS, alibi, dropout)
@@ -244,6 +244,8 @@ def _arguments(layer: Layer, batch: int, queries: int, keys: int, train: bool) -
     """What ``aotriton.explain`` is asked for a call of the layer."""
     made: dict[str, Any] = {"batch": batch, "heads_q": layer.heads_q, "heads_k": layer.heads_k}
     made |= {"seqlen_q": queries, "seqlen_k": keys, "head_dim": layer.head_dim}
+    if layer.head_dim_v:
+        made["head_dim_v"] = layer.head_dim_v
     if layer.causal and queries > 1:
         made["causal"] = True
     if layer.window and not layer.causal:

@@ -146,7 +146,7 @@ def _reached_by(leads: Sequence[Functional]) -> Callable[[Functional], bool]:
     values: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
 
     def reached(functional: Functional) -> bool:
-        exact = (one for one in functional.kernel.choices if not (one.round_up and one.source.code == "size"))
+        exact = (one for one in functional.kernel.choices if not (one.round_up and one.sizes))
         names = tuple(one.name for one in exact)
         if names not in values:
             values[names] = {tuple(lead[name] for name in names) for lead in leads}

@@ -25,8 +25,8 @@ class Case:
     each other ("heads"), rows of all heads alternate ("rows"), or rows are odd numbers of elements apart ("odd").
     ``bias``: one for all scores ("full"), a row of it for all batches and queries ("broadcast"), minus infinity for
     many scores, and for all of some rows ("hiding"), or none (""). ``alibi``: a slope for each head ("heads"; below -1
-    where "negative") and batch ("batch"), or none. ``addressing`` is that of kernels which a test launches by itself;
-    the library chooses its own.
+    where "negative") and batch ("batch"), or none. ``head_dim_v``: of v; 0: as the others. ``addressing`` is that of
+    kernels which a test launches by itself; the library chooses its own.
     """
 
     lengths_q: Lengths
@@ -38,6 +38,7 @@ class Case:
     heads_k: int = 2
     group: int = 1
     head_dim: int = 32
+    head_dim_v: int = 0
     dtype: str = "fp16"
     causal: bool = False
     causal_variant: str = "top_left"
@@ -69,7 +70,8 @@ class Case:
         return "-".join(
             [
                 "packed" if self.packed else "dense", lengths, *([f"used{used}"] if self.used_q or self.used_k else []),
-                f"h{self.heads_q}:{self.heads_k}", f"d{self.head_dim}", self.dtype, mask, *features,
+                f"h{self.heads_q}:{self.heads_k}", f"d{self.head_dim}" + f":{self.head_dim_v}" * bool(self.head_dim_v),
+                self.dtype, mask, *features,
                 f"spread{self.spread:g}", self.layout, self.addressing, str(self.number),
             ]
         )  # fmt: skip
@@ -98,6 +100,14 @@ class Case:
     @property
     def k_shape(self) -> tuple[int, ...]:
         return (self.batch, self.heads_k, self.rows_k, self.head_dim)
+
+    @property
+    def v_shape(self) -> tuple[int, ...]:
+        return (*self.k_shape[:3], self.head_dim_v or self.head_dim)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (*self.q_shape[:3], self.head_dim_v or self.head_dim)
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
@@ -150,7 +160,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         return made
 
     made = {"q": normal(case.q_shape, case.spread or 1.0), "k": normal(case.k_shape)}
-    made |= {"v": normal(case.k_shape), "dout": normal(case.q_shape)}
+    made |= {"v": normal(case.v_shape), "dout": normal(case.out_shape)}
     counts_q, counts_k = (_counting(case, side) for side in "qk")
     for name, counts in (("q", counts_q), ("dout", counts_q), ("k", counts_k), ("v", counts_k)):
         made[name] = np.where(counts[:, None, :, None], made[name], np.nan)
@@ -206,7 +216,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "softcap": (0.0, 4.0),
     "dropout": (0.0, 0.1, 0.5),
     "group": (1, 2, 4),
-    "head_dim": (8, 32, 40, 64, 72, 128, 136, 256),
+    "head_dim": (8, 20, 32, 64, 72, 99, 128, 136, 256),
+    "head_dim_v": (0, 5, 64, 120),
     "dtype": ("fp16", "bf16", "fp32"),
     "spread": (0.0, 0.3, 8.0),
     "layout": ("heads", "rows", "odd"),
@@ -220,12 +231,14 @@ def possible(row: Mapping[str, Any]) -> bool:
     if packed and (row.get("bias") or row.get("alibi") == "batch"):
         return False
     # Descriptors need rows that begin at 16 bytes, and at level 5 or beyond head dim 128 sequences that end where the
-    # tensor does; fp32 has none.
+    # tensor does; fp32 and rows that end elsewhere have none.
     full = row.get("bias") or row.get("alibi") or row.get("dropout")
+    dims = row.get("head_dim", 0), row.get("head_dim_v", 0)
     if row.get("addressing") == "descriptor" and (
         row.get("layout") == "odd"
         or row.get("dtype") == "fp32"
-        or ((full or row.get("head_dim", 0) > 128) and row.get("sequences", "dense") != "dense")
+        or any(dim % 8 for dim in dims)
+        or ((full or max(dims) > 128) and row.get("sequences", "dense") != "dense")
     ):
         return False
     return not (row.get("softcap") and full)
@@ -272,7 +285,9 @@ def covering(longest: int, options: Mapping[str, tuple[Any, ...]] = OPTIONS) -> 
 
 
 def random_cases(count: int, seed: int, longest: int) -> list[Case]:
-    """Calls with random options; heads of any dim, and half of the features of a call left out."""
+    """Calls with random options; heads of any dim, mostly a multiple of 8 and that of v, too, and half of the features
+    of a call left out.
+    """
     choose = random.Random(seed)
     made: list[Case] = []
     plain = {"bias": "", "alibi": "", "sinks": False, "softcap": 0.0, "dropout": 0.0}
@@ -280,8 +295,11 @@ def random_cases(count: int, seed: int, longest: int) -> list[Case]:
         row = {name: choose.choice(values) for name, values in OPTIONS.items()}
         row["softcap"] = choose.choice([0.0, 0.5, 4.0, 50.0])
         row |= {name: value for name, value in plain.items() if choose.random() < 0.4}
+        step = choose.choice((1, 8, 8))
+        row["head_dim"] = step * choose.randint(1, 256 // step)
+        row["head_dim_v"] = choose.choice((0, 0, step * choose.randint(1, 256 // step)))
         if possible(row):
-            case = case_of(row | {"head_dim": 8 * choose.randint(1, 32)}, choose, longest)
+            case = case_of(row, choose, longest)
             window = (choose.choice([-1, 0, choose.randint(0, longest)]), choose.choice([-1, 0, 3]))
             made.append(replace(case, window=window) if case.window != (-1, -1) else case)
     return made

@@ -20,7 +20,8 @@ INF = float("inf")
 class Call:
     """A call of attn_fwd and attn_bwd; operands and scalars as in c.h, but seed and offset are plain numbers.
 
-    q, dout: [batch, heads_q, rows, head_dim]; k, v: [batch, heads_k, rows, head_dim]. With cu_seqlens the batch is 1
+    q: [batch, heads_q, rows, head_dim]; k: [batch, heads_k, rows, head_dim]; v: [batch, heads_k, rows, head_dim_v];
+    dout: [batch, heads_q, rows, head_dim_v]. With cu_seqlens the batch is 1
     and the rows are those of all sequences.
     """
 
@@ -99,7 +100,7 @@ def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Resul
     ``rounded``.
     """
     xp, like = _library(call.q), {"dtype": getattr(_library(call.q), work), "device": call.q.device}
-    (batch, heads_q, seqlen_q, width), (_, heads_k, seqlen_k, _) = call.q.shape, call.k.shape
+    (batch, heads_q, seqlen_q, width), (_, heads_k, seqlen_k, width_v) = call.q.shape, call.v.shape
     group = heads_q // heads_k if heads_k else 0
 
     def grouped(x: Array) -> Array:
@@ -110,8 +111,8 @@ def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Resul
         return xp.zeros(shape, **like)
 
     of_q, of_k = (batch, heads_k, group, seqlen_q), (batch, heads_k, 1, seqlen_k)
-    made = {"out": zeros(*of_q, width), "dq": zeros(*of_q, width), "logsumexp": zeros(*of_q) - INF}
-    made |= {name: zeros(*of_k, width) for name in ("dk", "dv")}
+    made = {"out": zeros(*of_q, width_v), "dq": zeros(*of_q, width), "logsumexp": zeros(*of_q) - INF}
+    made |= {"dk": zeros(*of_k, width), "dv": zeros(*of_k, width_v)}
     bounds = {name: zeros(*of_q) for name in ("out", "dq", "logsumexp")} | {name: zeros(*of_k) for name in ("dk", "dv")}
     if call.bias is not None:
         made["dbias"], bounds["dbias"] = zeros(*of_q, seqlen_k), zeros(*of_q)
@@ -188,7 +189,7 @@ def attention(call: Call, work: str, rounded: Callable[[Array], Array]) -> Resul
             made["dsinks"][0, h] -= (p_sink * delta).sum((0, -1))
             bounds["dsinks"][0, h] += (p_sink * (dout_norm * out_norm)[..., 0]).sum((0, -1))
 
-        of_delta = dout_norm * out_norm / math.sqrt(width)
+        of_delta = dout_norm * out_norm / math.sqrt(width_v)
         moved["dq"][b, h, :, rows] = (of_delta * _norm(p @ k)[..., None])[..., 0] * call.sm_scale
         squares = ((p * of_delta * q_norm) ** 2).sum((2, -2))[:, :, None]
         moved["dk"][b, h, :, keys] = xp.sqrt(squares) * call.sm_scale

@@ -131,6 +131,7 @@ def launch(
     absent: frozenset[str] = frozenset(),
     orders: Mapping[str, tuple[int, ...]] | None = None,
     dims: Mapping[str, tuple[str, ...]] | None = None,
+    given: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """What ``kernel`` writes to tensors of the shapes ``outputs``, as float64; AssertionError if it writes elsewhere.
 
@@ -138,7 +139,7 @@ def launch(
     tensors, numbers and the grid from the description. Optional operands without an array, and those that are
     ``absent``, are not given by the caller; an input of an optional operand may have sizes of 1, which are broadcast.
     ``gap``, of all or by tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not
-    the operand's.
+    the operand's. ``given``: sizes of the call that no tensor of the kernel has.
     """
     description = description_of(kernel)
     level = values.get("LEVEL", 0)
@@ -163,7 +164,7 @@ def launch(
                 views[name].array[...] = dtype.encode(inputs[name])
     before = {name: view.memory.copy() for name, view in views.items()}
 
-    sizes: dict[str, int] = {}
+    sizes = dict(given or {})
     for one in (one for one in tensors if one.operand.name not in absent):
         own = (dims or {}).get(one.name, one.operand.dims)
         if one.operand.optional and not one.operand.written:

@@ -110,7 +110,7 @@ def test_forward_is_the_formula_pair_by_pair(case: Case) -> None:
     """Each score, weight and output is what the definition says, worked out with numbers instead of arrays."""
     call = call_of(case)
     results = truth(call)
-    out, lse = np.zeros(case.q_shape), np.full(case.q_shape[:3], -np.inf)
+    out, lse = np.zeros(case.out_shape), np.full(case.q_shape[:3], -np.inf)
     for z, (b, row, key, used_q, used_k) in enumerate(sequences(case)):
         for h in range(case.heads_q):
             for i in range(used_q):
@@ -307,8 +307,9 @@ def test_without_a_key_a_sink_is_all_there_is() -> None:
 def test_the_cases_have_every_pair_of_options() -> None:
     """Each pair of a mask, a kind of lengths, features and so on that the library takes is in some call."""
     rows = covering(70)
-    for name in ("bias", "alibi", "sinks", "softcap", "dropout", "head_dim", "dtype", "spread", "layout", "group"):
-        for other in ("bias", "alibi", "sinks", "softcap", "dropout", "head_dim", "dtype", "spread", "layout", "group"):
+    names = [name for name in OPTIONS if name not in ("mask", "lengths", "sequences", "addressing")]
+    for name in names:
+        for other in names:
             pairs = {(getattr(case, name), getattr(case, other)) for case in rows}
             wanted = {(a, b) for a in OPTIONS[name] for b in OPTIONS[other] if possible({name: a, other: b})}
             assert name == other or wanted <= pairs

@@ -58,14 +58,15 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
 def _most(operator: Operator) -> dict[str, int]:
     """The largest value of each size that the lead's kernels round up to a size with images."""
     return {
-        choice.source.name: max(map(int, choice.values))
+        name: max(map(int, choice.values))
         for choice in operator.lead.choices
-        if choice.round_up and choice.source.code == "size"
+        if choice.round_up
+        for name in choice.sizes
     }
 
 
 def _multiples(operator: Operator) -> dict[str, int]:
-    """The divisor of each size that all kernels of the lead's backend assume."""
+    """The divisor of each size that kernels of the lead's backend assume, if only where their tensors are aligned."""
     return {
         argument.value.name: argument.multiple_of
         for argument in operator.lead.arguments

@@ -272,7 +272,8 @@ def _arguments(functional: Functional) -> _Arguments:
             attrs[name] = [("tt.divisibility", multiple)] if aligned else []
         elif isinstance(argument, Number):
             signature[name] = argument.dtype
-            attrs[name] = [("tt.divisibility", argument.multiple_of)] if argument.multiple_of > 1 else []
+            multiple = argument.multiple_of if aligned or not argument.if_aligned else 1
+            attrs[name] = [("tt.divisibility", multiple)] if multiple > 1 else []
         elif isinstance(argument, Constexpr):
             signature[name] = "constexpr"
             if argument.values:

@@ -131,7 +131,8 @@ class Stride:
 
 @dataclass(frozen=True)
 class Number:
-    """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees.
+    """A number passed by value. ``dtype`` is a Triton type, ``multiple_of`` a divisor that the host guarantees, or with
+    ``if_aligned`` guarantees only to images whose addressing is not general.
 
     ``value`` is an expression, or for "fp32" a scalar of the operator. ``levels``: see Constexpr.
     """
@@ -141,6 +142,7 @@ class Number:
     value: Expression
     multiple_of: int = 1
     levels: tuple[int, ...] = ()
+    if_aligned: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in ("i32", "i64", "fp32"):
@@ -232,14 +234,21 @@ class Choice:
     def serving(self, value: Value, sizes: Mapping[str, int] | None) -> Value | None:
         """The value that serves a call which another kernel serves with ``value``.
 
-        If the choice rounds a size up, this is the first value that the call of these ``sizes`` fits in; None if that
-        is larger than ``value``.
+        If the choice rounds sizes up, this is the first value that the call of these ``sizes``, of which some may be
+        missing, fits in; None if that is larger than ``value``.
         """
-        if sizes is None or not self.round_up or self.source.code != "size":
+        if sizes is None or not self.round_up or not self.sizes:
             return value
-        wanted = evaluate(self.source, Environment(sizes))
+        wanted = max(sizes.get(name, 0) for name in self.sizes)
         own = next((one for one in self.values if self.number(one) >= wanted), None)
         return None if own is None or self.number(own) > self.number(value) else own
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes whose largest is the source; none where the source is anything else."""
+        steps = tuple(self.source.postfix())
+        names = tuple(str(name) for code, name in steps if code == "size")
+        return names if all(code in ("size", "maximum") for code, _ in steps) else ()
 
     def read(self, text: str) -> Value:
         """The value whose text is ``text``."""
@@ -463,12 +472,12 @@ class KernelDescription:
 
         A size that a choice rounds up needs no guard, because the values of the choice bound it.
         """
-        bounded = {choice.source for choice in self.choices if choice.round_up}
+        bounded = {name for choice in self.choices if choice.round_up for name in choice.sizes}
         passed = dict.fromkeys(one.value for one in self.arguments if isinstance(one, Number) and one.dtype == "i32")
         counted = tuple(
             Guard(one <= MOST_COUNTED, f"{one.name} is more than {MOST_COUNTED}")
             for one in passed
-            if one.code == "size" and one.name in sizes and one not in bounded
+            if one.code == "size" and one.name in sizes and one.name not in bounded
         )
         return counted + self.guards
 

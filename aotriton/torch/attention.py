@@ -55,13 +55,13 @@ def attention(
     """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k, v, bias and
     sinks. With ``return_logsumexp`` also the logarithm of the softmax's denominator, which has no gradient.
 
-    q: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim], heads_q a multiple of heads_k,
-    head_dim a multiple of 8 up to 256. float16, bfloat16 or float32, any strides. ``causal``: a query sees no key
-    behind its own position, which is key i for query i, or with the ``causal_variant`` "bottom_right" the key that is
-    as far from the last key as the query is from the last query. A query sees ``window_left`` keys before its position
-    and ``window_right`` behind it; -1: all. The result of a query that sees no key is zero. ``scale``: not negative;
-    None: head_dim ** -0.5. The result is as q, in shape and strides. RuntimeError, naming the argument, for anything
-    else.
+    q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
+    head_dim_v]; heads_q a multiple of heads_k, both head dims 1 to 256. float16, bfloat16 or float32, any strides.
+    ``causal``: a query sees no key behind its own position, which is key i for query i, or with the ``causal_variant``
+    "bottom_right" the key that is as far from the last key as the query is from the last query. A query sees
+    ``window_left`` keys before its position and ``window_right`` behind it; -1: all. The result of a query that sees no
+    key is zero. ``scale``: not negative; None: head_dim ** -0.5. The result is as q, in shape and strides, with v's
+    head dim. RuntimeError, naming the argument, for anything else.
 
     A score becomes softcap tanh(score / softcap), where ``softcap`` is not zero. Then ``alibi_slopes``, [heads_q] or
     [batch, heads_q], times the distance of the key from the bottom right variant's own position is subtracted, and
@@ -74,7 +74,7 @@ def attention(
     without a seed, torch's generator of the device draws both.
 
     With ``cu_seqlens_q`` and ``cu_seqlens_k``, [sequences + 1] int32, sequences of different lengths lie one after the
-    other: q is [total, heads_q, head_dim], k and v are [total, heads_k, head_dim], logsumexp is [heads_q, total], and
+    other: q is [total, heads_q, head_dim], k and v are [total, heads_k, ...], logsumexp is [heads_q, total], and
     sequence n has the rows from cu_seqlens[n] to before cu_seqlens[n + 1]. ``max_seqlen_q`` and ``max_seqlen_k`` are
     the most rows that a sequence has. Results behind the last sequence are not set. ``seqused_q`` and ``seqused_k``,
     [sequences] or [batch] int32: only so many rows of each count; results of the others are zero.
@@ -150,10 +150,18 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def _out_of(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's."""
+    if q.shape[-1] == v.shape[-1]:
+        return torch.empty_like(q)
+    sizes, order = (*q.shape[:-1], v.shape[-1]), sorted(range(q.dim()), key=q.stride, reverse=True)
+    return q.new_empty([sizes[dim] for dim in order]).permute([order.index(dim) for dim in range(q.dim())])
+
+
 def _fake_forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(_rows(q)), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _out_of(_rows(q), v), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _fake_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:

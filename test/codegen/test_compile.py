@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from aotriton.codegen import compile_pool
 from aotriton.codegen.compile import CompiledImage, ImageStore, compile_images, resources
+from aotriton.codegen.compile import _compile as compile_here
 from aotriton.codegen.compile_pool import request_of, spec_of
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.flash.backward import (
@@ -32,6 +34,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS,
 )
 from aotriton.rules.flash.backward import ATTN_BWD_PREPROCESS as KERNEL
+from aotriton.rules.flash.common import WIDTH_V
 from aotriton.rules.flash.forward import ATTN_FWD, ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_SLIM
 from aotriton.rules.image import TRITON_VERSION, ImageSpec
 from aotriton.rules.kernel import KernelDescription
@@ -262,6 +265,22 @@ def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -
     for one, image in compile_images(specs, ImageStore(tmp_path), 2):
         assert isinstance(image, CompiledImage), image
         assert (image.metadata["threads"], image.spills, image.serialised) == (12 * 32, False, ()), one
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_by_pointer_a_divisor_of_the_head_dim_changes_nothing(arch: str) -> None:
+    """So the image is right of head dims without it, too, which take general addressing."""
+    copts = {name: values[0] for name, values in KERNEL.copt_values(arch_spec(arch).vendor).items()}
+    made = []
+    for divisor in (8, 1):
+        arguments = [replace(one, multiple_of=divisor) if one == WIDTH_V else one for one in KERNEL.arguments]
+        functional = replace(KERNEL, arguments=tuple(arguments)).functional(
+            arch, T="bf16", BLOCK_DMODEL=64, ADDRESSING="general"
+        )
+        spec = ImageSpec.of(functional, {"BLOCK_M": 64}, copts)
+        assert ("head_dim" in spec.compiler_request()["attrs"]) == (divisor == 8)
+        made.append(compile_here(spec)[0])
+    assert made[0] == made[1]
 
 
 def test_requests_make_equal_specs() -> None:

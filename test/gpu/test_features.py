@@ -59,8 +59,8 @@ class Prepared:
 
     def outputs(self) -> dict[str, Guarded]:
         case, rows = self.case, (self.case.batch, self.case.heads_q, self.case.rows_q)
-        made = {name: self._guarded(case.q_shape, self.dtype, 1.0) for name in ("out", "dq")}
-        made |= {name: self._guarded(case.k_shape, self.dtype, 1.0) for name in ("dk", "dv")}
+        shapes = {"out": case.out_shape, "dq": case.q_shape, "dk": case.k_shape, "dv": case.v_shape}
+        made = {name: self._guarded(shape, self.dtype, 1.0) for name, shape in shapes.items()}
         made["logsumexp"] = self._guarded(rows, torch.float32, 1.0)
         if case.bias:
             made["dbias"] = self._guarded(case.bias_shape, self.dtype, 1.0)
@@ -117,6 +117,12 @@ UNEVEN = [
     Case((600,), (700,), bias="hiding", alibi="heads", sinks=True, dropout=0.1, group=2, head_dim=72, number=1),
     Case((600,), (700,), softcap=30.0, sinks=True, group=2, head_dim=128, dtype="bf16", spread=8.0, number=2),
     Case((513,) * 2, (513,) * 2, causal=True, window=(100, -1), dropout=0.2, alibi="batch", head_dim=40, number=3),
+    *(Case((600,) * 2, (700,) * 2, group=group, head_dim=d, head_dim_v=d_v, dtype=dtype, causal=causal, number=d + d_v)
+      for group, d, d_v, dtype in (
+          (1, 192, 128, "bf16"), (4, 64, 128, "fp16"), (2, 128, 256, "fp32"), (1, 7, 7, "bf16"),
+          (2, 100, 100, "fp16"), (1, 255, 1, "fp32"), (4, 12, 250, "bf16"),
+      )
+      for causal in (False, True)),
 ]  # fmt: skip
 
 

@@ -35,6 +35,13 @@ OF_FORWARD = [
         (2, 500, 8, 128, "fp16"), (650, 2100, 3, 32, "bf16"), (650, 700, 2, 256, "bf16"),
     )
     for mask in MASKS
+] + [
+    Case((600,) * 2, (700,) * 2, group=group, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, layout="rows",
+         **mask)
+    for group, head_dim, head_dim_v, dtype in (
+        (1, 192, 128, "bf16"), (4, 128, 192, "fp16"), (16, 64, 128, "bf16"), (2, 128, 64, "bf16"),
+    )
+    for mask in ({}, MASKS[0])
 ]  # fmt: skip
 OF_BACKWARD = [
     Case((q,) * 2, (k,) * 2, group=group, head_dim=head_dim, dtype=dtype, number=k, layout="rows", **mask)
@@ -44,6 +51,11 @@ OF_BACKWARD = [
     )
     for mask in MASKS[:4]
     if q != k or not mask.get("causal")
+] + [
+    Case((600,) * 2, (700,) * 2, group=group, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, layout="rows",
+         **mask)
+    for group, head_dim, head_dim_v, dtype in ((8, 128, 64, "bf16"), (16, 40, 128, "fp16"), (4, 64, 32, "bf16"))
+    for mask in ({}, MASKS[0])
 ] + [Case((600,) * 2, (700,) * 2, group=3, head_dim=128, causal=True, sinks=True, layout="rows")]  # fmt: skip
 RAGGED = [
     Case((5, 0, 300, 128, 64, 1), (200, 70, 129, 128, 0, 640), packed=True, beyond=70, group=2, head_dim=64,
@@ -64,7 +76,8 @@ def without_weights(case: Case) -> Case:
     """The case without what changes weights, in 16 bits, and with rows that descriptors reach."""
     return replace(
         case, bias="", alibi="", softcap=0.0, dropout=0.0, layout="heads" if case.layout == "odd" else case.layout,
-        dtype="bf16" if case.dtype == "fp32" else case.dtype,
+        dtype="bf16" if case.dtype == "fp32" else case.dtype, head_dim=-(-case.head_dim // 8) * 8,
+        head_dim_v=-(-case.head_dim_v // 8) * 8,
     )  # fmt: skip
 
 
@@ -72,13 +85,15 @@ def of_forward(case: Case) -> Case:
     """What the forward serves of the case, which has a feature in any case."""
     if is_dense(case):
         return replace(without_weights(case), sinks=True)
-    return replace(without_weights(case), head_dim=min(case.head_dim, 128))
+    case = without_weights(case)
+    return replace(case, head_dim=min(case.head_dim, 128), head_dim_v=min(case.head_dim_v, 128))
 
 
 def of_backward(case: Case) -> Case:
     """What the backward serves of the case, with lengths in device memory: then it serves short calls, too."""
     used_k = case.lengths_k if is_dense(case) else case.used_k
-    return replace(without_weights(case), head_dim=64, used_k=used_k)
+    case = without_weights(case)
+    return replace(case, head_dim=64, head_dim_v=min(case.head_dim_v, 64), used_k=used_k)
 
 
 @pytest.mark.parametrize("case", [*dict.fromkeys(map(of_forward, [*CASES, *UNEVEN])), *OF_FORWARD], ids=str)

@@ -521,6 +521,11 @@ FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what has a gra
         },
     ),
     "used": ({}, {"seqused_q": torch.tensor([200, 77]).int(), "seqused_k": torch.tensor([150, 200]).int()}),
+    "values of another head dim": ({"v": tensor(2, 2, 200, 24, seed=5, device="cpu")}, {"causal": True}),
+    "an odd head dim": (
+        {"q": tensor(2, 4, 200, 21, seed=5, device="cpu"), "k": tensor(2, 2, 200, 21, seed=6, device="cpu")},
+        {},
+    ),
     "all with a bias": (
         {"bias": tensor(2, 1, 200, 200, seed=5, device="cpu"), "sinks": torch.tensor([1.0, -1.0, 3.0, 0.0])},
         {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.05]), "dropout": 0.1, "dropout_seed": torch.tensor(1)},

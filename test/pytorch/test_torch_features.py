@@ -149,6 +149,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sinks": SINKS, "bias": tensor(2, 4, ROWS, KEYS, seed=3)},
         {"alibi_slopes": SLOPES, "scale": 0.4, **MASK},
     ),
+    "values of a larger head dim": ({"v": tensor(2, 2, KEYS, 24, seed=2)}, {"causal": True}),
+    "values of a smaller head dim": ({"v": tensor(2, 2, KEYS, 3, seed=2), "sinks": SINKS}, MASK),
+    "an odd head dim": ({"q": tensor(2, 4, ROWS, 13), "k": tensor(2, 2, KEYS, 13, seed=1)}, MASK),
     "all with a softcap": ({"sinks": SINKS}, {"softcap": 2.0, "scale": 0.4, **MASK}),
 }
 
@@ -264,8 +267,9 @@ def of_sequences(q: Any, k: Any, v: Any, *, used: Any = None, keep: Any = None, 
         ({}, MASK),
         ({"sinks": SINKS}, {"causal": True, "alibi_slopes": SLOPES}),
         ({"sinks": SINKS}, {"causal": True, "softcap": 1.5}),
+        ({"v": tensor(int(STARTS_K[-1]), 2, 24, seed=2)}, MASK),
     ],
-    ids=["plain", "masked", "alibi", "softcap"],
+    ids=["plain", "masked", "alibi", "softcap", "values of another head dim"],
 )
 def test_packed_sequences_are_each_by_itself(leaves: dict[str, Any], how: dict[str, Any]) -> None:
     """Sequences of different lengths, some of which have no rows or no keys, are what each of them is alone."""
@@ -324,12 +328,15 @@ def test_an_operator_takes_features_by_name() -> None:
     assert torch.equal(out, attention(Q, K, V, sinks=SINKS, softcap=0.5))
 
 
+V24 = tensor(2, 2, KEYS, 24)
 SAMPLES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "forward": (
         OPS.attn_fwd.features,
         (Q, K, V, tensor(2, 4, ROWS, KEYS), SLOPES.expand(2, 4), SINKS),
         {"causal": True},
     ),
+    "values of another head dim": (OPS.attn_fwd.default, (Q.transpose(1, 2).contiguous().transpose(1, 2), K, V24), {}),
+    "values of another head dim, with sinks": (OPS.attn_fwd.features, (Q, K, V24, None, None, SINKS), {}),
     "packed": (
         OPS.attn_fwd.features,
         (*(x.transpose(0, 1)[None] for x in PACKED.values()), None, None, SINKS, STARTS_Q, STARTS_K),

@@ -44,7 +44,7 @@ def textbook(case: Case, call: Call, z: int, at: tuple[int, slice, slice]) -> An
     x = x.masked_fill(hidden(call, row, key, count_q, count_k), -torch.inf)
     if case.sinks:
         x = torch.cat([x, call.sinks[:, None, None].expand(-1, count_q, 1)], 2)
-        v = torch.cat([v, v.new_zeros(case.heads_q, 1, case.head_dim)], 1)
+        v = torch.cat([v, v.new_zeros(case.heads_q, 1, v.shape[2])], 1)
     seen = (x > -torch.inf).any(-1, keepdim=True)
     p = torch.softmax(torch.where(seen, x, 0.0), -1) * seen
     if case.dropout:
@@ -62,7 +62,7 @@ def test_results_are_torchs(case: Case) -> None:
     leaves = {name: getattr(call, name).contiguous().requires_grad_() for name in ("q", "k", "v", "bias", "sinks")
               if getattr(call, name) is not None}  # fmt: skip
     traced = Call(**{**vars(call), **leaves})
-    out, row, key = torch.zeros(case.q_shape, dtype=torch.float64), 0, 0
+    out, row, key = torch.zeros(case.out_shape, dtype=torch.float64), 0, 0
     for z, (length_q, length_k) in enumerate(zip(case.lengths_q, case.lengths_k, strict=True)):
         used_q = case.used_q[z] if case.used_q else length_q
         used_k = case.used_k[z] if case.used_k else length_k

@@ -245,14 +245,17 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
 
 @EVERY_KERNEL
 def test_numbers_and_options(kernel: KernelDescription) -> None:
-    """Numbers keep type and divisor, every constexpr has its value, and fused multiply-add is asked for by name."""
+    """Numbers keep type and divisor, unless only other addressing has that; every constexpr has its value, and fused
+    multiply-add is asked for by name.
+    """
     where = ("gfx942", "general") if "gfx942" in kernel.archs else ("sm_90", "descriptor")
     for made, arguments in requests(kernel, *where):
         assert list(made["signature"]) == [argument.name for argument in arguments]
         for argument in arguments:
             if isinstance(argument, Number):
                 assert made["signature"][argument.name] == argument.dtype
-                divisor = [["tt.divisibility", argument.multiple_of]] if argument.multiple_of > 1 else None
+                sure = argument.multiple_of > 1 and not (argument.if_aligned and where[1] == "general")
+                divisor = [["tt.divisibility", argument.multiple_of]] if sure else None
                 assert made["attrs"].get(argument.name) == divisor
         assert set(made["constexprs"]) == {name for name, kind in made["signature"].items() if kind == "constexpr"}
         assert made["options"]["enable_fp_fusion"] is True
@@ -580,7 +583,10 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
-    """Why the kernel does not serve a call; without a level, apart from that it is plain, and has no band."""
+    """Why the kernel does not serve a call, whose values have the head dim of keys unless it is given; without a level,
+    apart from that it is plain, and has no band.
+    """
+    sizes = {"head_dim_v": sizes["head_dim"]} | sizes
     environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
     guards = (
         one
@@ -636,6 +642,7 @@ def test_guards_of_single_kernels() -> None:
     ragged = banded | {"features": PACKED.value}
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged) == []
     assert len(refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 72}, **ragged)) == 1
+    assert len(refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim_v": 72}, **ragged)) == 1
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     for kernel in FLASH.kernels:

@@ -73,6 +73,10 @@ inline Tensor<3> rows(uintptr_t address, int64_t batch, int64_t heads, int64_t s
 
 struct Sizes {
   int64_t batch = 2, heads = 4, heads_k = 2, seqlen_q = 100, seqlen_k = 70, head_dim = 64;
+  int64_t head_dim_v = 0;  // 0: as head_dim
+
+  int64_t of_v() const { return head_dim_v ? head_dim_v : head_dim; }
+  int64_t widest() const { return std::max(head_dim, head_dim_v); }
 };
 
 // Far from each other, whatever their sizes are.
@@ -82,8 +86,8 @@ inline attn_fwd_params fwd_call(const Sizes& s = {}) {
   attn_fwd_params p;
   p.q = tensor(address_of(1), s.batch, s.heads, s.seqlen_q, s.head_dim);
   p.k = tensor(address_of(2), s.batch, s.heads_k, s.seqlen_k, s.head_dim);
-  p.v = tensor(address_of(3), s.batch, s.heads_k, s.seqlen_k, s.head_dim);
-  p.out = tensor(address_of(4), s.batch, s.heads, s.seqlen_q, s.head_dim);
+  p.v = tensor(address_of(3), s.batch, s.heads_k, s.seqlen_k, s.of_v());
+  p.out = tensor(address_of(4), s.batch, s.heads, s.seqlen_q, s.of_v());
   p.logsumexp = rows(address_of(5), s.batch, s.heads, s.seqlen_q);
   p.sm_scale = 0.125f;
   return p;
@@ -100,7 +104,7 @@ inline attn_bwd_params bwd_call(const Sizes& s = {}) {
   p.dv.data = pointer(address_of(9));
   p.workspace = pointer(address_of(10));
   const int64_t heads = s.batch * s.heads, tiles = (s.seqlen_q + 63) / 64;
-  const int64_t delta = heads * s.seqlen_q * 4, sum = heads * tiles * 64 * s.head_dim * 4;
+  const int64_t delta = heads * s.seqlen_q * 4, sum = heads * tiles * 64 * s.widest() * 4;
   p.workspace_size = static_cast<size_t>((delta + 255) / 256 * 256 + sum);
   return p;
 }

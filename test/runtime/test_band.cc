@@ -60,10 +60,11 @@ Launched launched(const Asked& asked) {
                     functional.find("CAUSAL=True") != std::string::npos, 0, 0};
   const RecordedLaunch& launch = recording.launches.at(0);
   CHECK_EQ(launch.entry, found.banded ? "attn_fwd_features" : "attn_fwd");
-  // Pointers, store_lse, sm_scale, strides, sizes; the band and the features; and what the driver adds.
-  constexpr size_t kPlain = 5 + 2 + 12 + 5;
-  CHECK_EQ(launch.arguments.size(), kPlain + (found.banded ? 2 + kFwdFeatures : 0) + 2);
-  if (found.banded) found.lo = launch.argument<int32_t>(kPlain), found.hi = launch.argument<int32_t>(kPlain + 1);
+  // Pointers, store_lse, sm_scale, strides, sizes, among them one or both head dims; the band and the features; and
+  // what the driver adds.
+  const size_t plain = 5 + 2 + 12 + 5 + found.banded;
+  CHECK_EQ(launch.arguments.size(), plain + (found.banded ? 2 + kFwdFeatures : 0) + 2);
+  if (found.banded) found.lo = launch.argument<int32_t>(plain), found.hi = launch.argument<int32_t>(plain + 1);
   return found;
 }
 
@@ -169,6 +170,37 @@ TEST("flops are those of the keys that rows see") {
     CHECK_EQ(explanation.kernels[0].padding_count, 0);  // of a level nothing is computed that the call lacks
     CHECK_EQ(explanation.kernels[0].flops, 2.0 * 2 * 2 * static_cast<double>(pairs) * 64);
   }
+}
+
+TEST("head dims that plain images do not have run on images with features, by pointer where rows end anywhere") {
+  const struct {
+    int64_t of_qk, of_v;
+    const char* addressing;
+  } cases[] = {{64, 40, "ADDRESSING=descriptor"}, {40, 64, "ADDRESSING=descriptor"}, {64, 12, "ADDRESSING=general"},
+               {12, 64, "ADDRESSING=general"},    {61, 61, "ADDRESSING=general"},    {1, 33, "ADDRESSING=general"}};
+  const auto check_kernels = [](const auto& params, const char* addressing, double products) {
+    Explanation explanation;
+    CHECK_EQ(explain(params, "sm_90", 0, &explanation), Error::success);
+    const auto& last = explanation.kernels[explanation.kernel_count - 1];
+    CHECK_CONTAINS(explanation.kernels[0].functional, addressing);
+    CHECK_CONTAINS(last.functional, addressing);
+    CHECK_EQ(explanation.kernels[0].flops, products);
+    return std::string(last.functional);
+  };
+  start("cuda");
+  for (const auto& [of_qk, of_v, addressing] : cases)
+    for (const bool causal : {false, true}) {
+      const Sizes sizes = {.seqlen_q = 100, .seqlen_k = 100, .head_dim = of_qk, .head_dim_v = of_v};
+      const double pairs = 2.0 * 2 * 4 * (causal ? 100 * 101 / 2 : 100 * 100);
+      attn_fwd_params forward = fwd_call(sizes);
+      forward.causal = causal;
+      CHECK_EQ(attn_fwd(forward, {}), Error::success);
+      CHECK_CONTAINS(check_kernels(forward, addressing, pairs * static_cast<double>(of_qk + of_v)), "LEVEL=4");
+      attn_bwd_params backward = bwd_call(sizes);
+      backward.causal = causal;
+      CHECK_EQ(attn_bwd(backward, {}), Error::success);
+      check_kernels(backward, addressing, pairs * static_cast<double>(3 * of_qk + 2 * of_v));
+    }
 }
 
 TEST("sequences that a band makes kernels count beyond 32 bits are refused") {

@@ -59,6 +59,7 @@ TEST("attn_fwd refuses every wrong argument by name, having asked no more than w
        "logsumexp has dtype bfloat16, which must be float32"},
       {[](auto& p) { p.k.sizes[3] = 72; }, Error::invalid_shape, "attn_fwd: k has head_dim 72, q has 64"},
       {[](auto& p) { resize(p, 3, 64, 72); }, Error::invalid_shape, "attn_fwd: k has head_dim 72, q has 64"},
+      {[](auto& p) { p.v.sizes[3] = 72; }, Error::invalid_shape, "attn_fwd: out has head_dim_v 64, v has 72"},
       {[](auto& p) { p.v.sizes[2] = 71; }, Error::invalid_shape, "attn_fwd: v has seqlen_k 71, k has 70"},
       {[](auto& p) { p.out.sizes[1] = 2; }, Error::invalid_shape, "attn_fwd: out has heads_q 2, q has 4"},
       {[](auto& p) { resize(p, 0, 2, 3); }, Error::invalid_shape, "attn_fwd: k has batch 3, q has 2"},
@@ -68,8 +69,12 @@ TEST("attn_fwd refuses every wrong argument by name, having asked no more than w
        "q has 4 heads, which must be a multiple of the 0 of k"},
       {[](auto& p) { p.k.sizes[0] = -1; }, Error::invalid_shape, "k has batch -1, which must not be negative"},
       {[](auto& p) { p.logsumexp.sizes[2] = 1; }, Error::invalid_shape, "logsumexp has seqlen_q 1, q has 100"},
-      {[](auto& p) { resize(p, 3, 12, 12); }, Error::not_supported, "q has head_dim 12"},
-      {[](auto& p) { p = fwd_call({.head_dim = 264}); }, Error::not_supported, "q has head_dim 264"},
+      {[](auto& p) { p = fwd_call({.head_dim = 257}); }, Error::not_supported,
+       "q has head_dim 257, which must be from 1 to 256"},
+      {[](auto& p) { p = fwd_call({.head_dim_v = 264}); }, Error::not_supported,
+       "v has head_dim_v 264, which must be from 1 to 256"},
+      {[](auto& p) { p.q.sizes[3] = p.k.sizes[3] = 0; }, Error::not_supported,
+       "q has head_dim 0, which must be from 1 to 256"},
       {[](auto& p) { resize(p, 2, kBig, 70), p.logsumexp = {}; }, Error::not_supported,
        "attn_fwd: q has more elements than 63 bits count"},
       {[](auto& p) { p.features.causal_variant = 2; }, Error::invalid_argument,
@@ -196,13 +201,12 @@ TEST("a window that the call does not say to have is no mistake that passes") {
   CHECK_EQ(recording.launches.size(), 0u);
 }
 
-TEST("what only the backward could have is refused by its name, as is another head dim of v") {
+TEST("what only the backward could have is refused by its name, as are results of another head dim") {
   const Bwd cases[] = {
       {[](auto& p) { p.skip_gradients = AOTRITON_SKIP_DK; }, Error::not_supported, "no kernel has skip_gradients yet"},
-      {[](auto& p) {
-         for (aotriton_tensor4* t : {&p.v, &p.out, &p.dout, &p.dv}) t->sizes[3] = 32;
-       },
-       Error::not_supported, "no kernel has a head_dim of v that is not q's yet"},
+      {[](auto& p) { p.dv.sizes[3] = 32; }, Error::invalid_shape, "dv has head_dim_v 32, v has 64"},
+      {[](auto& p) { p.dout.sizes[3] = 32; }, Error::invalid_shape, "dout has head_dim_v 32, v has 64"},
+      {[](auto& p) { p.dk.sizes[3] = 32; }, Error::invalid_shape, "dk has head_dim 32, q has 64"},
   };
   start("cuda");
   for (const auto& [spoil, error, message] : cases) {

@@ -76,11 +76,20 @@ def packed(backward: bool = False) -> Arguments:
     return changed | {"logsumexp": floats(1, 4, 48), **starts, "max_seqlen_q": 28, "max_seqlen_k": 30}
 
 
+def of_heads(head_dim: int, head_dim_v: int) -> Arguments:
+    """What gives a plain call these head dims, of q and k, and of v."""
+    of_qk, of_v = ({name: made(2, heads, 48, dim) for name, heads in names.items()} for dim, names in (
+        (head_dim, {"q": 4, "k": 2, "dq": 4, "dk": 2}), (head_dim_v, {"v": 2, "out": 4, "dout": 4, "dv": 2})
+    ))  # fmt: skip
+    return of_qk | of_v
+
+
 def dropped() -> Arguments:
     seeds = {name: whole(1, "int64") for name in ("dropout_seed", "dropout_offset")}
     return {"dropout": 0.1, **seeds}
 
 
+GRADIENTS = ("dout", "dq", "dk", "dv")
 Change = Callable[[], Arguments]
 RIGHT: dict[str, Change] = {
     "packed": packed,
@@ -99,6 +108,9 @@ RIGHT: dict[str, Change] = {
     "slopes for all batches": lambda: {"alibi_slopes": Apart(2, 4, dtype="float32", steps=(0, 1), address=1 << 50)},
     "softcap and sinks": lambda: {"softcap": 30.0, "sinks": floats(4), "causal": True},
     "no dropout needs no seed": lambda: {"dropout": 0.0},
+    "values of a smaller head dim": lambda: of_heads(64, 24),
+    "values of a larger head dim": lambda: of_heads(40, 256) | {"sinks": floats(4)},
+    "head dims that are no multiples of 8": lambda: of_heads(1, 255) | bias(),
 }
 WRONG: dict[str, tuple[Change, str, str]] = {
     "bias of packed": (lambda: packed() | bias(1, 4, 48, 48), "not_supported", "bias"),
@@ -160,6 +172,9 @@ WRONG: dict[str, tuple[Change, str, str]] = {
         "invalid_stride",
         "alibi_slopes",
     ),
+    "head dim 257": (lambda: of_heads(257, 64), "not_supported", "head_dim"),
+    "values of head dim 257": (lambda: of_heads(64, 257), "not_supported", "head_dim_v"),
+    "out of another head dim than v": (lambda: {"v": made(2, 2, 48, 72)}, "invalid_shape", "head_dim_v"),
     "sinks in bf16": (lambda: {"sinks": made(4)}, "invalid_dtype", "sinks"),
     "sinks of heads of k": (lambda: {"sinks": floats(2)}, "invalid_shape", "sinks"),
 }
@@ -176,6 +191,10 @@ OF_BACKWARD: dict[str, tuple[Change, str, str]] = {
     "dsinks in bf16": (lambda: {"sinks": floats(4), "dsinks": made(4)}, "invalid_dtype", "dsinks"),
     "dsinks of heads of k": (lambda: {"sinks": floats(4), "dsinks": floats(2)}, "invalid_shape", "dsinks"),
 }
+
+
+def of_forward(arguments: Arguments) -> Arguments:
+    return {name: one for name, one in arguments.items() if name not in GRADIENTS}
 
 
 def refused(call: Callable[..., None], arguments: Arguments, code: str, words: str) -> None:
@@ -196,7 +215,7 @@ def taken(call: Callable[..., None], arguments: Arguments) -> None:
 def test_wrong_calls_name_what_is_wrong(what: str) -> None:
     """A forward that makes no sense, or that no kernel has, raises its own error and names the argument."""
     change, code, words = WRONG[what]
-    refused(aotriton.attn_fwd, forward() | change(), code, words)
+    refused(aotriton.attn_fwd, forward() | of_forward(change()), code, words)
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -204,7 +223,7 @@ def test_backward_refuses_what_forward_refuses(what: str) -> None:
     """With the same error."""
     change, code, words = WRONG[what]
     changed = change()
-    of_packed = packed(backward=True) if "q" in changed else {}
+    of_packed = packed(backward=True) if "q" in changed and "dq" not in changed else {}
     refused(aotriton.attn_bwd, backward() | of_packed | changed, code, words)
 
 
@@ -219,8 +238,8 @@ def test_gradients_that_are_wrong_are_named(what: str) -> None:
 def test_what_makes_sense_is_taken(what: str) -> None:
     """The checks let calls with features pass, forward and backward, with dbias and dsinks where they have them."""
     changed = RIGHT[what]()
-    taken(aotriton.attn_fwd, forward() | changed)
-    of_packed = packed(backward=True) if "q" in changed else {}
+    taken(aotriton.attn_fwd, forward() | of_forward(changed))
+    of_packed = packed(backward=True) if "q" in changed and "dq" not in changed else {}
     more = {"dbias": made(2, 4, 48, 48)} if "bias" in changed else {}
     more |= {"dsinks": floats(4)} if "sinks" in changed else {}
     taken(aotriton.attn_bwd, backward() | of_packed | changed | more)

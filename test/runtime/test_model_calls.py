@@ -37,6 +37,7 @@ DEEPSEEK = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
+SMALL_HEADS = {"qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 32}  # of a build of small coverage
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,8 @@ DEEPSEEK = {
         ({"model_type": "modernbert", "num_attention_heads": 12, "hidden_size": 768, "num_hidden_layers": 2,
           "local_attention": 128, "layer_types": ["full_attention", "sliding_attention"]},
          {Layer(12, 12, 64, causal=False): 1, Layer(12, 12, 64, causal=False, window=128): 1}),
+        (DEEPSEEK, {Layer(128, 128, 192, head_dim_v=128): 61}),
+        (DEEPSEEK | {"v_head_dim": 192}, {Layer(128, 128, 192): 61}),
         (LLAMA | {"layer_types": ["linear_attention"] * 12 + ["full_attention"] * 4}, {Layer(32, 8, 64): 4}),
     ],
 )  # fmt: skip
@@ -125,11 +128,13 @@ def test_each_call_has_its_image_or_a_reason() -> None:
     assert all("attn_fwd" in name for name in found.images)
     (chunked, *_) = calls_of(LLAMA | {"layer_types": ["chunked_attention"] * 16})
     assert "chunked_attention" in str(serve(chunked, "bf16", **target).reason)
-    assert "head dims of keys and values differ (192 and 128" in str(
-        serve(calls_of(DEEPSEEK)[0], "bf16", **target).reason
-    )
+    for call in calls_of(DEEPSEEK | SMALL_HEADS, context=2048, train=True):
+        assert (call.arguments["head_dim"], call.arguments["head_dim_v"]) == (64, 32)
+        found = serve(call, "bf16", **target)
+        assert not found.reason
+        assert found.images
     (large, *_) = calls_of(LLAMA | {"head_dim": 264})
-    assert "head_dim 264, which must be a multiple of 8 up to 256" in str(serve(large, "bf16", **target).reason)
+    assert "head_dim 264, which must be from 1 to 256" in str(serve(large, "bf16", **target).reason)
 
 
 def test_the_command_says_what_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +149,10 @@ def test_the_command_says_what_is_served(tmp_path: Path, capsys: pytest.CaptureF
     prefill, _ = json.loads(capsys.readouterr().out)
     assert prefill["call"]["arguments"]["batch"] == 3
     assert prefill["images"]
-    file.write_text(json.dumps(DEEPSEEK))
+    file.write_text(json.dumps(DEEPSEEK | SMALL_HEADS))
+    assert main([str(file), "--device", "h200"]) == 0
+    assert "head_dim=64 head_dim_v=32" in capsys.readouterr().out
+    file.write_text(json.dumps(DEEPSEEK | {"v_head_dim": 264}))
     assert main([str(file), "--device", "h200"]) == 1
     assert "2 kinds of calls, 2 not served" in capsys.readouterr().out
     for wrong, message in (

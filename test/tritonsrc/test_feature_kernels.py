@@ -77,6 +77,7 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
     """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own."""
     block_m, block_n = TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
+    dims["head_dim_v"] = case.head_dim_v or case.head_dim
     dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k}
     read: Arrays = {}
     written: dict[str, tuple[int, ...]] = {}
@@ -97,7 +98,7 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
         "BF16_PRODUCTS": 0,  # the interpreter has no other
-        "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if case.head_dim <= width),
+        "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if max(case.head_dim, case.head_dim_v) <= width),
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,
         "dropout": case.dropout,

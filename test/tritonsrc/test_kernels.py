@@ -341,6 +341,29 @@ def test_around_the_hopper_backward(launch: Any, case: Case, width: int) -> None
     assert_close("DQ", results["DQ"], exact, round_to(case.T, exact))
 
 
+@pytest.mark.parametrize(("of_qk", "of_v"), [(64, 24), (24, 64), (128, 40), (40, 128)])
+def test_around_the_hopper_backward_of_two_head_dims(launch: Any, of_qk: int, of_v: int) -> None:
+    """Delta is of V's columns, and the sum of DQ is cleared, and becomes DQ, in all columns of Q."""
+    widest = max(of_qk, of_v)
+    case, width = Case(128, 64, widest, 32, 64), 64 if widest <= 64 else 128  # whole tiles are cleared
+    random = np.random.default_rng(5)
+    out, dout = (round_to("fp16", random.standard_normal((2, 3, 90, of_v))) for _ in range(2))
+    values = {"T": "fp16", "BLOCK_M": 32, "BLOCK_DMODEL": width, "ADDRESSING": "descriptor", "sm_scale": 0.5}
+    values |= {"features": 0}
+    of_sum = (2, 3, 2 * width, 64)
+    sizes = {"head_dim": of_qk, "dq_rows": 2 * width}
+    prepare, finish = (f"attn_bwd_hopper_features_{name}" for name in ("prepare", "finish"))
+    outputs = {"Delta": (2, 3, 90), "DQSum": of_sum}
+    cleared = launch(prepare, {"Out": out, "DO": dout}, outputs, values, 0, frozenset(), None, None, sizes)
+    exact = (out.astype(np.float64) * dout).sum(-1)
+    assert_close("Delta", cleared["Delta"], exact, exact.astype(np.float32))
+    assert_cleared(case, width, cleared["DQSum"])
+    summed = random.standard_normal((2, 3, 90, of_qk)).astype(np.float32)
+    given = {"DQSum": in_order(summed, width)}
+    results = launch(finish, given, {"DQ": summed.shape}, values)
+    assert_close("DQ", results["DQ"], 0.5 * summed.astype(np.float64), round_to("fp16", 0.5 * summed))
+
+
 def in_halves(numbers: np.ndarray, dtype: str) -> np.ndarray:
     """[splits, 4, 128, columns] of fp32 [splits, 2, 128, columns]: bits 16 to 31, then bits 0 to 15, as the type has
     them.

@@ -46,7 +46,7 @@ def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: B
     numbers = {name: int(value) for name, value in scalars.items()}
     asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
     has = next(one for one in psels if asked <= set(one))
-    sizes = dict(shape)
+    sizes = own.sizes(dict(shape))
     sizes |= derived_sizes(backend, Environment(sizes, numbers, has, multiprocessors=132))
     wanted = {one.name: [sizes[dim] for dim in one.dims] for one in backend.workspace}
     assert made is None or {name: one.sizes for name, one in made.items()} == wanted

@@ -176,8 +176,10 @@ void add_call_facts(ChosenCall chosen, size_t kernel, KernelChoice* choice) noex
     if (choice->padding_count == std::ssize(choice->paddings)) break;
     int64_t value;
     const int found = survey.digit(one, survey.addressing(info));
-    const bool of_size = one.value.code.size() == 1 && one.value.code[0].code == Code::size;
-    if (!one.round_up || !of_size || found < 0 || !survey.value(one.value, &value)) continue;
+    const bool of_sizes = std::ranges::all_of(one.value.code, [](const Instruction& step) {  // or of the largest
+      return step.code == Code::size || step.code == Code::maximum;
+    });
+    if (!one.round_up || !of_sizes || found < 0 || !survey.value(one.value, &value)) continue;
     const int64_t padded = one.values[static_cast<size_t>(found)];
     if (value < padded) choice->paddings[choice->padding_count++] = {one.name, value, padded};
   }

@@ -38,7 +38,6 @@ static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
 constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES;
 
 Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
-  AOTRITON_TRY(check_v_head_dim("attn_bwd", p.q, p.v, p.out));
   AOTRITON_TRY(bind_features(p.features, kIndices, call));
   if (p.skip_gradients) return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet");
   call->views[q] = View::of(p.q);

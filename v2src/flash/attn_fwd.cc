@@ -25,7 +25,6 @@ constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES;
 
 Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(check_reserved("attn_fwd", p.reserved));
-  AOTRITON_TRY(check_v_head_dim("attn_fwd", p.q, p.v, p.out));
   AOTRITON_TRY(bind_features(p.features, kIndices, call));
   call->views[q] = View::of(p.q);
   call->views[k] = View::of(p.k);

@@ -34,7 +34,10 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
     call.set_whole(x.features, features);
     return Error::success;
   };
-  const bool plain = !features && call.dtype != DType::float32;  // of fp32 there are images with features only
+  const int64_t head_dim = call.sizes[x.head_dim], head_dim_v = call.sizes[x.head_dim_v];
+  // Of fp32, and of head dims that are not as plain images have them, there are images with features only.
+  const bool plain =
+      !features && call.dtype != DType::float32 && head_dim == head_dim_v && head_dim % x.multiple_of_head_dim == 0;
   if (plain && !windowed && (!causal || seqlen_q == seqlen_k)) [[likely]]
     return set(kPlain, causal, 0, 0);
   // A row's own key is the one of its number, or as far from the last key as the row is from the last row. Numbers that
@@ -51,7 +54,7 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
     if (last) features |= kOwnLast;
     // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to
     // see to that, and take pointers.
-    if (level == kFull || call.sizes[x.head_dim] > kMostColumns) call.misaligned |= 1u << call.from[x.q];
+    if (level == kFull || std::max(head_dim, head_dim_v) > kMostColumns) call.misaligned |= 1u << call.from[x.q];
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);

@@ -26,7 +26,10 @@ class Features {
     if (given(x_.seqused_k)) bits_ |= kUsedK;
     if (real(x_.softcap) != 0) bits_ |= kSoftcap;
     if (real(x_.dropout) != 0) bits_ |= kDropout;
-    if (call_.dtype == DType::float32) call_.misaligned = ~0u;  // its images address by pointers
+    // Images address by pointers what is of fp32, and rows that do not end with a vector.
+    const bool whole = call_.sizes[x_.head_dim] % x_.multiple_of_head_dim == 0 &&
+                       call_.sizes[x_.head_dim_v] % x_.multiple_of_head_dim == 0;
+    if (call_.dtype == DType::float32 || !whole) call_.misaligned = ~0u;
     call_.set_whole(x_.packed_sequences, 1);
     call_.set_whole(x_.longest_q, call_.sizes[x_.seqlen_q]);
     call_.set_whole(x_.longest_k, call_.sizes[x_.seqlen_k]);
@@ -114,19 +117,23 @@ class Features {
 
 Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcept {
   const char* const op = call.info->name;
-  const int64_t *const sizes = call.sizes, head_dim = sizes[p.head_dim];
+  const int64_t* const sizes = call.sizes;
   if (sizes[p.heads_k] ? sizes[p.heads_q] % sizes[p.heads_k] : sizes[p.heads_q])
     return fail(Error::invalid_shape, "%s: q has %" PRId64 " heads, which must be a multiple of the %" PRId64 " of k",
                 op, sizes[p.heads_q], sizes[p.heads_k]);
-  if (head_dim < 1 || head_dim % p.multiple_of_head_dim || head_dim > p.most_head_dim)
-    return fail(Error::not_supported,
-                "%s: q has head_dim %" PRId64 ", which must be a multiple of %" PRId64 " up to %" PRId64, op, head_dim,
-                p.multiple_of_head_dim, p.most_head_dim);
+  const struct {
+    const char *operand, *name;
+    int64_t size;
+  } dims[] = {{"q", "head_dim", sizes[p.head_dim]}, {"v", "head_dim_v", sizes[p.head_dim_v]}};
+  for (const auto& [operand, name, size] : dims)
+    if (size < 1 || size > p.most_head_dim)
+      return fail(Error::not_supported, "%s: %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op, operand,
+                  name, size, p.most_head_dim);
   AOTRITON_TRY(Features(call, p, of_backward).check());
   constexpr float kLog2E = 1.4426950408889634f;  // kernels multiply by it
   const float scale = call.scalars[p.sm_scale].real;
   if (!is_given(scale)) {
-    call.set_real(p.sm_scale, static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))));
+    call.set_real(p.sm_scale, static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[p.head_dim]))));
     return Error::success;
   }
   if (!(scale >= 0) || !std::isfinite(scale * kLog2E))

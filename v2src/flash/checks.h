@@ -8,11 +8,12 @@ namespace aotriton::v2::inline abi1::flash {
 // The indices of what both operators have.
 struct Indices {
   size_t q, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dropout_seed,
-      dropout_offset;                                                                    // operands
-  size_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, one, starts, sequences;  // sizes
+      dropout_offset;                                                                                // operands
+  size_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, head_dim_v, one, starts, sequences;  // sizes
   size_t sm_scale, causal, causal_variant, window_left, window_right, softcap, dropout, max_seqlen_q, max_seqlen_k,
       level, lo, hi, features, longest_q, longest_k, packed_sequences;  // scalars
-  int64_t most_head_dim, multiple_of_head_dim;                          // what kernels serve, by their description
+  int64_t most_head_dim;                                                // what kernels serve, by their description
+  int64_t multiple_of_head_dim;                                         // what they assume where tensors are aligned
 };
 
 // The same names in the namespace of an operator's indices, as Indices.
@@ -33,6 +34,7 @@ struct Indices {
    seqlen_q,                       \
    seqlen_k,                       \
    head_dim,                       \
+   head_dim_v,                     \
    one,                            \
    starts,                         \
    sequences,                      \

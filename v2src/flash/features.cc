@@ -4,12 +4,6 @@
 
 namespace aotriton::v2::inline abi1::flash {
 
-Error check_v_head_dim(const char* op, const aotriton_tensor4& q, const aotriton_tensor4& v,
-                       const aotriton_tensor4& out) noexcept {
-  if (v.sizes[3] == q.sizes[3] || out.sizes[3] != v.sizes[3]) return Error::success;
-  return fail(Error::not_supported, "%s: no kernel has a head_dim of v that is not q's yet", op);
-}
-
 Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept {
   for (const uint8_t byte : reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field is not zero", op);

@@ -11,10 +11,6 @@
 
 namespace aotriton::v2::inline abi1::flash {
 
-// not_supported where v, and out with it, has a head_dim of its own.
-Error check_v_head_dim(const char* op, const aotriton_tensor4& q, const aotriton_tensor4& v,
-                       const aotriton_tensor4& out) noexcept;
-
 // not_supported where a byte is not zero: a later version may have made a field of it.
 Error check_reserved(const char* op, std::span<const uint8_t> reserved) noexcept;
 

@@ -66,6 +66,12 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
 
 std::vector<int64_t> logsumexp_sizes(const Tensor& q) { return {q.size(0), q.size(1), q.size(2)}; }
 
+// As q, with the head dim of v. Where that is another one, its dimensions lie in the order of q's.
+Tensor out_of(const Tensor& q, const Tensor& v) {
+  if (v.size(3) == q.size(3)) return empty_as(q);
+  return empty_in_order({q.size(0), q.size(1), q.size(2), v.size(3)}, q);
+}
+
 // On the tensors' GPU by the library's functions of the operator, or as the formula reads, where they would not refuse.
 template <class Call, class WorkspaceSize, class Launch, class Explain>
 aotriton_error compute_as(const char* op, const Call& call, const std::string& hints, WorkspaceSize workspace_size,
@@ -99,7 +105,7 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   Forward call = {rows,
                   with_contiguous_rows(k),
                   with_contiguous_rows(v),
-                  empty_as(rows),
+                  out_of(rows, v),
                   empty(logsumexp_sizes(q), aoti_torch_dtype_float32(), q),
                   features,
                   {}};

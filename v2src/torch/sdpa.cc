@@ -240,12 +240,12 @@ std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad_out, const 
 //
 // Its results lie as [batch, seqlen, heads, head_dim], and rows of its log-sum-exp are padded to a multiple of 32, with
 // infinity, by which a backward's weights are zero.
-Tensor heads_within_rows(const Tensor& like, const Tensor& made) {
+Tensor heads_within_rows(const Tensor& made) {
   if (made.stride(3) == 1 && made.stride(1) == made.size(3) && made.stride(2) == made.size(3) * made.size(1) &&
       made.stride(0) == made.stride(2) * made.size(2))
     return made;
   return torch::stable::transpose(
-      empty({like.size(0), like.size(2), like.size(1), like.size(3)}, scalar_type(like), like), 1, 2);
+      empty({made.size(0), made.size(2), made.size(1), made.size(3)}, scalar_type(made), made), 1, 2);
 }
 
 int64_t padded(int64_t rows, int64_t to) { return (rows + to - 1) / to * to; }
@@ -273,7 +273,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_forward(const Tensor& query
     Features features = {.bias = expanded(attn_bias, query, key)};
     const auto [seed, offset] = seed_and_offset(dropout_p, query, features);
     Forward call = forward_of(query, key, value, scale, {.causal = is_causal}, features);
-    call.out = heads_within_rows(query, call.out);
+    call.out = heads_within_rows(call.out);
     call.params.out = view_of<aotriton_tensor4>(call.out);
     why = reason(compute(call, ""));
     if (why.empty()) {
@@ -304,13 +304,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     Tensor all_rows = logsumexp;
     Backward call = backward_of(query, key, value, out, grad_out, torch::stable::narrow(all_rows, 2, 0, query.size(2)),
                                 scale, {.causal = is_causal}, deterministic_algorithms(), features);
-    const auto place = [](const Tensor& like, Tensor& made, aotriton_tensor4& view) {
-      made = heads_within_rows(like, made);
+    const auto place = [](Tensor& made, aotriton_tensor4& view) {
+      made = heads_within_rows(made);
       view = view_of<aotriton_tensor4>(made);
     };
-    place(query, call.dq, call.params.dq);
-    place(key, call.dk, call.params.dk);
-    place(value, call.dv, call.params.dv);
+    place(call.dq, call.params.dq);
+    place(call.dk, call.params.dk);
+    place(call.dv, call.params.dv);
     Tensor dbias;
     if (grad_input_mask[3]) {  // rows are padded here, too
       const int64_t keys = key.size(2);

@@ -25,10 +25,10 @@ from aotriton.rules.kernel import DFS, Guard, KernelDescription, Number, Operand
 from aotriton.rules.operators import Backend, DerivedSize, Operator, Scalar
 from aotriton.rules.work import WHOLE
 
-OUT, DOUT = Operand("out", c.Q_DIMS), Operand("dout", c.Q_DIMS)
+OUT, DOUT = Operand("out", c.OUT_DIMS), Operand("dout", c.OUT_DIMS)
 LOGSUMEXP = c.rows("logsumexp")
 DQ, DK, DV = (
-    Operand(name, dims, written=True) for name, dims in (("dq", c.Q_DIMS), ("dk", c.K_DIMS), ("dv", c.K_DIMS))
+    Operand(name, dims, written=True) for name, dims in (("dq", c.Q_DIMS), ("dk", c.K_DIMS), ("dv", c.V_DIMS))
 )
 # Workspace: rowsum(dout x out), and what programs add up: dq and dk before their scale, and dv.
 DELTA = c.rows("delta")
@@ -67,7 +67,7 @@ ATTN_BWD_PREPROCESS = KernelDescription(
         *strides("bhs", "Out", "DO"),
         c.HEADS_Q,
         c.SEQLEN_Q,
-        c.WIDTH,
+        c.WIDTH_V,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL", "ADDRESSING"),
     ),
     choices=(c.T_PORTABLE, c.HEAD_DIM, c.ACCESS),
@@ -124,7 +124,7 @@ ATTN_BWD_DK_DV = KernelDescription(
         Tensor("Delta", DELTA),
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DK", "DV"),
-        *c.SIZES,
+        *c.SIZES_OF_LEVELS,
         *c.of_features("k"),
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
@@ -168,7 +168,7 @@ ATTN_BWD_DQ = KernelDescription(
         Tensor("Delta", DELTA),
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "DO", "DQ"),
-        *c.SIZES,
+        *c.SIZES_OF_LEVELS,
         *c.of_features("q"),
         Tensor("DBias", c.DBIAS, general=True, levels=c.FEATURED),
         *strides("bhs", "DBias", levels=c.FEATURED),
@@ -222,7 +222,7 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
         *strides("bhs", "Out", "DO"),
         c.HEADS_Q,
         c.SEQLEN_Q,
-        c.WIDTH,
+        c.WIDTH_V,
         DQ_WIDTH,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
@@ -413,7 +413,7 @@ ATTN_BWD_HOPPER_SHARES_FINISH = replace(
 # With features. The sums of dq of packed sequences have tiles of their own (tritonsrc/flash/lib/dq_tiles.py).
 _FEATURES_DQ_TILES = DQ_TILES + c.SEQUENCES - 1
 OF_DQ_SUM_FEATURES = (
-    DerivedSize("dq_rows", _FEATURES_DQ_TILES * choose(size("head_dim") <= 64, 64, 128)),
+    DerivedSize("dq_rows", _FEATURES_DQ_TILES * choose(c.WIDEST <= 64, 64, 128)),
     DerivedSize("dq_columns", constant(64)),
 )
 FEATURES_DQ_SIZES = (
@@ -424,7 +424,7 @@ HEAD_DIM_FEATURES = c.HEAD_DIM.narrowed(64, 128)
 # The query rows that a tile of keys walks, of all heads, where lengths are on the host: with fewer, what begins and
 # ends a tile takes more than its steps save. On an H200, windows of 128, 513 and 1024 keys take 1.28, 0.97 and 0.83 of
 # the portable backend's time at head dim 128, and walks of 1024 and 8192 rows 1.05 and 0.9 at head dim 64.
-FEWEST_WALKED = choose(size("head_dim") <= 64, 2048, 512)
+FEWEST_WALKED = choose(c.WIDEST <= 64, 2048, 512)
 _WALKED = minimum(c.END - c.BEGIN + 1, size("seqlen_q")) * c.GROUP
 GUARD_WALKED = Guard(
     choose(c.LENGTHS_ON_HOST, FEWEST_WALKED, 0) <= _WALKED,
@@ -437,6 +437,7 @@ ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
     name="attn_bwd_hopper_features_prepare",
     arguments=(
         *ATTN_BWD_HOPPER_PREPARE.arguments[:-3],
+        Number("widest", "i32", c.WIDEST, multiple_of=8),
         *FEATURES_DQ_SIZES,
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
@@ -460,7 +461,9 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         Tensor("Delta", DELTA),
         c.SM_SCALE,
         *strides("bhs", "DK", "DV"),
-        *c.SIZES,
+        *c.LENGTHS,
+        c.WIDTH_OF_QK,
+        c.WIDTH_OF_V,
         *c.of_lengths("k"),
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
@@ -482,7 +485,7 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_SOFTCAP,
         # What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
         Guard(
-            choose(size("head_dim") <= 64, 1, c.LENGTHS_ON_HOST),
+            choose(c.WIDEST <= 64, 1, c.LENGTHS_ON_HOST),
             "it has sequences or used lengths, and a head dim above 64",
         ),
     ),
@@ -827,5 +830,5 @@ OPERATOR = Operator(
     checked=True,
     written=True,
     cut="batch",
-    flops=c.flops(5),
+    flops=c.flops(3, 2),
 )

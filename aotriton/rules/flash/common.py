@@ -49,15 +49,18 @@ FAMILY = "flash"
 
 Q_DIMS = ("batch", "heads_q", "seqlen_q", "head_dim")
 K_DIMS = ("batch", "heads_k", "seqlen_k", "head_dim")
+V_DIMS, OUT_DIMS = ((*dims[:-1], "head_dim_v") for dims in (K_DIMS, Q_DIMS))
 ROW_DIMS = ("batch", "heads_q", "seqlen_q")
 ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
 
-Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", K_DIMS)
+Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", V_DIMS)
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 T_PORTABLE = replace(T, values=("fp16", "bf16", "fp32"), apart=("fp32",))
+# Of q and k, or of v where that is larger: the columns that tiles of all tensors have. They are equal in plain calls.
+WIDEST = maximum(size("head_dim"), size("head_dim_v"))
 # The head dim, padded to the next of these.
-HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), size("head_dim"), round_up=True, small=64, option="head-dim")
+HEAD_DIM = Choice("BLOCK_DMODEL", (32, 64, 128, 256), WIDEST, round_up=True, small=64, option="head-dim")
 # Of a kernel whose columns are in two parts, each a power of two. A call that rounds up to less above is not its own.
 HEAD_DIM_SLIM = replace(HEAD_DIM, values=(96, 192), small=None)
 CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
@@ -117,12 +120,12 @@ def _seen(end: Expression) -> Expression:
     return ramp(end + size("seqlen_q")) - ramp(end) - ramp(beyond + size("seqlen_q")) + ramp(beyond)
 
 
-def flops(products: int) -> Expression:
-    """The operations of ``products`` products of seqlen_q x seqlen_k x head_dim for each query head.
+def flops(of_qk: int, of_v: int) -> Expression:
+    """The operations of so many products of seqlen_q x seqlen_k x head_dim, and x head_dim_v, for each query head.
 
     A causal call has half of them, a call with a band those of the pairs in it.
     """
-    each = size("batch") * size("heads_q") * size("head_dim") * 2 * products
+    each = size("batch") * size("heads_q") * 2 * (size("head_dim") * of_qk + size("head_dim_v") * of_v)
     one = each * (size("seqlen_q") * size("seqlen_k"))
     banded = each * (_seen(END) - _seen(BEGIN - 1))
     return choose(scalar("level"), banded, choose(scalar("causal"), ceil_divide(one, 2), one))
@@ -212,9 +215,17 @@ SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
 SEQLEN_Q = Number("max_seqlen_q", "i32", size("seqlen_q"))
 WIDTH = Number("head_dim", "i32", size("head_dim"), multiple_of=8)
+WIDTH_V = replace(WIDTH, value=size("head_dim_v"))  # of a kernel that has no other tensors than v's, out's and dout's
 HEADS_K = Number("num_heads_k", "i32", size("heads_k"))
 SEQLEN_K = Number("max_seqlen_k", "i32", size("seqlen_k"))
-SIZES = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K, WIDTH)
+LENGTHS = (HEADS_Q, HEADS_K, SEQLEN_Q, SEQLEN_K)
+SIZES = (*LENGTHS, WIDTH)
+# With features. The checks send a call whose head dims are no such multiples to general addressing.
+WIDTH_OF_QK, WIDTH_OF_V = (
+    Number(f"head_dim_{of}", "i32", size(name), multiple_of=8, if_aligned=True, levels=FEATURED)
+    for of, name in (("qk", "head_dim"), ("v", "head_dim_v"))
+)
+SIZES_OF_LEVELS = (*LENGTHS, replace(WIDTH, levels=(PLAIN,)), WIDTH_OF_QK, WIDTH_OF_V)
 
 ONES = ("one",)  # the dimension of a number in device memory
 BIAS = Operand("bias", ("batch", "heads_q", "seqlen_q", "seqlen_k"), optional=True)

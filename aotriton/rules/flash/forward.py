@@ -22,7 +22,7 @@ from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORW
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
 
-OUT = Operand("out", c.Q_DIMS, written=True)
+OUT = Operand("out", c.OUT_DIMS, written=True)
 STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
 
 ATTN_FWD = KernelDescription(
@@ -37,7 +37,7 @@ ATTN_FWD = KernelDescription(
         STORE_LSE,
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "Out"),
-        *c.SIZES,
+        *c.SIZES_OF_LEVELS,
         *c.of_features("q", sinks=True),
         *c.tile("BLOCK_M", "BLOCK_N"),
     ),
@@ -162,7 +162,8 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         STORE_LSE,
         c.SM_SCALE,
         *strides("bhs", "OutRows"),
-        *c.SIZES,
+        *c.LENGTHS,
+        c.WIDTH_OF_V,
         Number("sequences", "i32", size("batch") * c.SEQUENCES),
         Number("log2_packed", "i32", LOG2_PACKED),
         *c.of_lengths("q", sinks=True),
@@ -217,5 +218,5 @@ OPERATOR = Operator(
     checked=True,
     written=True,
     cut="batch",
-    flops=c.flops(2),
+    flops=c.flops(1, 1),
 )

@@ -181,8 +181,9 @@ class Attention:
         fill = 0.0 if argument.access == "add" else torch.nan
         if argument.operand.name in ("dq_sum", *SHARED):
             backend = next(one for one in operator_of(kernel).backends if kernel in one.kernels)
-            sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads, "head_dim": self.head_dim}
+            sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
             sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
+            sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim}
             scalars = {"causal": int(self.causal), "packed_sequences": 1}
             sizes |= derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
             dtype = self.dtype if argument.dtype == "T" else torch.float32

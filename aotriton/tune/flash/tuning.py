@@ -70,7 +70,8 @@ class FlashTuning:
         return shape_of(batch=batch, heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, head_dim=head_dim)
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
-        return {**shape, "heads_q": shape["heads"], "heads_k": shape["heads"]}
+        heads = {f"heads_{side}": shape["heads"] for side in "qk"} if "heads" in shape else {}
+        return {"head_dim_v": shape["head_dim"], **shape, **heads}  # values of another head dim are not measured
 
     def rank(self, problem: Problem) -> tuple[object, ...]:
         functional, keys = problem.functional, problem.keys

@@ -99,7 +99,7 @@ class Sequences:
         self, backend: Backend, draw: Draw, scalars: Mapping[str, float], sequence: LaunchSequence
     ) -> dict[str, Any] | None:
         """The backend's workspace tensors; None where one has no element."""
-        sizes = dict(draw.shape)
+        sizes = tuning(draw.functional.kernel.family).sizes(dict(draw.shape))
         if backend.sizes:
             asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
             psels: Mapping[str, int] = next(r.psels for r in sequence.requests if asked <= set(r.psels))

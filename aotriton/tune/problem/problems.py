@@ -121,6 +121,7 @@ def _pinned(functional: Functional) -> dict[str, int]:
 
 def is_served(functional: Functional, sizes: Mapping[str, int], multiprocessors: int) -> bool:
     """Whether the kernel's guards allow a measured call of these sizes, whose other scalars are 0."""
+    sizes = tuning(functional.kernel.family).sizes(sizes) if sizes and _guards_sizes(functional.kernel) else sizes
     measured = scalars_of(functional, sizes) if sizes else _pinned(functional)
     for guard in functional.kernel.all_guards(sizes.keys()):
         named = {str(name): 0 for code, name in guard.condition.postfix() if code == "scalar"}
@@ -159,7 +160,7 @@ def problems(kernels: Iterable[KernelDescription], arch: str, multiprocessors: i
                 if not own.selects(functional, cell, wish):
                     continue
                 shape = own.shape(functional, cell, multiprocessors, wish)
-                sizes = own.sizes(dict(shape)) if shape and _guards_sizes(kernel) else {}
+                sizes = dict(shape) if shape and _guards_sizes(kernel) else {}
                 if shape and is_served(functional, sizes, multiprocessors):
                     found.append(Problem(functional, cell, shape))
     return sorted(found, key=lambda problem: tuning(problem.kernel.family).rank(problem))

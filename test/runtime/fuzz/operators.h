@@ -75,7 +75,7 @@ inline int64_t likely_length(Chance& chance) {
 
 // Sizes by the indices that flash's operators share.
 inline void suit_attention(Draft& draft, Chance& chance) {
-  enum { batch, heads_q, seqlen_q, head_dim, heads_k, seqlen_k };
+  enum { batch, heads_q, seqlen_q, head_dim, heads_k, seqlen_k, head_dim_v };
   enum { sm_scale, causal, causal_variant, window_left, window_right, deterministic = 16 };
   static constexpr int64_t kGroups[] = {1, 1, 2, 4, 8};
   draft.sizes[batch] = chance.percent(95) ? chance.between(1, 8) : chance.between(0, 100000);
@@ -83,7 +83,9 @@ inline void suit_attention(Draft& draft, Chance& chance) {
   draft.sizes[heads_q] = draft.sizes[heads_k] * chance.one_of(kGroups);
   draft.sizes[seqlen_q] = likely_length(chance);
   draft.sizes[seqlen_k] = chance.percent(60) ? draft.sizes[seqlen_q] : likely_length(chance);
-  draft.sizes[head_dim] = 8 * chance.between(chance.percent(90) ? 5 : 1, 32);
+  const int64_t step = chance.percent(85) ? 8 : 1;
+  draft.sizes[head_dim] = step * chance.between(chance.percent(90) ? 5 : 1, 256 / step);
+  draft.sizes[head_dim_v] = chance.percent(75) ? draft.sizes[head_dim] : step * chance.between(1, 256 / step);
   draft.real[sm_scale] = chance.percent(90) ? 0.125f : wild_real(chance);
   draft.whole[causal] = chance.percent(50);
   draft.whole[causal_variant] = chance.percent(50);
@@ -99,7 +101,8 @@ inline const char* object_to_attention(const Draft& draft) {
   const auto& q = draft.tensors[0];
   const auto& k = draft.tensors[1];
   if (k.sizes[1] ? q.sizes[1] % k.sizes[1] : q.sizes[1]) return "its heads do not fit together";
-  if (q.sizes[3] % 8) return "its head_dim is no multiple of 8";
+  for (const int64_t head_dim : {q.sizes[3], draft.tensors[2].sizes[3]})
+    if (head_dim < 1 || head_dim > 256) return "one of its head dims is not from 1 to 256";
   return draft.whole[2] < 0 || draft.whole[2] > 1 ? "its causal_variant is none" : nullptr;
 }
 

@@ -178,11 +178,12 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * A bias of minus infinity hides a key, and so does one that float32 cannot hold when it is divided by sm_scale. A
  * query that sees no key has an out of 0, gradients of 0, and as its logsumexp the sink, or minus infinity.
  *
- * Packed sequences (cu_seqlens): q, out, dout and dq are [1, heads_q, total_q, head_dim], k, v, dk and dv
- * [1, heads_k, total_k, head_dim], logsumexp [1, heads_q, total_q], alibi_slopes [1, heads_q]: the batch is 1. Sequence
- * z has the rows from cu_seqlens[z] to before cu_seqlens[z + 1]; it may have none. Numbers must not fall, nor exceed
- * the total. max_seqlen_q and max_seqlen_k are at least the longest sequence's lengths: what is longer is not computed.
- * Rows of no sequence are not computed either: results keep what they had there.
+ * Packed sequences (cu_seqlens): q and dq are [1, heads_q, total_q, head_dim], k and dk [1, heads_k, total_k,
+ * head_dim], out and dout [1, heads_q, total_q, head_dim_v], v and dv [1, heads_k, total_k, head_dim_v], logsumexp [1,
+ * heads_q, total_q], alibi_slopes [1, heads_q]: the batch is 1. Sequence z has the rows from cu_seqlens[z] to before
+ * cu_seqlens[z + 1]; it may have none. Numbers must not fall, nor exceed the total. max_seqlen_q and max_seqlen_k are
+ * at least the longest sequence's lengths: what is longer is not computed. Rows of no sequence are not computed either:
+ * results keep what they had there.
  *
  * Used lengths: rows of a sequence from seqused_q on get an out and dq of 0 and a logsumexp of minus infinity, keys
  * from seqused_k on a dk and dv of 0. More than the sequence has counts as what it has.
@@ -222,21 +223,22 @@ typedef struct aotriton_attn_features {
   uint8_t reserved[6];
 } aotriton_attn_features;
 
-/* An sm_scale that is not given: 1 / sqrt(head_dim). */
+/* An sm_scale that is not given: 1 / sqrt(head_dim), of q and k. */
 #define AOTRITON_DEFAULT_SCALE (-FLT_MAX)
 
 /* out = softmax(sm_scale q k^T) v, and logsumexp = log(sum(exp(sm_scale q k^T))) where it is given; with features as
  * aotriton_attn_features says. logsumexp is in natural units.
  *
- * q, out: [batch, heads_q, seqlen_q, head_dim]; k, v: [batch, heads_k, seqlen_k, head_dim]; heads_q a multiple of
- * heads_k. float16, bfloat16 or float32, one type for all; head_dim 8 to 256 in steps of 8; any strides with a
- * contiguous last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a
- * query sees no key behind its own position, which is key i for query i unless features.causal_variant says otherwise.
- * A query that sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale:
- * finite, not negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is
- * zero. Where that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with
- * another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus
- * infinity, or the sink. */
+ * q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
+ * head_dim_v]; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a multiple of heads_k. float16, bfloat16 or
+ * float32, one type for all; head_dim and head_dim_v 1 to 256, fastest where they are equal and multiples of 8; any
+ * strides with a contiguous last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned.
+ * causal: a query sees no key behind its own position, which is key i for query i unless features.causal_variant says
+ * otherwise. A query that sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0.
+ * sm_scale: finite, not negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and
+ * scale_given is zero. Where that is not zero, 0 is 0, and all visible keys have the same weight. A result must share
+ * no memory with another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and
+ * logsumexp minus infinity, or the sink. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
@@ -251,9 +253,9 @@ typedef struct aotriton_attn_fwd_params {
   const aotriton_hints* hints; /* null: none */
 } aotriton_attn_fwd_params;
 
-/* Gradients of attn_fwd. dout, dq as q; dk, dv as k; out and logsumexp as attn_fwd wrote them, and the same features.
- * deterministic: the same bits every time; without it, a backend may add to dq in an order that varies. With a scale of
- * 0, dq and dk are 0.
+/* Gradients of attn_fwd. dq as q, dk as k, dv as v, dout as out; out and logsumexp as attn_fwd wrote them, and the same
+ * features. deterministic: the same bits every time; without it, a backend may add to dq in an order that varies. With
+ * a scale of 0, dq and dk are 0.
  *
  * dbias: the gradient of each score, before its scale: [batch, heads_q, seqlen_q, seqlen_k], of q's type. It has an
  * element for each score, also of a bias that strides of 0 repeat: the caller sums what repeats. All of it is written,

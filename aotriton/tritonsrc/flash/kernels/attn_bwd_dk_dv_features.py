@@ -18,6 +18,7 @@ from aotriton.tritonsrc.flash.lib.sequence import (
     sequences_end,
     steps_of,
     store_rows,
+    works_out_again,
 )
 from aotriton.tritonsrc.flash.lib.tile import head_rows, load_pair
 from aotriton.tritonsrc.flash.lib.zero import zero
@@ -56,7 +57,8 @@ def attn_bwd_dk_dv_features(
     num_heads_k,
     max_seqlen_q,
     max_seqlen_k,
-    head_dim,
+    head_dim_qk,
+    head_dim_v,
     lo,
     hi,
     features,
@@ -91,16 +93,17 @@ def attn_bwd_dk_dv_features(
     tile, head_k, sequence = tile_of_program(tl.cdiv(longest, BLOCK_N), num_heads_k)
     key = tile * BLOCK_N  # of a causal call the first tile has the most queries
     END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
+    AGAIN: tl.constexpr = works_out_again(ADDRESSING)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
     )  # fmt: skip
     if key >= of.k.rows:
         return
     batch = of.batch
-    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
-    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
-    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim, ADDRESSING)
+    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim_qk, ADDRESSING)
+    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim_qk, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
+    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim_v, ADDRESSING)
     group = num_heads_q // num_heads_k
 
     k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
@@ -125,7 +128,7 @@ def attn_bwd_dk_dv_features(
                 AlibiSlopes, stride_alibislopes_b, Bias, stride_bias_b, stride_bias_h, stride_bias_s,
             )  # fmt: skip
             drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
-            for row in tl.range(begin, end, BLOCK_M, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
+            for row in tl.range(begin, end, BLOCK_M, num_stages=1 if BEHIND else None, disable_licm=BEHIND or AGAIN):
                 # Beyond the end of the queries q, do, lse and delta are all zero, and add nothing.
                 q = load_rows(all_q, batch, head, row, BLOCK_M, BLOCK_DMODEL, ADDRESSING)
                 if BEHIND:
@@ -167,10 +170,10 @@ def attn_bwd_dk_dv_features(
         dk = tl.where((keys < of.k.used)[:, None], dk, 0.0)
         dv = tl.where((keys < of.k.used)[:, None], dv, 0.0)
     store_rows(
-        DK, stride_dk_b, stride_dk_h, stride_dk_s, of.k, head_dim,
+        DK, stride_dk_b, stride_dk_h, stride_dk_s, of.k, head_dim_qk,
         dk * sm_scale, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip
     store_rows(
-        DV, stride_dv_b, stride_dv_h, stride_dv_s, of.k, head_dim,
+        DV, stride_dv_b, stride_dv_h, stride_dv_s, of.k, head_dim_v,
         dv, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, END,
     )  # fmt: skip

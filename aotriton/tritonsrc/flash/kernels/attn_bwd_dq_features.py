@@ -18,6 +18,7 @@ from aotriton.tritonsrc.flash.lib.sequence import (
     sequences_end,
     steps_of,
     store_rows,
+    works_out_again,
 )
 from aotriton.tritonsrc.flash.lib.tile import head_rows
 from aotriton.tritonsrc.flash.lib.zero import zero
@@ -52,7 +53,8 @@ def attn_bwd_dq_features(
     num_heads_k,
     max_seqlen_q,
     max_seqlen_k,
-    head_dim,
+    head_dim_qk,
+    head_dim_v,
     lo,
     hi,
     features,
@@ -93,16 +95,17 @@ def attn_bwd_dq_features(
     tile = tiles - 1 - tile  # of a causal call the longest programs first
     q_row = tile * BLOCK_M
     END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
+    AGAIN: tl.constexpr = works_out_again(ADDRESSING)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
     )  # fmt: skip
     if q_row >= of.q.rows:
         return
     batch = of.batch
-    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
-    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
-    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim, ADDRESSING)
+    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim_qk, ADDRESSING)
+    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim_qk, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
+    all_do = rows_read(DO, stride_do_b, stride_do_h, stride_do_s, of.q, head_dim_v, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
     if LEVEL == FULL:  # noqa: SIM102 (known when compiled, as the next is not)
@@ -128,7 +131,7 @@ def attn_bwd_dq_features(
     # One loop with a branch: with loops of their own for steps with and without a mask, each has registers of its own.
     for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
         begin, end = steps_of(BEHIND, first, after, of.k, features, BLOCK_N, ADDRESSING)
-        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
+        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND or AGAIN):
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:
@@ -170,6 +173,6 @@ def attn_bwd_dq_features(
     if END:  # rows that are not used may be no numbers
         dq = tl.where(stored[:, None], dq, 0.0)
     store_rows(
-        DQ, stride_dq_b, stride_dq_h, stride_dq_s, of.q, head_dim,
+        DQ, stride_dq_b, stride_dq_h, stride_dq_s, of.q, head_dim_qk,
         dq * sm_scale, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
     )  # fmt: skip

@@ -88,7 +88,7 @@ def store_keys(x, places, dtype: gl.constexpr, head_dim, C: gl.constexpr):
 def consumer(
     q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full, do_full, empty,
     dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row, after, clear, full, steps, used_q,
-    head_dim, RAGGED: gl.constexpr, C: gl.constexpr,
+    head_dim_qk, head_dim_v, RAGGED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """The 64 keys of the tile from key 64 * C."""
     mbarrier.wait(kv_full, 0)
@@ -97,8 +97,8 @@ def consumer(
         dq_empty, last_rows, counts, sm_scale, first, row, after, clear, full, steps, used_q, RAGGED, C,
     )  # fmt: skip
     dtype: gl.constexpr = k_slot.dtype
-    store_keys(dv, dv_places, dtype, head_dim, C)
-    store_keys(dk * sm_scale, dk_places, dtype, head_dim, C)
+    store_keys(dv, dv_places, dtype, head_dim_v, C)
+    store_keys(dk * sm_scale, dk_places, dtype, head_dim_qk, C)
 
 
 @gluon.jit
@@ -123,7 +123,8 @@ def attn_bwd_hopper_features(
     num_heads_k,
     max_seqlen_q,
     max_seqlen_k,
-    head_dim,
+    head_dim_qk,
+    head_dim_v,
     lo,
     hi,
     features,
@@ -137,12 +138,12 @@ def attn_bwd_hopper_features(
 ):
     """Grid (cdiv(longest, 128) * num_heads_k * sequences). `sm_scale` must not be negative.
 
-    Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim] with boxes [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO)
-    and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 64 where BLOCK_DMODEL is 128. DK and DV: [batch, num_heads_k,
-    seqlen_k, head_dim] by pointer. DQSum: of fp32 [batch, num_heads_q, tiles * BLOCK_DMODEL, 64], with boxes [1, 1, 64,
-    64] that are not swizzled, and with so many tiles of 64 rows as attn_bwd_hopper_features_prepare has. It begins at
-    zero; DQ is sm_scale * DQSum in the order of rows. L and Delta are contiguous fp32 [batch, num_heads_q,
-    max_seqlen_q]; of a row that sees no key L is minus infinity, or its sink.
+    Q, K, V, DO: TMA descriptors of [batch, heads, seqlen, head_dim_qk] (Q, K) and [.., head_dim_v] (V, DO) with boxes
+    [1, 1, BLOCK_M, BLOCK_DMODEL] (Q, DO) and [1, 1, 128, BLOCK_DMODEL] (K, V). BLOCK_M is 64 where BLOCK_DMODEL is 128.
+    DK and DV: [batch, num_heads_k, seqlen_k, head_dim_qk or head_dim_v] by pointer. DQSum: of fp32 [batch, num_heads_q,
+    tiles * BLOCK_DMODEL, 64], with boxes [1, 1, 64, 64] that are not swizzled, and with so many tiles of 64 rows as
+    attn_bwd_hopper_features_prepare has. It begins at zero; DQ is sm_scale * DQSum in the order of rows. L and Delta
+    are contiguous fp32 [batch, num_heads_q, max_seqlen_q]; of a row that sees no key L is minus infinity, or its sink.
 
     Row i sees keys from i + lo to i + hi. `longest`: the most keys of a sequence. `features`: the bits of
     lib/features.py, of which softcap, ALiBi, bias and dropout are not served, and packed sequences and used lengths
@@ -192,10 +193,10 @@ def attn_bwd_hopper_features(
     gl.warp_specialize([
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
-                    after, clear, full, steps, of_q.used, head_dim, RAGGED, 0)),
+                    after, clear, full, steps, of_q.used, head_dim_qk, head_dim_v, RAGGED, 0)),
         (consumer, (q_slots, do_slots, lse_slots, delta_slots, k_slot, v_slot, ds_slots, dq_slots, kv_full, q_full,
                     do_full, empty, dq_full, dq_empty, last_rows, counts, dk_places, dv_places, sm_scale, first, row,
-                    after, clear, full, steps, of_q.used, head_dim, RAGGED, 1)),
+                    after, clear, full, steps, of_q.used, head_dim_qk, head_dim_v, RAGGED, 1)),
         (producer, (Q, DO, L + head_row, Delta + head_row, q_slots, do_slots, lse_slots, delta_slots, q_full, do_full,
                     empty, batch, head, of_q.begin, first, row, after, steps, of_q.used, max_seqlen_q)),
         (adder, (DQSum, dq_slots, dq_full, dq_empty, batch, head, first_tile(sequence, of_q.begin, features), first,

@@ -24,6 +24,7 @@ def attn_bwd_hopper_features_prepare(
     num_heads_q,
     max_seqlen_q,
     head_dim,
+    widest,
     dq_tiles,
     dq_width,
     BLOCK_M: tl.constexpr,
@@ -31,9 +32,9 @@ def attn_bwd_hopper_features_prepare(
 ):
     """Grid (cdiv(dq_tiles * 64, BLOCK_M) * num_heads_q * batch).
 
-    Delta is contiguous [batch, num_heads_q, max_seqlen_q]. DQSum is contiguous [batch, num_heads_q, dq_tiles *
-    dq_width, 64] and has a tile for each 64 rows of queries, and one more for each packed sequence but one: all of
-    them are cleared, whichever sequence has them.
+    Out and DO have head_dim columns, Q no more than `widest`. Delta is contiguous [batch, num_heads_q, max_seqlen_q].
+    DQSum is contiguous [batch, num_heads_q, dq_tiles * dq_width, 64] and has a tile for each 64 rows of queries, and
+    one more for each packed sequence but one: all of them are cleared, whichever sequence has them.
     """
     out = Heads(Out, stride_out_b, stride_out_h, stride_out_s, max_seqlen_q, head_dim)
     do = Heads(DO, stride_do_b, stride_do_h, stride_do_s, max_seqlen_q, head_dim)
@@ -41,4 +42,4 @@ def attn_bwd_hopper_features_prepare(
     row = tile * BLOCK_M
     if row < max_seqlen_q:
         store_delta(out, do, Delta, batch, head, row, num_heads_q, BLOCK_M, BLOCK_DMODEL, "general")
-    clear_dq(DQSum, batch, head, row, num_heads_q, dq_tiles * 64, head_dim, dq_width, BLOCK_M, BLOCK_DMODEL)
+    clear_dq(DQSum, batch, head, row, num_heads_q, dq_tiles * 64, widest, dq_width, BLOCK_M, BLOCK_DMODEL)

@@ -18,6 +18,7 @@ from aotriton.tritonsrc.flash.lib.sequence import (
     sequences_end,
     steps_of,
     store_rows,
+    works_out_again,
 )
 from aotriton.tritonsrc.flash.lib.tile import head_rows
 from aotriton.tritonsrc.flash.lib.zero import zero
@@ -48,7 +49,8 @@ def attn_fwd_features(
     num_heads_k,
     max_seqlen_q,
     max_seqlen_k,
-    head_dim,
+    head_dim_qk,
+    head_dim_v,
     lo,
     hi,
     features,
@@ -77,6 +79,8 @@ def attn_fwd_features(
 ):
     """Grid (cdiv(longest, BLOCK_M) * num_heads_q * sequences). ``sm_scale`` must not be negative.
 
+    Q and K have head_dim_qk columns, V and Out head_dim_v, all of them BLOCK_DMODEL at most.
+
     Row i sees keys from i + lo to i + hi; where there are none and no sink, Out is zero and L minus infinity. L,
     contiguous [batch, num_heads_q, max_seqlen_q], is untouched when store_lse is 0. ``longest``: the most rows of a
     sequence. ``features``: the bits of lib/features.py; pointers of what the call does not have are not followed.
@@ -86,15 +90,16 @@ def attn_fwd_features(
     tile = tiles - 1 - tile  # of a causal call the longest programs first
     q_row = tile * BLOCK_M
     END: tl.constexpr = sequences_end(LEVEL, ADDRESSING)
+    AGAIN: tl.constexpr = works_out_again(ADDRESSING)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, END,
     )  # fmt: skip
     if q_row >= of.q.rows:
         return
     batch = of.batch
-    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim, ADDRESSING)
-    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim, ADDRESSING)
-    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim, ADDRESSING)
+    all_q = rows_read(Q, stride_q_b, stride_q_h, stride_q_s, of.q, head_dim_qk, ADDRESSING)
+    all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim_qk, ADDRESSING)
+    all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, ADDRESSING)
     head_k = head // (num_heads_q // num_heads_k)
     first, clear, full, after = visited_by_queries(of, q_row, BLOCK_M, BLOCK_N)
     drop = dropout_of(features, dropout, DropoutSeed, DropoutOffset, sequence * num_heads_q + head)
@@ -111,7 +116,7 @@ def attn_fwd_features(
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)  # scaled, in units of log2
     for BEHIND in tl.static_range(loops(LEVEL, ADDRESSING, BLOCK_DMODEL)):
         begin, end = steps_of(BEHIND, first, after, of.k, features, BLOCK_N, ADDRESSING)
-        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND):
+        for key in tl.range(begin, end, BLOCK_N, num_stages=1 if BEHIND else None, disable_licm=BEHIND or AGAIN):
             k = load_rows(all_k, batch, head_k, key, BLOCK_N, BLOCK_DMODEL, ADDRESSING)
             columns = key + tl.arange(0, BLOCK_N)
             if LEVEL == FULL:
@@ -151,7 +156,7 @@ def attn_fwd_features(
         factor *= scale_of(dropout)
     out = out * factor[:, None]
     store_rows(
-        Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim,
+        Out, stride_out_b, stride_out_h, stride_out_s, of.q, head_dim_v,
         out, batch, head, q_row, BLOCK_M, BLOCK_DMODEL, END,
     )  # fmt: skip
     if store_lse != 0:

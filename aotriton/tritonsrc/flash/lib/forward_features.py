@@ -88,7 +88,7 @@ class Call:
     num_heads_k: gl.tensor
     max_seqlen_q: gl.tensor
     max_seqlen_k: gl.tensor
-    head_dim: gl.tensor
+    head_dim_v: gl.tensor
     sequences: gl.tensor
     log2_packed: gl.tensor
     lo: gl.tensor
@@ -342,7 +342,7 @@ def store_parts(call, tile, out, C: gl.constexpr):
         row = (
             sequence.batch * call.stride_out_b + head * call.stride_out_h + (sequence.q.begin + at) * call.stride_out_s
         )
-        there = gl.expand_dims(at < sequence.q.rows, 1) & gl.expand_dims(columns < call.head_dim, 0)
+        there = gl.expand_dims(at < sequence.q.rows, 1) & gl.expand_dims(columns < call.head_dim_v, 0)
         gl.store(call.OutRows + gl.expand_dims(row, 1) + gl.expand_dims(columns, 0), out[part], mask=there)
 
 
@@ -469,7 +469,7 @@ def consumer(call, C: gl.constexpr):
 @gluon.jit
 def forward_features(
     Q, K, V, Out, OutRows, stride_out_b, stride_out_h, stride_out_s, L, store_lse, sm_scale, num_heads_q, num_heads_k,
-    max_seqlen_q, max_seqlen_k, head_dim, sequences, log2_packed, lo, hi, features, Sinks,
+    max_seqlen_q, max_seqlen_k, head_dim_v, sequences, log2_packed, lo, hi, features, Sinks,
     CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_ROUNDS: gl.constexpr, Q_SLOTS: gl.constexpr,
     OUT_PIECES: gl.constexpr,
@@ -490,7 +490,7 @@ def forward_features(
     init_all(empty, CONSUMERS)
     call = Call(
         Out, OutRows, stride_out_b, stride_out_h, stride_out_s, L, Q, K, V, q_slots, k_slots, v_slots, out_slots,
-        q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim,
+        q_full, full, empty, store_lse, sm_scale, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim_v,
         sequences, log2_packed, lo, hi, features, Sinks, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, longest,
         CONSUMERS, STAGES, GROUP_ROUNDS, Q_SLOTS, OUT_PIECES,
     )  # fmt: skip

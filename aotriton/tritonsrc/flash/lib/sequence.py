@@ -24,6 +24,14 @@ def loops(LEVEL, ADDRESSING, COLUMNS):
     return 2 if ADDRESSING == "descriptor" and LEVEL != FULL and COLUMNS <= MOST_COLUMNS else 1
 
 
+@triton.constexpr_function
+def works_out_again(ADDRESSING):
+    """Whether loops work out in each step what is the same in all of them. With general addressing each element has a
+    mask of its own, and those of two head dims do not fit in registers.
+    """
+    return ADDRESSING == "general"
+
+
 @bundle
 class Side:
     """Its first row in the tensor, its rows, and those of them that are `used`: the others are hidden."""
