@@ -78,7 +78,7 @@ Result<ChunkedCall> plan_chunks(CheckedCall call, const Gpu& gpu, Backends among
     if (count < 2 || !alike(*call, size)) continue;
     Chunk first(call, 0, size);
     Dispatch tried;
-    if (dispatch(first.checked(), gpu, &tried, Backends::within_limit, by).error() != Error::success ||
+    if (dispatch(first.checked(), gpu, &tried, Backends::within_limit, by, false).error() != Error::success ||
         !keeps_limit(tried))
       continue;
     const float time = tried.predicted_us * static_cast<float>(count);

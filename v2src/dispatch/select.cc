@@ -164,7 +164,8 @@ class Chooser {
   Chooser(Survey& survey, Backends among, By by, unsigned refused, Dispatch& dispatch)
       : survey_(survey), among_(among), by_(by), refused_(refused), dispatch_(dispatch) {}
 
-  Error choose() {
+  // False where no backend serves the call; refusal() says why.
+  bool choose() {
     dispatch_.backend = 0;
     dispatch_.times = nullptr;
     dispatch_.predicted_us = 0;
@@ -172,11 +173,15 @@ class Chooser {
     dispatch_.by = by_;
     const bool first = serving_ == first_kernels().size() && allowed(0);
     if (first) dispatch_.predicted_us = predicted(backends()[0], dispatch_.kernels);
-    if (by_ == By::time && (!first || dispatch_.predicted_us > 0) && choose_by_time(first)) return Error::success;
-    if (cell && choose_by_cell(*cell)) return Error::success;
-    if (first) return Error::success;
+    if (by_ == By::time && (!first || dispatch_.predicted_us > 0) && choose_by_time(first)) return true;
+    if (cell && choose_by_cell(*cell)) return true;
+    if (first) return true;
     for (size_t i = 1; i < backends().size(); ++i)
-      if (take(i)) return Error::success;
+      if (take(i)) return true;
+    return false;
+  }
+
+  Error refusal() const {
     const KernelInfo& lead = dispatch_.info->lead();
     return explain_refusal(has_lead_ && serving_ < first_kernels().size() ? *first_kernels()[serving_] : lead, survey_);
   }
@@ -333,7 +338,8 @@ float predicted(const Selection& selection, const Survey& survey) noexcept {
   return cheapest({cost, 1}, work).predicted_us;
 }
 
-Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made, Backends among, By by) noexcept {
+Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made, Backends among, By by,
+                            bool worded) noexcept {
   Call& call = *checked;
   if (!shape_workspace(call)) return fail(Error::not_supported, "%s: the workspace overflows 63 bits", call.info->name);
   made->info = call.info;
@@ -345,11 +351,12 @@ Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made,
   for (;;) {
     made->constrained = made->limited = false;
     made->hint_count = 0;
-    const auto choose = [&](unsigned left_out, Dispatch* chosen) {
-      return Chooser(survey, among, by, refused | left_out, *chosen).choose();
-    };
-    if (const Error error = choose(among == Backends::within_limit ? beyond : 0, made); error != Error::success) {
-      if (among != Backends::without_workspace) return first ? refuse(call, first) : error;
+    const unsigned left_out = among == Backends::within_limit ? beyond : 0;
+    if (Chooser chooser(survey, among, by, refused | left_out, *made); !chooser.choose()) {
+      if (among != Backends::without_workspace) {
+        if (first) return refuse(call, first);
+        return worded ? chooser.refusal() : Error::not_supported;
+      }
       among = Backends::all;  // every backend needs a workspace, so that the error is about the workspace
       continue;
     }
@@ -359,7 +366,8 @@ Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made,
       within.gpu = made->gpu;
       within.constrained = within.limited = true;
       within.hint_count = 0;
-      if (choose(beyond, &within) == Error::success) *made = within;  // else the hint's outcome says so
+      if (Chooser(survey, among, by, refused | beyond, within).choose())
+        *made = within;  // else the hint's outcome says so
     }
     if (call.hints || *exclusion()) {
       const Error error = filter_by_hints(survey, call, among, by, refused, made);

@@ -66,7 +66,8 @@ class ChosenCall {
   const Dispatch& dispatch() const noexcept { return *dispatch_; }
 
  private:
-  friend Result<ChosenCall> dispatch(CheckedCall call, const Gpu& gpu, Dispatch* made, Backends among, By by) noexcept;
+  friend Result<ChosenCall> dispatch(CheckedCall call, const Gpu& gpu, Dispatch* made, Backends among, By by,
+                                     bool worded) noexcept;
   friend Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept;
   friend class ChunkedCall;
 
@@ -78,9 +79,10 @@ class ChosenCall {
 
 // Chooses what serves the call, and plans its launches, in *made: the best backend of which every launch can be made.
 // unknown_arch, no_winner or not_supported where no backend serves the call: the message is about the first one, which
-// serves the most.
+// serves the most. Where it is not to be `worded`, it may be not_supported without a message: of a trial, whose refusal
+// nobody reads.
 Result<ChosenCall> dispatch(CheckedCall call, const Gpu& gpu, Dispatch* made, Backends among = Backends::all,
-                            By by = By::time) noexcept;
+                            By by = By::time, bool worded = true) noexcept;
 
 // Sets the derived sizes and workspace views of a call that differs from the dispatched one in its data alone.
 Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept;
