@@ -1,8 +1,9 @@
 """Borrowed winners: from the winners of a kernel on one arch to a winner for all of its cells.
 
 A cell without a winner borrows the product's nearest winner among the functionals that differ only in choices that
-lend. If the product has none, it borrows the nearest winner of the most similar product. The source names the
-differences, a product first: ``product=NVIDIA_H200 T=bf16 in the same bin``.
+lend. If the product has none of the cell's level, it borrows the nearest winner of the most similar product that has
+one; if no product has, of the most similar one that has any. The source names the differences, a product first:
+``product=NVIDIA_H200 T=bf16 in the same bin``.
 """
 
 from __future__ import annotations
@@ -69,12 +70,16 @@ def filled(
     found: dict[int, list[Winner]] = {}
     for group in groups.values():
         plain = dict.fromkeys(other for one in group for other in one.plain_ones if other not in group)
-        own_kind, others = (
-            next((made for one in order if (made := _lenders(some, texts, by_product[one]))), [])
-            for some in (group, plain)
+        lenders, others = (
+            [made for one in order if (made := _lenders(some, texts, by_product[one]))] for some in (group, plain)
         )
-        market = _Market(own_kind, others)
+        markets: dict[int, _Market] = {}
         for functional in group:
+            level = functional.level
+            if level not in markets:
+                of_level = (made for made in lenders if any(one.functional.level == level for one in made))
+                markets[level] = _Market(next(of_level, next(iter(lenders), [])), next(iter(others), []))
+            market = markets[level]
             borrower = _Borrower(functional, product, unfit)
             rows = found[functional.godel_number] = []
             mine = own.get(str(functional), {})

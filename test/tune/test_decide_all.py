@@ -132,6 +132,30 @@ def test_a_winner_of_another_time_is_forgotten(
     assert database.evidence.outcomes() == before
 
 
+def test_a_winner_of_an_older_source_yields_to_another_products_of_today(
+    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where there is one: in the other bin nobody has measured today's source, and the winner stays."""
+    monkeypatch.setattr(module, "compile_images", Compiler())
+    store = ImageStore(tmp_path / "store")
+    decide_all(database, [functional()], store, 1)
+    (winner,) = database.winners()
+    words = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
+    session = database.evidence.begin_session(**words, multiprocessors=132)
+    older, bins = "attn_fwd_sm_90_0123456789abcdef", [winner.bin, bin_text(KERNEL.tuning_keys, (64, 64, 1))]
+    image = database.evidence.image_id(older, ImageSpec.of(functional(), SLOW, COPTS).config, "sha", 128, 0, 1024)
+    for bin in bins:
+        problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, {"batch": 1})
+        database.evidence.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
+    config = ImageSpec.of(functional(), SLOW, COPTS).config
+    database.put_winners(replace(winner, product="e", image=older, config=config, bin=bin) for bin in bins)
+    decide_all(database, [functional()], store, 1)
+    assert {(one.product, one.bin): one.image for one in database.winners()} == {
+        ("d", bins[0]): winner.image,
+        ("e", bins[1]): older,
+    }
+
+
 def test_what_does_not_compile_is_tried_once(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

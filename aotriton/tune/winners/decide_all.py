@@ -28,8 +28,8 @@ def decide_all(
     compiled.
 
     A winner whose parameters its kernel no longer has wins nothing, nor does a measured one without its measurement,
-    which was retracted: its bin borrows until it is measured again. An image that does not compile is left to the build
-    to report.
+    which was retracted, nor one of an older source where another product has measured today's: its bin borrows until it
+    is measured again. An image that does not compile is left to the build to report.
     """
     groups = {f"{one.arch} {one.kernel.name} {siblings(one)[0]}": siblings(one) for one in functionals}
     asked: dict[tuple[str, KernelDescription], dict[str, Functional]] = {}
@@ -42,15 +42,15 @@ def decide_all(
         outcomes: dict[tuple[str, str, str], list[Outcome]] = {}
         for outcome in database.evidence.outcomes(arch, kernel.name):
             outcomes.setdefault((outcome.product, outcome.functional, outcome.bin), []).append(outcome)
-        database.forget_winners(
-            one
-            for one in mine
-            if not is_valid(named[one.functional], one.config)
-            or (
-                one.provenance == "measured"
-                and not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
-            )
+        valid = [one for one in mine if is_valid(named[one.functional], one.config)]
+        measured = [one for one in valid if one.provenance == "measured"]
+        today = [one for one in measured if ImageSpec.parse(named[one.functional], one.config).name == one.image]
+        of_today = {(one.functional, one.bin) for one in today}
+        retracted = (
+            one for one in measured if not timings_of(one, outcomes.get((one.product, one.functional, one.bin), ()))
         )
+        older = (one for one in measured if one not in today and (one.functional, one.bin) in of_today)
+        database.forget_winners([*(one for one in mine if one not in valid), *retracted, *older])
     compiled, failed = _refresh(database, asked, store, jobs, compiler or compile_images), set[str]()
     while True:
         known = database.evidence.spills()
