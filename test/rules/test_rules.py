@@ -640,9 +640,12 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded) == []
     assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **banded | {"features": SOFTCAP.value}) == ["it has softcap"]
     ragged = banded | {"features": PACKED.value}
-    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged) == []
-    assert len(refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim": 72}, **ragged)) == 1
-    assert len(refused(ATTN_BWD_HOPPER_FEATURES, SIZES | {"head_dim_v": 72}, **ragged)) == 1
+    lengths = ["it has sequences or used lengths"]
+    assert refused(ATTN_BWD_HOPPER_FEATURES, SIZES, **ragged) == lengths
+    assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **ragged) == lengths
+    both = ragged | {"features": PACKED.value | SOFTCAP.value}
+    assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **both) == ["it has softcap", *lengths]
+    assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **banded) == []
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
     for kernel in FLASH.kernels:

@@ -483,11 +483,9 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         GUARD_PLAIN,
         GUARD_WALKED,
         c.GUARD_SOFTCAP,
-        # What is behind the end of a sequence is cleared in shared memory. Above head dim 64 that would spill.
-        Guard(
-            choose(c.WIDEST <= 64, 1, c.LENGTHS_ON_HOST),
-            "it has sequences or used lengths, and a head dim above 64",
-        ),
+        # What is behind the end of a sequence is cleared in shared memory: above head dim 64 that spills, and up to it
+        # the portable kernels are faster.
+        c.GUARD_LENGTHS,
     ),
     restrictions=PAIR_RESTRICTIONS,
     needs=("tma", "wgmma"),

@@ -255,6 +255,10 @@ FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
 # with which those of lengths in device memory begin, and none is above SOFTCAP.
 PACKED_BIT, SOFTCAP_BIT = 4, 512
 LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
+_WITH_SOFTCAP = ceil_divide(scalar("features") + 1, SOFTCAP_BIT) - 1
+GUARD_LENGTHS = Guard(
+    scalar("features") <= _WITH_SOFTCAP * SOFTCAP_BIT + (PACKED_BIT - 1), "it has sequences or used lengths"
+)
 GUARD_SOFTCAP = Guard(scalar("features") <= SOFTCAP_BIT - 1, "it has softcap")
 SEQUENCES = scalar("packed_sequences")  # of a packed call, whose batch is 1; of any other call 1
 
