@@ -106,6 +106,7 @@ FIGURES = {
 ROWS = "h100-regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
 AT_HOME = ("rows", "size")
+MOST_INDENTED = 20_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
 NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band")  # of these, of any GPU
@@ -131,9 +132,10 @@ def is_older(result: str, record: Mapping[str, Any]) -> bool:
 
 def put_state(path: Path, result: str, commit: str, seconds: float) -> None:
     """Writes into a result which state it is of, and how long it took."""
-    text = path.read_text()
     about = {"commit": commit, **state_now(result), "seconds": round(seconds)}
-    path.write_text(json.dumps(json.loads(text) | {"state": about}, indent=1 if "\n" in text.strip() else None) + "\n")
+    record = json.loads(path.read_text()) | {"state": about}
+    text = json.dumps(record, indent=1)
+    path.write_text((text if len(text) <= MOST_INDENTED else json.dumps(record, separators=(",", ":"))) + "\n")
 
 
 def gpu_word() -> str:
