@@ -26,6 +26,7 @@ from aotriton.codegen.read_database import models_in, products_in, read
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Decisions, Product
 from aotriton.rules.family import IN_TREE, family, operator
+from aotriton.rules.image import code_of
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem.family import tuning
@@ -79,17 +80,8 @@ def runtime(torch: bool = False, root: Path = ROOT) -> str:
             name = path.relative_to(root)
             if path.suffix in (".cc", ".h", ".py") and not unused & set(name.parts):
                 text = path.read_text(encoding="utf-8")
-                lines.append(f"{name} {_without_docstrings(text) if path.suffix == '.py' else UNSAID.sub('', text)}")
+                lines.append(f"{name} {code_of(ast.parse(text)) if path.suffix == '.py' else UNSAID.sub('', text)}")
     return _digest(lines)
-
-
-def _without_docstrings(text: str) -> str:
-    """A module's code as text; comments and white space are not in it, either."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            node.body[:1] = [ast.Pass()]
-    return ast.unparse(tree)
 
 
 def _digest(lines: Iterable[object]) -> str:

@@ -716,9 +716,9 @@ def test_nested_tensors_run_here(ran: Callable[[], dict[str, tuple[int, int]]]) 
 
 
 def test_flash_attns_functions_run_here() -> None:
-    """Sequences of different lengths, packed, are each by itself."""
+    """Sequences of different lengths, packed, are each by itself, but for the rounding of other kernels."""
     qkv = tensor(400, 3, 4, 64)
     out = flash.flash_attn_varlen_qkvpacked_func(qkv, STARTS.cuda(), 191, causal=True, window_size=(64, 0))
     for begin, end in pairwise(STARTS.tolist()):
         one = flash.flash_attn_qkvpacked_func(qkv[begin:end][None], causal=True, window_size=(64, 0))
-        torch.testing.assert_close(out[begin:end][None], one)
+        torch.testing.assert_close(out[begin:end][None], one, rtol=2**-6, atol=2**-8)
