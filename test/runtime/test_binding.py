@@ -523,6 +523,7 @@ def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
     assert choice["padding"] == []
     assert choice["representative_is"] == "smaller"
     assert all(key["beyond_last_bin"] for key in choice["keys"])
+    arguments |= {"product": "NVIDIA H200"}  # on which all kernels of the backend were measured
     choices = aotriton.explain("attn_bwd", **SIZES, deterministic=True, **arguments)
     for choice in choices:
         assert choice["total_us"] == pytest.approx(sum(one["bin_median_us"] for one in choices), rel=1e-5)
