@@ -56,7 +56,7 @@ def read(path: Path, of: Family, functionals: Collection[Functional]) -> Importe
     TuningDatabaseError where the family knows none of its tables, and where one is damaged, with row and column.
     """
     try:
-        module = importlib.import_module(f"{of.module('tune')}.aotriton")
+        module = importlib.import_module(f"{of.module('tune')}.aotriton_tables")
     except ModuleNotFoundError:
         raise TuningDatabaseError(f"{path}: the family {of.name} knows no other project's tables") from None
     known = {*module.TABLES, *module.OTHERS}
