@@ -150,8 +150,8 @@ def _reached_by(leads: Sequence[Functional]) -> Callable[[Functional], bool]:
 def _chosen(
     one: Operator, made: Plan, models: Models, product: Product, place: int, bits: Mapping[str, str], plain: bool
 ) -> Iterator[object]:
-    """Images by cell, and the models of all images; and backends by cell, where there are images without a model: where
-    all have one, predicted time chooses.
+    """Images by cell, and the models of images; and backends by cell, where there are images without a model: where all
+    have one, predicted time chooses. An image without a model that is in no cell of the product is never chosen on it.
     """
     leads = _leads(one, product.arch, plain)
     own, reached = {kernel.name for kernel in _kernels(one, leads)}, _reached_by(leads)
@@ -175,7 +175,12 @@ def _chosen(
     for functional in tables:
         yield functional.functional
         yield from (f"{cell.bin} {bits.get(cell.image, cell.image)}" for cell in functional.products[place])
-        yield from sorted(f"{bits.get(name, name)} {costs[spec]}" for name, spec in functional.images.items())
+        here = {cell.image for cell in functional.products[place]}
+        yield from sorted(
+            f"{bits.get(name, name)} {costs[spec]}"
+            for name, spec in functional.images.items()
+            if costs[spec] is not None or name in here
+        )
 
 
 def _refused(one: Operator, product: Product, plain: bool) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,19 +35,25 @@ OTHERS = [functional(T, addressing, level) for T in ("bf16", "fp16") for address
           for level in LEVELS][1:]  # fmt: skip
 
 
+def session_on(database: TuningDatabase, product: str) -> int:
+    """The id of a new session on a GPU of this product."""
+    return database.evidence.begin_session(
+        device=product, driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
+    """An empty store, and a compiler whose images all fit."""
+    monkeypatch.setattr(module, "compile_images", Compiler())
+    return ImageStore(tmp_path / "store")
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Two images of bf16 measured in one bin, and no other that fits."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
-        conditions: dict[str, Any] = {
-            "device": "d",
-            "driver": "1",
-            "triton": "0",
-            "torch": "0",
-            "arch": "sm_90",
-            "options": "",
-        }
-        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
+        session = session_on(opened, "d")
         text = bin_text(KERNEL.tuning_keys, CELL)
         problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
         for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
@@ -116,12 +121,8 @@ def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, mo
     assert database.evidence.spills()[fast] == 8
 
 
-def test_a_winner_of_another_time_is_forgotten(
-    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_winner_of_another_time_is_forgotten(database: TuningDatabase, store: ImageStore) -> None:
     """Its kernel has no such parameter any more; what was measured stays, and other bins keep their winners."""
-    monkeypatch.setattr(module, "compile_images", Compiler())
-    store = ImageStore(tmp_path / "store")
     decide_all(database, [functional()], store, 1)
     (winner,) = database.winners()
     other = bin_text(KERNEL.tuning_keys, (64, 64, 1))
@@ -133,21 +134,18 @@ def test_a_winner_of_another_time_is_forgotten(
 
 
 def test_a_winner_of_an_older_source_yields_to_another_products_of_today(
-    database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: TuningDatabase, store: ImageStore
 ) -> None:
     """Only where there is one: in the other bin nobody has measured today's source, and the winner stays."""
-    monkeypatch.setattr(module, "compile_images", Compiler())
-    store = ImageStore(tmp_path / "store")
     decide_all(database, [functional()], store, 1)
     (winner,) = database.winners()
-    words = {"device": "e", "driver": "1", "triton": "0", "torch": "0", "arch": "sm_90", "options": ""}
-    session = database.evidence.begin_session(**words, multiprocessors=132)
+    session = session_on(database, "e")
     older, bins = "attn_fwd_sm_90_0123456789abcdef", [winner.bin, bin_text(KERNEL.tuning_keys, (64, 64, 1))]
-    image = database.evidence.image_id(older, ImageSpec.of(functional(), SLOW, COPTS).config, "sha", 128, 0, 1024)
+    config = ImageSpec.of(functional(), SLOW, COPTS).config
+    image = database.evidence.image_id(older, config, "sha", 128, 0, 1024)
     for bin in bins:
         problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, {"batch": 1})
         database.evidence.record(Measurement(problem, image, session, "sweep", "ok", 10.0, [10.0]))
-    config = ImageSpec.of(functional(), SLOW, COPTS).config
     database.put_winners(replace(winner, product="e", image=older, config=config, bin=bin) for bin in bins)
     decide_all(database, [functional()], store, 1)
     assert {(one.product, one.bin): one.image for one in database.winners()} == {
@@ -171,15 +169,7 @@ def test_what_does_not_compile_is_tried_once(
 
 def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decides by its own timings alone, whatever the other one says; what either borrows is compiled."""
-    conditions: dict[str, Any] = {
-        "device": "e",
-        "driver": "1",
-        "triton": "0",
-        "torch": "0",
-        "arch": "sm_90",
-        "options": "",
-    }
-    session = database.evidence.begin_session(multiprocessors=132, **conditions)
+    session = session_on(database, "e")
     for outcome in database.evidence.outcomes(product="d"):
         problem = database.evidence.problem_id("sm_90", KERNEL.name, outcome.functional, outcome.bin, {"batch": 1})
         median = outcome.median_us and 30.0 - outcome.median_us  # 10 and 20 the other way round
