@@ -106,7 +106,7 @@ FIGURES = {
 ROWS = "h100-regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
 AT_HOME = ("rows", "size")
-MOST_INDENTED = 20_000  # characters of a result; in longer ones spaces would be a third of the file
+MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
 NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band")  # of these, of any GPU
