@@ -17,7 +17,7 @@ from aotriton.rules import family, image
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import bin_text
 from aotriton.rules.borrow import in_a_word
-from aotriton.rules.database import Model, Product, Winner
+from aotriton.rules.database import Model, Product, TuningDatabase, Winner
 from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
@@ -57,6 +57,13 @@ def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
     """``last`` is num_warps on cuda and waves_per_eu on hip."""
     copts = {"num_warps": last} if functional.arch_spec.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
     return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+
+
+def session_on(database: TuningDatabase, product: str = "d") -> int:
+    """The id of a new session on an sm_90 GPU of this product."""
+    return database.evidence.begin_session(
+        device=product, driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
+    )
 
 
 def winner(given: ImageSpec, cell: str, provenance: str = "measured", median: float = 10.0, **more: Any) -> Winner:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from toy.rules import KERNEL, PORTABLE
-from toy_database import FOLDER, OTHER, cells, database, key, lent, spec, timed, usual, winner
+from toy_database import FOLDER, OTHER, cells, database, key, lent, session_on, spec, timed, usual, winner
 
 from aotriton.codegen.backends import CellKey
 from aotriton.codegen.costs import Models
@@ -363,15 +363,7 @@ def test_reading_the_database(toy: KernelDescription, tmp_path: Path) -> None:
     own = winner(image, cell, median=7.0, runners_up=(("BLOCK_M=32 num_warps=4", 8.0),))
     rows = [replace(own, product="d")]
     with TuningDatabase(path) as opened:
-        conditions: dict[str, Any] = {
-            "device": "d",
-            "driver": "1",
-            "triton": "0",
-            "torch": "0",
-            "arch": "sm_90",
-            "options": "",
-        }
-        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
+        session = session_on(opened)
         problem = opened.evidence.problem_id("sm_90", toy.name, str(functional), cell, {"rows": 64})
         for phase, median in (("sweep", 7.5), ("race", 7.0)):
             known = opened.evidence.image_id(image.name, image.config)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 from toy.rules import HAS_BIAS, KERNEL, PORTABLE
-from toy_database import cells
+from toy_database import cells, session_on
 
 from aotriton.codegen.compile_pool import request_of
 from aotriton.codegen.generate import write
@@ -106,15 +105,7 @@ def test_a_copt_of_another_vendor_is_none(toy: KernelDescription) -> None:
 def measured(path: Path) -> None:
     """A database of the old kernel on sm_90: three images in every bin of every functional, and its winners."""
     with TuningDatabase(path) as database:
-        conditions: dict[str, Any] = {
-            "device": "d",
-            "driver": "1",
-            "triton": "0",
-            "torch": "0",
-            "arch": "sm_90",
-            "options": "",
-        }
-        session = database.evidence.begin_session(multiprocessors=132, **conditions)
+        session = session_on(database)
         for functional in OLD.functionals("sm_90"):
             for place, cell in enumerate(cells(functional)):
                 problem = database.evidence.problem_id("sm_90", OLD.name, str(functional), cell, {"rows": 64})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from toy_database import session_on
 
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
@@ -33,15 +33,7 @@ def sha256(text: str) -> str:
 def database(tmp_path: Path) -> Iterator[TuningDatabase]:
     """Three images of an older source: one won its cell, one was timed on a random shape, one only took part."""
     with TuningDatabase(tmp_path / "tuning.sqlite3") as opened:
-        conditions: dict[str, Any] = {
-            "device": "d",
-            "driver": "1",
-            "triton": "0",
-            "torch": "0",
-            "arch": "sm_90",
-            "options": "",
-        }
-        session = opened.evidence.begin_session(multiprocessors=132, **conditions)
+        session = session_on(opened)
         cell = bin_text(KERNEL.tuning_keys, (512, 512, 8))
         problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(FUNCTIONAL), cell, {"batch": 1})
         for name, spec in SPECS.items():
@@ -147,9 +139,7 @@ def test_the_right_one_of_several_sources_is_found(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same config was measured of a source before that, too: bits tell which is today's."""
-    session = database.evidence.begin_session(
-        device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
-    )
+    session = session_on(database)
     image = database.evidence.image_id("older_won", SPECS["won"].config, sha256("another"), 128, 0, 1024)
     problem = database.evidence.problem_id(
         "sm_90", KERNEL.name, str(FUNCTIONAL), database.evidence.outcomes()[0].bin, {"batch": 1}
@@ -168,9 +158,7 @@ def test_what_was_compiled_for_borrowed_winners_is_no_obstacle(
     won, timed = SPECS["won"].name, SPECS["timed"].name
     database.evidence.image_id(won, SPECS["won"].config, bits["won"], 128, 0, 1024)
     swept = database.evidence.image_id(timed, SPECS["timed"].config, bits["timed"], 128, 0, 1024)
-    session = database.evidence.begin_session(
-        device="d", driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
-    )
+    session = session_on(database)
     problem = database.evidence.problem_id(
         "sm_90", KERNEL.name, str(FUNCTIONAL), database.evidence.outcomes()[0].bin, {"batch": 1}
     )

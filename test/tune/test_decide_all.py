@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from toy_database import session_on
 
 from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.binning import bin_text
@@ -33,13 +34,6 @@ def functional(T: str = "bf16", addressing: str = "descriptor", level: int = 0) 
 # Those that borrow from the one that is measured.
 OTHERS = [functional(T, addressing, level) for T in ("bf16", "fp16") for addressing in ("descriptor", "general")
           for level in LEVELS][1:]  # fmt: skip
-
-
-def session_on(database: TuningDatabase, product: str) -> int:
-    """The id of a new session on a GPU of this product."""
-    return database.evidence.begin_session(
-        device=product, driver="1", triton="0", torch="0", arch="sm_90", options="", multiprocessors=132
-    )
 
 
 @pytest.fixture
