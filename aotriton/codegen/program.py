@@ -104,6 +104,7 @@ class KernelProgram:
     psels: tuple[str, ...]
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
     schedule: tuple[Code, ...]  # empty where the description has none
+    begins_early: bool
 
     @property
     def choosing(self) -> tuple[tuple[Code, ...], ...]:
@@ -381,6 +382,7 @@ class _Numbering:
             psels=tuple(psels),
             work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
             schedule=code(kernel.schedule) if kernel.schedule else (),
+            begins_early=kernel.begins_early,
         )
 
     def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:

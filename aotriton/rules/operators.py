@@ -128,6 +128,8 @@ class Operator:
         for backend in self.backends:
             if not backend.kernels:
                 raise ValueError(f"{self.name}: backend {backend.name} has no kernel")
+            if (first := backend.kernels[0]).begins_early:
+                raise ValueError(f"{self.name}: {first.name} begins early, and is the first of backend {backend.name}")
             derived = [one.name for one in backend.sizes]
             if len(set(derived)) != len(derived):
                 raise ValueError(f"{self.name}: backend {backend.name} derives a size twice: {derived}")

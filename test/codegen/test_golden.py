@@ -20,6 +20,7 @@ from aotriton.rules.database import Product
 from aotriton.rules.database.rows import Certificate
 from aotriton.rules.family import families
 from aotriton.rules.kernel import KernelDescription
+from aotriton.rules.operators import Operator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +29,12 @@ CERTIFICATE = Certificate("", OTHER, "2026-11-24", 12, 20, 0.0021, 0.0047)
 COMPILE = ("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", f"-I{ROOT}/v2src")
 
 
-def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"), backwards: bool = False) -> Plan:
+def planned(
+    kernel: KernelDescription,
+    archs: Sequence[str] = ("sm_90", "gfx942"),
+    backwards: bool = False,
+    operator: Operator = OPERATOR,
+) -> Plan:
     winners, timings = database(kernel)
     winners = on_another(with_split(with_fast(winners)))
     if backwards:
@@ -36,12 +42,12 @@ def planned(kernel: KernelDescription, archs: Sequence[str] = ("sm_90", "gfx942"
     products = usual(*archs)
     if "sm_90" in archs:
         products["sm_90"].append(Product(OTHER, "sm_90", 78, 96 << 30))
-    return plan([OPERATOR], products, "default", winners, timings, models=modelled(products))
+    return plan([operator], products, "default", winners, timings, models=modelled(products))
 
 
-def written(made: Plan, out: Path, added: bool = False) -> list[str]:
+def written(made: Plan, out: Path, added: bool = False, operator: Operator = OPERATOR) -> list[str]:
     kept = {name: [CERTIFICATE] for table in made.tables for name in certified(table)}
-    return write(made, [OPERATOR], out, added=added, models=modelled(made.products), certificates=kept)
+    return write(made, [operator], out, added=added, models=modelled(made.products), certificates=kept)
 
 
 def certified(table: TablePlan) -> list[str]:
@@ -86,6 +92,22 @@ def test_generated_text(toy: KernelDescription, tmp_path: Path, update_golden: b
     assert {path.name for path in out.iterdir()} == {path.name for path in GOLDEN.iterdir()}
     for path in sorted(out.iterdir()):
         assert path.read_bytes() == (GOLDEN / path.name).read_bytes(), f"{path.name} differs: pytest --update-golden"
+
+
+def test_a_kernel_that_begins_early(toy: KernelDescription, tmp_path: Path) -> None:
+    """That is one word of the operator's description: images have the same names, and no other file differs."""
+    *others, split = OPERATOR.backends
+    weigh, apply = split.kernels
+    backends = (*others, replace(split, kernels=(weigh, replace(apply, begins_early=True))))
+    early = replace(OPERATOR, backends=backends)
+    written(planned(toy), tmp_path / "plain")
+    written(planned(toy, operator=early), tmp_path / "early", operator=early)
+    plain = {path.name: path.read_text() for path in (tmp_path / "plain").iterdir()}
+    expected = plain["scale.operator.cc"].split('info{"scale_rows_apply"')
+    expected[1] = expected[1].replace("0x16, false}", "0x16, true}")
+    plain["scale.operator.cc"] = 'info{"scale_rows_apply"'.join(expected)
+    assert {path.name: path.read_text() for path in (tmp_path / "early").iterdir()} == plain
+    assert "0x16, true}" in plain["scale.operator.cc"]
 
 
 def test_second_run_writes_nothing(toy: KernelDescription, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
     whole = operator_program(operator)
     for kernel in operator.kernels:
         made, reader = read(whole, kernel.name)
-        assert made.psels == kernel.psel_names
+        assert (made.psels, made.begins_early) == (kernel.psel_names, kernel.begins_early)
         tensors = {one.name: one for one in kernel.arguments if isinstance(one, Tensor)}
         passed = [one for one in kernel.arguments if isinstance(one, Tensor | Stride | Number)]
         for one, (argument, by_pointer) in zip(made.arguments, ways(passed), strict=True):

@@ -144,7 +144,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0x7};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0x7, false};
 
 }  // namespace scale_rows
 
@@ -195,7 +195,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0xb};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0xb, false};
 
 }  // namespace scale_rows_fast
 
@@ -226,7 +226,7 @@ constexpr KeyInfo keys[] = {
 };
 constexpr WorkInfo work{e15, e1, e15, e15, e15, e15, e15, e16, e16, e16, e16, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 0x1};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 0x1, false};
 
 }  // namespace scale_rows_weigh
 
@@ -276,7 +276,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
 constexpr WorkInfo work{e15, e23, e15, e15, e15, e15, e15, e16, e16, e16, e26, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, psels, &work, {}, tables, 0x16};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, psels, &work, {}, tables, 0x16, false};
 
 }  // namespace scale_rows_apply
 

@@ -283,6 +283,12 @@ DESCRIPTIONS: dict[str, Wrong] = {
         operator(backends=(*PORTABLE.backends, Backend("split", ()))),
         "scale: backend split has no kernel",
     ),
+    "a first kernel that begins early": (
+        operator(
+            backends=(*PORTABLE.backends, Backend("split", (replace(WEIGH, begins_early=True), APPLY), (PARTIAL,)))
+        ),
+        "scale: scale_rows_weigh begins early, and is the first of backend split",
+    ),
     "two kernels of one name": (
         lambda: replace(PORTABLE, backends=(*PORTABLE.backends, Backend("x", (replace(KERNEL, gluon=True),)))).kernels,
         "two kernels are called scale_rows",

@@ -142,6 +142,7 @@ Status launch(const Launch& launch) {
                          .threads = launch.threads,
                          .shared = launch.shared,
                          .max_shared = function.max_shared,
+                         .early = launch.early,
                          .arguments = {}};
   for (int i = 0; i < launch.argument_count; ++i) {
     const auto* bytes = static_cast<const unsigned char*>(launch.arguments[i]);

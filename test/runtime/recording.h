@@ -26,6 +26,7 @@ struct RecordedLaunch {
   uint32_t grid[3];
   uint32_t threads, shared;
   uint32_t max_shared;  // that the function was given; 0 where none
+  bool early;
   std::vector<std::vector<unsigned char>> arguments;
 
   // Argument `index` as a T; its recorded bytes must be as many. A tensor map holds the TensorMapRequest.

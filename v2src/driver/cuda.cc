@@ -1,4 +1,5 @@
 // The driver table over libcuda.so.1. Declarations follow cuda.h; enumerations travel as int.
+#include <cstddef>
 #include <cstdio>
 
 #include "driver/driver.h"
@@ -14,9 +15,32 @@ constexpr int kMaxDynamicSharedSize = 8;                  // CUfunction_attribut
 constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;  // CUtensorMapDataType
 constexpr int kCaptureModeRelaxed = 2;                    // CUstreamCaptureMode
 constexpr int kInterleaveNone = 0, kL2Promotion128B = 2, kFillZero = 0;
+constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
+// The first driver that is asked for early launches. A capture makes edges of a kind of their own of them, and the
+// edges of a graph have had a kind since CUDA 12.3.
+constexpr int kFirstEarly = 12030;
+
+// CUlaunchAttribute: of the union behind `id` only the number that is used.
+struct LaunchAttribute {
+  alignas(8) int id;
+  alignas(8) int value;
+  char rest[60];
+};
+static_assert(offsetof(LaunchAttribute, value) == 8 && sizeof(LaunchAttribute) == 72);
+
+// CUlaunchConfig.
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(offsetof(LaunchConfig, stream) == 32 && offsetof(LaunchConfig, attribute_count) == 48);
+static_assert(sizeof(LaunchConfig) == 56);
 
 struct {
   Status (*init)(unsigned);
+  Status (*version)(int*);
   Status (*device_count)(int*);
   Status (*device_attribute)(int*, int, int);
   Status (*device_name)(char*, int size, int);
@@ -42,6 +66,7 @@ struct {
   Status (*fill16)(uint64_t, size_t pitch, unsigned short, size_t width, size_t height, void* stream);
   Status (*fill32)(uint64_t, size_t pitch, unsigned, size_t width, size_t height, void* stream);
   Status (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  Status (*launch_with)(const LaunchConfig*, void*, void**, void**);  // null: all launches are plain
   Status (*error_name)(int, const char**);
   Status (*error_string)(int, const char**);
 } cuda;
@@ -133,7 +158,16 @@ Status fill(void* data, uint32_t pattern, int64_t bytes, int64_t width, int64_t 
   return cuda.fill32(to, step, pattern, columns, height, stream);
 }
 
+// Every image for CUDA is for sm_90, the first arch that can.
+[[gnu::noinline]] Status launch_early(const Launch& l) {
+  const LaunchAttribute attribute = {kProgrammaticStreamSerialization, 1, {}};
+  const LaunchConfig config = {{l.grid[0], l.grid[1], l.grid[2]}, {l.threads, 1, 1}, l.shared, l.stream, &attribute, 1};
+  return cuda.launch_with(&config, l.function, l.arguments, nullptr);
+}
+
 Status launch(const Launch& l) {
+  if (l.early && cuda.launch_with) [[unlikely]]
+    return launch_early(l);
   return cuda.launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, l.stream, l.arguments,
                      nullptr);
 }
@@ -175,6 +209,7 @@ const Driver* open_cuda(char* why, size_t size) noexcept {
     return nullptr;
   }
   library.find(cuda.init, "cuInit");
+  library.find(cuda.version, "cuDriverGetVersion");
   library.find(cuda.device_count, "cuDeviceGetCount");
   library.find(cuda.device_attribute, "cuDeviceGetAttribute");
   library.find(cuda.device_name, "cuDeviceGetName");
@@ -198,14 +233,17 @@ const Driver* open_cuda(char* why, size_t size) noexcept {
   library.find(cuda.fill16, "cuMemsetD2D16Async");
   library.find(cuda.fill32, "cuMemsetD2D32Async");
   library.find(cuda.launch, "cuLaunchKernel");
+  library.find(cuda.launch_with, "cuLaunchKernelEx");
   library.find(cuda.error_name, "cuGetErrorName");
   library.find(cuda.error_string, "cuGetErrorString");
   if (library.missing()) {
     snprintf(why, size, "libcuda.so.1 is too old, it has no %s", library.missing());
     return nullptr;
   }
-  int devices = 0;
+  int devices = 0, version = 0;
   Status status = cuda.init(0);
+  if (!status) status = cuda.version(&version);
+  if (version < kFirstEarly) cuda.launch_with = nullptr;
   if (!status) status = cuda.device_count(&devices);
   if (status) {
     char text[120];

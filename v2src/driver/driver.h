@@ -33,6 +33,7 @@ struct Launch {
   void** arguments;
   const uint16_t* sizes;  // bytes of each argument
   int argument_count;
+  bool early = false;  // it may begin while the launch before it on the stream still runs, for which it waits itself
 };
 
 struct DeviceProperties {

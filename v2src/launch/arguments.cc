@@ -76,7 +76,10 @@ Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream
   const BackendInfo& backend = dispatch.chosen();
   for (size_t i = 0; i < backend.kernels.size(); ++i) {
     log_first_use(dispatch, i);
-    AOTRITON_TRY(add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, stream));
+    // What such a kernel waits for is a launch of this call, not whatever the stream had before.
+    const bool early = i && backend.kernels[i]->begins_early && dispatch.plans[i - 1].has_programs;
+    AOTRITON_TRY(
+        add(call, device, *backend.kernels[i], dispatch.plans[i], *dispatch.kernels[i].entry().image, early, stream));
   }
   return BuiltCall(*this);
 }
@@ -87,15 +90,16 @@ Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const K
   if (const Misfit misfit = plan_kernel(*call, kernel, image, psels, device.facts.gpu, nullptr, &plan))
     return refuse(*call, misfit);
   begin(*call, device);
-  AOTRITON_TRY(add(*call, device, kernel, plan, image, stream));
+  AOTRITON_TRY(add(*call, device, kernel, plan, image, false, stream));
   return BuiltCall(*this);
 }
 
 Error Builder::add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan,
-                   Image& image, Stream stream) noexcept {
+                   Image& image, bool early, Stream stream) noexcept {
   if (!plan.has_programs) return Error::success;
   PreparedLaunch& launch = launches_[made_.launch_count++];
   launch.image = &image;
+  launch.early = early;
   std::copy_n(plan.grid, 3, launch.grid);
   AOTRITON_TRY(load_image(device, image, stream, &launch.function));
   launch.first = made_.argument_count;

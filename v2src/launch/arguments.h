@@ -55,7 +55,7 @@ class Builder {
 
   void begin(const Call& call, const Device& device) noexcept;
   Error add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan, Image& image,
-            Stream stream) noexcept;
+            bool early, Stream stream) noexcept;
   Error add_argument(const Call& call, const Argument& argument, const Image& image, const int64_t** number) noexcept;
   Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
   void note_pointer(const Call& call, size_t slot, bool map) noexcept;

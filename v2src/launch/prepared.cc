@@ -203,6 +203,7 @@ Error Prepared::launch_kernels(const Contexts& contexts, Stream stream, bool are
         .arguments = arguments + one.first,
         .sizes = sizes + one.first,
         .argument_count = one.count,
+        .early = one.early,
     };
     const Status status = driver->launch(launch);
     if (!status) [[likely]]

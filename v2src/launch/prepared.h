@@ -30,6 +30,7 @@ struct PreparedLaunch {
   void* function;
   uint32_t grid[3];
   uint16_t first, count;  // of its arguments
+  bool early;             // as Launch::early
 };
 
 // An argument that follows an operand's data: a pointer, or a tensor map. `offset` is into the workspace.

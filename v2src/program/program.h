@@ -84,6 +84,7 @@ struct KernelInfo {
   Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
   uint64_t guard_bits = 0;                     // of the operator's guards those that are this kernel's
+  bool begins_early = false;                   // it may while the kernel before it in its backend runs
 };
 
 enum class Layout : uint8_t {

@@ -3,6 +3,7 @@
 // 132 multiprocessors.
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 namespace {
@@ -26,6 +27,7 @@ int note(const char* format, Values... values) {
 extern "C" {
 
 int fake_cuda_devices = 1;
+int fake_cuda_version = 13000;
 int fake_cuda_argument = 0;  // the one of a launch that is written down, by its number
 
 const char* fake_cuda_calls() {
@@ -36,6 +38,7 @@ const char* fake_cuda_calls() {
 }
 
 int cuInit(unsigned flags) { return note("init %u;", flags); }
+int cuDriverGetVersion(int* version) { return *version = fake_cuda_version, 0; }
 int cuDeviceGetCount(int* count) { return *count = fake_cuda_devices, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 16 ? 132 : attribute == 75 ? 9 : attribute == 76 ? 0 : -1;
@@ -103,6 +106,20 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
                    unsigned shared, void* stream, void** arguments, void** extra) {
   return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p;", function, x, y, z, bx, by, bz, shared, stream,
               *static_cast<int*>(arguments[fake_cuda_argument]), static_cast<void*>(extra));
+}
+// A CUlaunchConfig of one CUlaunchAttribute, read as cuda.h lays them out.
+int cuLaunchKernelEx(const char* config, void* function, void** arguments, void** extra) {
+  const auto read = [&]<class Value>(const char* from, Value value) {
+    memcpy(&value, from, sizeof value);
+    return value;
+  };
+  unsigned grid_block_shared[7];
+  memcpy(grid_block_shared, config, sizeof grid_block_shared);
+  const auto [x, y, z, bx, by, bz, shared] = grid_block_shared;
+  const char* const attribute = read(config + 40, static_cast<const char*>(nullptr));
+  return note("launch %p %u,%u,%u %u,%u,%u %u %p %d %p with %u: %d=%d;", function, x, y, z, bx, by, bz, shared,
+              read(config + 32, static_cast<void*>(nullptr)), *static_cast<int*>(arguments[fake_cuda_argument]),
+              static_cast<void*>(extra), read(config + 48, 0u), read(attribute, 0), read(attribute + 8, 0));
 }
 int cuStreamSynchronize(void* stream) { return note("synchronize %p;", stream); }
 int cuEventRecord(void* event, void* stream) { return note("record %p %p;", event, stream); }

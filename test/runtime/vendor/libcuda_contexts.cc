@@ -70,6 +70,7 @@ extern "C" {
 Seen* fake_cuda_seen() { return &seen; }
 
 int cuInit(unsigned) { return registered; }
+int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int* count) { return *count = kDevices, 0; }
 int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
@@ -185,6 +186,8 @@ int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsig
   seen.stale += stale;
   return stale || (!is_default(stream) && static_cast<Stream*>(stream)->context != current()) ? kInvalidHandle : 0;
 }
+
+int cuLaunchKernelEx(const void*, void*, void**, void**) { return kInvalidHandle; }  // no kernel begins early
 
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_OF_THE_STANDIN", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "stand-in", 0; }

@@ -45,6 +45,16 @@ void check_common(const Driver& driver, std::string (*calls)(), int argument) {
   CHECK_EQ(calls(), "launch 0x300 1,2,3 256,1,1 4096 0x55 " + std::to_string(argument) + " (nil);");
 }
 
+// What the library is asked for by a launch that may begin early.
+std::string early_launch(const Driver& driver, std::string (*calls)()) {
+  int argument = 79;
+  void* arguments[] = {&argument};
+  const uint16_t sizes[] = {sizeof argument};
+  CHECK(!driver.launch({pointer(0x300), {1, 2, 3}, 256, 4096, pointer(0x55), arguments, sizes, 1, true}));
+  return calls();
+}
+const std::string kPlainLaunch = "launch 0x300 1,2,3 256,1,1 4096 0x55 79 (nil);";
+
 }  // namespace
 
 TEST("CUDA is chosen where both vendors have a device, HIP where CUDA has none, none where neither has") {
@@ -119,6 +129,19 @@ TEST("the CUDA table calls libcuda.so.1 with the arguments in its order") {
   CHECK_EQ(text, std::string("unknown error, 12345 (no description)"));
 }
 
+TEST("a launch that may begin early says so to CUDA, to drivers since 12.3") {
+  char why[200];
+  int& version = *static_cast<int*>(of_library("libcuda.so.1", "fake_cuda_version"));
+  for (const auto& [driver, wanted] : {std::pair(12030, "launch 0x300 1,2,3 256,1,1 4096 0x55 79 (nil) with 1: 6=1;"),
+                                       {12020, kPlainLaunch.c_str()},
+                                       {13000, "launch 0x300 1,2,3 256,1,1 4096 0x55 79 (nil) with 1: 6=1;"}}) {
+    version = driver;
+    const Driver& cuda = *open_cuda(why, sizeof why);
+    static_cast<void>(cuda_calls());
+    CHECK_EQ(early_launch(cuda, cuda_calls), wanted);
+  }
+}
+
 TEST("the HIP table calls libamdhip64.so with the arguments in its order, and strips the features off the arch") {
   char why[200];
   const Driver& hip = *open_hip(why, sizeof why);
@@ -156,6 +179,7 @@ TEST("the HIP table calls libamdhip64.so with the arguments in its order, and st
   CHECK(!hip.fill(pointer(0x100), 0xff800000, 4, 64, 1, 0, nullptr));
   CHECK_EQ(hip_calls(), "fill16 0x100 fc00 64 (nil);fill16 0x200 fc00 64 (nil);fill32 0x100 ff800000 64 (nil);");
   check_common(hip, hip_calls, 78);
+  CHECK_EQ(early_launch(hip, hip_calls), kPlainLaunch);
 
   char text[100];
   hip.describe_error({2}, text, sizeof text);
