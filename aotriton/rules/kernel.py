@@ -360,9 +360,9 @@ class KernelDescription:
     them. ``impossible`` lists combinations of choices that no call has. ``schedule`` is BFS or DFS, an expression of
     psels and the call; without it the kernel has no known order of slices.
 
-    ``begins_early``: a driver that can may begin it while the kernel before it in its backend still runs (CUDA's
-    programmatic dependent launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it
-    reads what kernels of the backend write, writes anything, or ends.
+    ``begins_early``: it may begin while the kernel before it in its backend still runs (CUDA's programmatic dependent
+    launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it reads what kernels of the
+    backend write, writes anything, or ends.
 
     A kernel may have levels, the values of its choice LEVEL: a level is the set of features that a call can ask an
     image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
