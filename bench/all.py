@@ -93,6 +93,9 @@ FIGURES = {
     "hints": Figure("hints", 40, lambda run: _python("hints.py", "--json", run.out)),
     "band": Figure("band", 60, lambda run: _python("band.py", "--json", run.out), plain=False),
     "features": Figure("features", 90, lambda run: _python("features.py", "--json", run.out), plain=False),
+    "decode": Figure(
+        "decode", 120, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
+    ),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,
@@ -109,7 +112,7 @@ AT_HOME = ("rows", "size")
 MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
-NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band")  # of these, of any GPU
+NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band", "decode")  # of any GPU
 
 
 @cache
@@ -232,8 +235,8 @@ def results() -> readme.Results:
 
 
 def quoted() -> tuple[str, ...]:
-    """The names of all results that the documents quote."""
-    return *QUOTED, *map(results().newest, NEWEST)
+    """The names of all results that the documents quote, and that there are."""
+    return *QUOTED, *(results().newest(file) for file in NEWEST if results().has(file))
 
 
 def check() -> bool:

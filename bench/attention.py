@@ -222,6 +222,7 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
+        "fa3": _version("fa3-fwd"),
         "fa4": _version("flash-attn-4"),
         "aotriton": aotriton.version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

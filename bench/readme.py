@@ -15,6 +15,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import attention
+import decode
+import decode_calls
 import gemm
 import regret
 import unseen
@@ -44,8 +46,14 @@ class Results:
 
     def newest(self, file: str) -> str:
         """The name of the latest result of a figure, "<gpu>-<file>", of any GPU."""
-        there = [path.stem for path in self._folder.glob(f"*-{file}.json") if path.stem.partition("-")[2] == file]
-        return max(there, key=lambda name: _date(self(name)))
+        return max(self._of(file), key=lambda name: _date(self(name)))
+
+    def has(self, file: str) -> bool:
+        """Whether there is a result of a figure, of any GPU."""
+        return bool(self._of(file))
+
+    def _of(self, file: str) -> list[str]:
+        return [path.stem for path in self._folder.glob(f"*-{file}.json") if path.stem.partition("-")[2] == file]
 
     def of(self, name: str) -> str:
         """Which commit and state a result is of, and whether it is an older one."""
@@ -257,6 +265,50 @@ def with_features(results: Results) -> str:
     return "\n".join(lines)
 
 
+def decoding(results: Results) -> str:
+    """Few queries on many keys: summaries, a table of the cells that are fixed, and the worst of the others."""
+    if not results.has("decode"):
+        return "Not measured yet ([`bench/decode.py`](bench/decode.py))."
+    name = results.newest("decode")
+    record = results(name)
+    about, copy, drawn = record["machine"], record["copy_tb_s"], record["drawn"]
+    rows = [*record["rows"], *drawn]
+    shares = [decode.share(row, copy) for row in rows if decode.cell_of(row).stored >= decode.LARGE]
+    large = (
+        f" Cells with {decode.LARGE / 1e6:.0f} MB of keys and values or more reach {min(shares):.2f} to "
+        f"{max(shares):.2f} of the bandwidth of a copy, {copy:.2f} TB/s."
+        if shares else ""
+    )  # fmt: skip
+    versions = ", ".join(
+        f"{what} {about[key]}"
+        for what, key in (("torch", "torch"), ("cuDNN", "cudnn"), ("FA3", "fa3"), ("FA4", "fa4"))
+        if about[key] != "none"
+    )
+    peers = [who for who in decode_calls.PEERS if any(who in row["us"] for row in rows)]
+    absent = "; ".join(decode.absences(rows))
+    return "\n".join(
+        [
+            f"Few queries at the end of many keys, in bf16, beside the best of {_listed(peers or ['no peer'])} for "
+            f"each cell ([`bench/decode.py`](bench/decode.py), {_result(name)}; {about['gpu']}, {versions}, "
+            f"{_day(record)}, {results.of(name)}): "
+            f"in the geometric mean **{decode.speed(rows)}**. On {len(drawn)} of the {len(rows)} cells, which were "
+            f"drawn from a seed ({record['seed']}) and which nobody tuned on: {decode.speed(drawn)}.{large} "
+            "Worst first:",
+            "",
+            decode.table(record["rows"], copy),
+            "",
+            f"The worst that were drawn: {_listed(map(_decoded, sorted(drawn, key=decode.ratio)[:WORST]))}."
+            + (f" Peers that did not take part: {absent}." if absent else ""),
+        ]
+    )
+
+
+def _decoded(row: Mapping[str, Any]) -> str:
+    peer = decode.best(row)
+    beside = f"{decode.ratio(row):.2f} × {peer}" if peer else "no peer"
+    return f"{decode.cell_of(row)} ({row['us'][LIBRARY]:.1f} µs, {beside})"
+
+
 def one_call(results: Results) -> str:
     name = results.newest("latency")
     record = results(name)
@@ -422,6 +474,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "unseen": unseen_problems,
     "grid": grid,
     "features": with_features,
+    "decoding": decoding,
     "one-call": one_call,
     "pytorch": in_pytorch,
     "gemm": products,

@@ -165,7 +165,7 @@ def test_results_are_taken_within_a_time(
     every.state_now.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["grid", "unseen", "latency", "regret", "hints", "gemm", "pytorch", "train"])
+@pytest.mark.parametrize("name", ["grid", "unseen", "latency", "regret", "hints", "decode", "gemm", "pytorch", "train"])
 def test_programs_take_what_they_are_given(every: ModuleType, tmp_path: Path, name: str) -> None:
     """Without a GPU each of them ends for want of one, or of torch, but not because it does not know an option."""
     command = every.FIGURES[name].command(every.Run(tmp_path, tmp_path / "result.json", 1, 60.0))
