@@ -4,7 +4,7 @@
 # Expects AOTRITON_HOST_PYTHON (python.cmake), AOTRITON_PACKAGE_ROOT, the folder with the Python package aotriton, and
 # AOTRITON_RUNTIME_DIR, the folder with the runtime's own headers.
 
-# aotriton_generate(OUT DIR DATABASE FILE ARCHS ... COVERAGE NAME [FAMILIES FOLDER ...] [ALONE])
+# aotriton_generate(OUT DIR DATABASE FILE ARCHS ... COVERAGE NAME|FILE [FAMILIES FOLDER ...] [ALONE])
 # Sets AOTRITON_GENERATED_SOURCES, AOTRITON_IMAGE_SOURCES, AOTRITON_FAMILY_NAMES and AOTRITON_PRODUCTS, and adds the
 # command that compiles the images. FAMILIES are outside of the package; ALONE: they are all there is, and are added to
 # the library whose package has set AOTRITON_PRODUCTS.
@@ -14,7 +14,8 @@ function(aotriton_generate)
   # Everything that the generated code follows from: a change reruns the configure step, which writes only what differs.
   set(package "${AOTRITON_PACKAGE_ROOT}/aotriton")
   file(GLOB_RECURSE inputs FOLLOW_SYMLINKS CONFIGURE_DEPENDS
-       "${package}/rules/*.py" "${package}/tritonsrc/*.py" "${package}/codegen/*.py" "${package}/codegen/template/*.j2")
+       "${package}/rules/*.py" "${package}/tritonsrc/*.py" "${package}/codegen/*.py" "${package}/codegen/template/*.j2"
+       "${package}/model_*.py")
   foreach(family IN LISTS arg_FAMILIES)
     file(GLOB_RECURSE own CONFIGURE_DEPENDS "${family}/rules/*.py" "${family}/tritonsrc/*")
     file(GLOB database CONFIGURE_DEPENDS "${family}/rules/*.sqlite3")
@@ -24,6 +25,14 @@ function(aotriton_generate)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${inputs})
   if(EXISTS "${arg_DATABASE}")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${arg_DATABASE}")
+  endif()
+
+  # A coverage by name, or a file of models.
+  set(coverage "${arg_COVERAGE}")
+  get_filename_component(models "${arg_COVERAGE}" ABSOLUTE BASE_DIR "${CMAKE_SOURCE_DIR}")
+  if(NOT arg_COVERAGE MATCHES "^(none|small|default|full)$" AND EXISTS "${models}")
+    set(coverage "${models}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${models}")
   endif()
 
   # The package alone: where pip installed it, other packages of other versions lie beside it.
@@ -37,7 +46,7 @@ function(aotriton_generate)
   set(run_python "${CMAKE_COMMAND}" -E env "PYTHONPATH=${python_path}" PYTHONDONTWRITEBYTECODE=1
       "AOTRITON_FAMILIES=${listed}" "${AOTRITON_HOST_PYTHON}")
 
-  set(options --database "${arg_DATABASE}" --coverage "${arg_COVERAGE}" --out "${arg_OUT}")
+  set(options --database "${arg_DATABASE}" --coverage "${coverage}" --out "${arg_OUT}")
   foreach(arch IN LISTS arg_ARCHS)
     list(APPEND options --arch "${arch}")
   endforeach()
@@ -59,8 +68,9 @@ function(aotriton_generate)
   set(compile -m aotriton.codegen.compile --list "${arg_OUT}/images.json" --out "${arg_OUT}" --compress ${compression})
   if(AOTRITON_IMAGE_STORE)
     list(APPEND compile --store "${AOTRITON_IMAGE_STORE}")
+    list(APPEND options --store "${AOTRITON_IMAGE_STORE}")
   endif()
-  set(generate -m aotriton.codegen.generate ${options})
+  set(generate -m aotriton.codegen.generate ${options} --compress ${compression})
   set(steps generate)
   if(AOTRITON_ALLOW_REBUILT)
     # Tables say which images are not what was measured, so those are compiled before the tables are written for good.
@@ -76,6 +86,11 @@ function(aotriton_generate)
     endif()
   endforeach()
   include("${arg_OUT}/sources.cmake")
+  get_filename_component(models_folder "${models}" DIRECTORY)
+  foreach(config IN LISTS AOTRITON_MODEL_CONFIGS)
+    get_filename_component(config "${config}" ABSOLUTE BASE_DIR "${models_folder}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${config}")
+  endforeach()
   foreach(list_name IN ITEMS AOTRITON_GENERATED_SOURCES AOTRITON_IMAGE_SOURCES AOTRITON_IMAGE_BINARIES)
     list(TRANSFORM ${list_name} PREPEND "${arg_OUT}/")
   endforeach()

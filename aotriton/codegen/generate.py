@@ -6,14 +6,15 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from aotriton import model_calls, model_coverage
+from aotriton.codegen import demand, operator_source, read_database, stamp, store, stub
 from aotriton.codegen import lut as luts
-from aotriton.codegen import operator_source, read_database, stamp, stub
 from aotriton.codegen.backends import CellKey, OperatorPlan
 from aotriton.codegen.compile_pool import request_of
 from aotriton.codegen.costs import Models
@@ -29,6 +30,8 @@ from aotriton.rules.family import IN_TREE, Family, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.operators import Operator
 from aotriton.rules.work import TERMS
+
+REPORT = "coverage.txt"  # what a build for models is
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,13 @@ def part(
     checksums: Mapping[str, str],
     models: Models | None,
     certificates: Mapping[str, Sequence[Certificate]],
+    refusing: Collection[str] = (),
 ) -> Part:
-    """The files of these operators alone; ValueError as in ``write``."""
+    """The files of these operators alone; ValueError as in ``write``.
+
+    On archs that are ``refusing`` a kernel without functionals has an empty table: a call is outside of the coverage,
+    and not of the archs.
+    """
     files: dict[str, str] = {}
 
     def add(name: str, content: str) -> None:
@@ -77,7 +85,7 @@ def part(
             raise ValueError(f"{name} would be written twice")
         files[name] = content
 
-    planned = [table for table in made.tables if table.functionals]
+    planned = [table for table in made.tables if table.functionals or table.arch in {*refusing} & {*table.kernel.archs}]
     for table in planned:
         add(f"{table.kernel.name}.{table.arch}.lut.cc", _lut_source(table, made.products[table.arch], models))
     choices: dict[str, dict[str, list[OperatorPlan]]] = {}  # by operator and arch, for each product
@@ -98,7 +106,8 @@ def part(
             add(f"{operator.name}.call.cc", render("call.cc", **values))
     functionals = sum(len(table.functionals) for table in made.tables)
     images = sum(len(table.images) for table in made.tables)
-    return Part(files, _packs(planned, checksums, certificates, made.products), functionals, images)
+    full = [table for table in planned if table.functionals]
+    return Part(files, _packs(full, checksums, certificates, made.products), functionals, images)
 
 
 def write_parts(
@@ -107,8 +116,11 @@ def write_parts(
     products: Mapping[str, Sequence[Product]],
     out: Path,
     added: bool = False,
+    configs: Sequence[str] = (),
 ) -> list[str]:
-    """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files."""
+    """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files, ``configs`` are
+    those of the build's models.
+    """
     output = Output(out)
     output.write("archs.h", render("archs.h", addressing=ADDRESSING, archs=ARCHS))
     output.write("program_limits.h", render("program_limits.h", limits=LIMITS))
@@ -142,6 +154,7 @@ def write_parts(
             products=[_word(one) for of_arch in listed_products.values() for one in of_arch],
             image_sources=image_sources,
             image_binaries=image_binaries,
+            configs=configs,
         ),
     )
     output.write("images.json", _image_list(parts))
@@ -239,11 +252,31 @@ def _product(word: str) -> Product:
         raise argparse.ArgumentTypeError(f"{word!r} is not ARCH/NAME/MULTIPROCESSORS/MEMORY") from None
 
 
+def _coverage(word: str) -> str | Path:
+    """A coverage by its name, or a file of models."""
+    if word in COVERAGES or not Path(word).is_file():
+        if word not in COVERAGES:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(COVERAGES)}, and no file of models")
+        return word
+    return Path(word)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a build is to have: a coverage by its name, or models. ``size_of`` makes of the checksums of measured images
+    what says the size of an image in the archive.
+    """
+
+    coverage: str
+    models: model_coverage.Models | None
+    size_of: Callable[[Mapping[str, str]], Callable[[str], int | None]]
+
+
 def _made(
     family: Family,
     database: Path | None,
     products: Mapping[str, Sequence[Product]],
-    coverage: str,
+    wanted: Wanted,
     rebuilt: Collection[str],
 ) -> Part:
     """The part of a family in a build. Without a database nothing is looked up."""
@@ -258,11 +291,24 @@ def _made(
             winners, timings, checksums, spills = read_database.read(opened, family.kernels, products)
             models = read_database.models_in(opened, products)
             certificates = opened.certificates()
-    planned = plan(family.operators, products, coverage, winners, timings, spills, models)
+    report = ""
+    if not family.in_tree or not wanted.models:
+        planned = plan(family.operators, products, wanted.coverage, winners, timings, spills, models)
+    else:
+        asked = {arch: products[arch] for arch in wanted.models.archs or products}
+        if {call.call.operator for call in wanted.models.calls} & {one.name for one in family.operators}:
+            size_of = wanted.size_of(checksums)
+            found = demand.decide(family.operators, asked, wanted.models, winners, timings, spills, models, size_of)
+            planned, report = found.plan, found.report
+        else:
+            planned = plan(family.operators, asked, "none", (), {})
     for name in rebuilt:
         checksums.pop(name, None)
         certificates.pop(name, None)
-    return part(without_measured(planned, set(rebuilt)), family.operators, checksums, models, certificates)
+    refusing = planned.products if family.in_tree and wanted.models else ()
+    planned = without_measured(planned, set(rebuilt))
+    made = part(planned, family.operators, checksums, models, certificates, refusing)
+    return replace(made, files={**made.files, REPORT: report}) if report else made
 
 
 def _parts(outcomes: Sequence[Part | Exception]) -> list[Part]:
@@ -282,7 +328,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--database", type=Path, required=True, help="the tuning database of the families in the tree")
     archs = [row.arch for row in ARCHS]
     parser.add_argument("--arch", action="append", required=True, choices=archs, help="may be given more than once")
-    parser.add_argument("--coverage", choices=COVERAGES, default="default", help="which functionals get images")
+    parser.add_argument(
+        "--coverage",
+        type=_coverage,
+        default="default",
+        metavar=f"{{{','.join(COVERAGES)},FILE}}",
+        help="which functionals get images; a file: those that the calls of its models need (docs/packaging.md)",
+    )
     parser.add_argument(
         "--family",
         type=Path,
@@ -300,6 +352,8 @@ def main(arguments: list[str] | None = None) -> int:
         help="a product of the library that the families are added to, in its order",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the generated files")
+    parser.add_argument("--store", type=Path, help="folder of compiled images, whose sizes count for a budget")
+    parser.add_argument("--compress", choices=("zlib", "none"), default="zlib", help="how the archive has images")
     parser.add_argument(
         "--rebuilt", type=Path, help="list of images that ship though other binaries of them were measured"
     )
@@ -313,39 +367,65 @@ def main(arguments: list[str] | None = None) -> int:
             own: Path = options.database
             return own if family.in_tree else family.folder / "rules" / own.name
 
+        wanted = _wanted(options, archs)
         # Without images there is nothing to look up: the tuner's own runtime is built before the first measurement.
-        asked = families if options.coverage != "none" else ()
+        asked = families if wanted.coverage != "none" else ()
         databases = sorted({path_of(family) for family in asked})
         rebuilt = options.rebuilt.read_text().split() if options.rebuilt and options.rebuilt.is_file() else []
         for kernel in (kernel for family in families for kernel in family.kernels):
             if kernel.called:
                 raise ValueError(f"{kernel.name} is a Python function: it can be tuned, but a build can not have it")
-        words = (archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product)
+        words = [archs, options.coverage, options.alone, [family.name for family in families], rebuilt, options.product]
+        words += _read_by(wanted.models) if wanted.models else []
         elsewhere = [family.folder for family in families if not family.in_tree]
         digest = stamp.digest(words, elsewhere, databases)
         if summary := stamp.read(options.out, digest):
-            print(f"{summary}, 0 files written")
+            print(_told(options.out), f"{summary}, 0 files written", sep="")
             return 0
         with ExitStack() as stack:
             opened = [stack.enter_context(Decisions(path)) for path in databases]
             products = read_database.products_in(opened, archs)
         for arch in archs:
             products[arch] = [one for one in options.product if one.arch == arch] or products[arch]
-        jobs = [
-            partial(_made, one, path_of(one) if asked else None, products, options.coverage, rebuilt)
-            for one in families
-        ]
+        jobs = [partial(_made, one, path_of(one) if asked else None, products, wanted, rebuilt) for one in families]
         parts = _parts(side_by_side(jobs))
         operators = [operator for family in families for operator in family.operators]
-        written = write_parts(parts, operators, products, options.out, options.alone)
+        configs = wanted.models.configs if wanted.models else ()
+        written = write_parts(parts, operators, products, options.out, options.alone, configs)
         functionals, images = sum(one.functionals for one in parts), sum(one.images for one in parts)
         summary = f"{functionals} functionals, {images} images"
         stamp.write(options.out, digest, made_files(options.out), summary)
     except (PlanError, TuningDatabaseError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{summary}, {len(written)} files written")
+    print(_told(options.out), f"{summary}, {len(written)} files written", sep="")
     return 0
+
+
+def _wanted(options: argparse.Namespace, archs: Sequence[str]) -> Wanted:
+    """ValueError for a file of models that cannot be used for this build."""
+    place: Path = options.store or store.default_store()
+    size_of = partial(demand.sizes_in, place.expanduser(), compress=options.compress == "zlib")
+    if isinstance(options.coverage, str):
+        return Wanted(options.coverage, None, size_of)
+    if options.alone:
+        raise ValueError(f"{options.coverage}: a family of your own has a coverage by name, models call none of it")
+    models = model_coverage.read_models(options.coverage)
+    if missing := sorted(set(models.archs or ()) - set(archs)):
+        raise ValueError(f"{models.path}: archs has {', '.join(missing)}, and the build is for {', '.join(archs)}")
+    return Wanted("default", models, size_of)
+
+
+def _read_by(models: model_coverage.Models) -> list[str]:
+    """What the calls of models follow from: the file, configs, and the modules that read them."""
+    modules = [Path(str(one.__file__)).read_text() for one in (model_calls, model_coverage)]
+    return [*models.texts, *modules]
+
+
+def _told(out: Path) -> str:
+    """What the folder's build for models reports; empty of another build."""
+    path = out / REPORT
+    return path.read_text() if path.is_file() else ""
 
 
 if __name__ == "__main__":

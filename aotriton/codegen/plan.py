@@ -47,6 +47,8 @@ class Timing:
 
 
 Ranked = Mapping[str, Timing]  # the configs that were timed in a cell, the fastest first
+# Functionals, each with the images that it may have; none: those that it has in default coverage.
+Selected = Mapping[Functional, Sequence[ImageSpec]]
 
 
 @dataclass(slots=True)
@@ -124,12 +126,14 @@ def plan(
     timings: Mapping[CellKey, Mapping[str, Timing]],
     spills: Mapping[str, int] | None = None,
     models: Models | None = None,
+    selected: Selected | None = None,
 ) -> Plan:
     """The plan of a build for the ``products`` of each arch, from the ``winners`` of all of them.
 
     ``timings`` maps a cell to its timed configs. ``spills`` maps compiled images to the bytes that they spill: only an
     image that is known to spill nothing may replace a borrowed winner; with None every image may. If ``models`` know
-    which images are worth shipping, a functional has these and, unless coverage is full, no others.
+    which images are worth shipping, a functional has these and, unless coverage is full, no others. If functionals are
+    ``selected``, there are no others, and images that are selected of them serve all cells.
 
     PlanError if a cell of an operator's first backend has no winner, or if a needed winner has a config that its kernel
     does not have.
@@ -149,7 +153,10 @@ def plan(
         of_arch: list[list[OperatorPlan]] = []  # by product
         for product in products[arch]:
             of_arch.append(
-                [choose(one, arch, product.name, covered(one.lead, arch, coverage), rows) for one in operators]
+                [
+                    choose(one, arch, product.name, covered(one.lead, arch, coverage, selected), rows)
+                    for one in operators
+                ]
             )
         chosen += [one for of_product in of_arch for one in of_product]
         for kernel in kernels_of(operators):
@@ -157,11 +164,13 @@ def plan(
             name, everywhere = kernel.name, kernel.name in always
             reached = [_reached(kernel, of_product) for of_product in of_arch]
             bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
-            for functional in covered(kernel, arch, coverage):
+            for functional in covered(kernel, arch, coverage, selected):
                 specs = _Specs(functional, spills)
                 # Models are of plain images. What they say of another level's images may wait for its products.
                 shipped = [] if functional.level else models.shipped(functional)
-                worth = [one for one in shipped if specs.fitting(one.config)]
+                kept = (selected or {}).get(functional, ())
+                worth = [one for one in shipped if specs.fitting(one.config) and (not kept or one in kept)]
+                among: Sequence[ImageSpec] = () if coverage == "full" else worth or kept
                 text, number = str(functional), functional.godel_number
                 present: list[list[_Present]] = []  # by product
                 absent: dict[tuple[int, ...], None] = {}
@@ -189,7 +198,7 @@ def plan(
                 if absent:
                     missing.append(Missing(functional, tuple(sorted(absent))))
                 elif complete and (any(present) or worth):
-                    cells = _cells(present, ranked, specs, () if coverage == "full" else worth, kernel.name in exact)
+                    cells = _cells(present, ranked, specs, among, kernel.name in exact)
                     planned.append(FunctionalPlan(functional, _filled(kernel, cells, worth), tuple(worth)))
             tables.append(TablePlan(kernel, arch, tuple(planned)))
     if problems or missing:
@@ -229,11 +238,17 @@ def without_measured(made: Plan, rebuilt: Collection[str]) -> Plan:
     return replace(made, tables=tuple(tables))
 
 
-def covered(kernel: KernelDescription, arch: str, coverage: str) -> list[Functional]:
-    """The functionals that ``coverage`` compiles; ValueError names the coverages that exist."""
+def covered(
+    kernel: KernelDescription, arch: str, coverage: str, selected: Collection[Functional] | None = None
+) -> list[Functional]:
+    """The functionals that ``coverage`` compiles, of those that are ``selected``; ValueError names the coverages that
+    exist.
+    """
     if coverage not in COVERAGES:
         raise ValueError(f"unknown coverage {coverage!r}: choose from {', '.join(COVERAGES)}")
     functionals = list(kernel.functionals(arch)) if coverage != "none" else []
+    if selected is not None:
+        functionals = [one for one in functionals if one in selected]
     if coverage != "small":
         return functionals
     pinned = [(place, choice.small) for place, choice in enumerate(kernel.choices) if choice.small is not None]

@@ -105,17 +105,18 @@ def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, 
     ``environment`` has the call's sizes and scalars, the candidate's psels and the number of the GPU's multiprocessors.
     ``occupancy`` is the number of programs of the image that fit on one multiprocessor.
     """
+    form, call = work_of_call(work, environment)
+    row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
+    made = formulas(form, call, OfTile(row_tile, column_tile, depth_tile, programs, occupancy))
+    return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
+
+
+def work_of_call(work: Work, environment: Environment) -> tuple[int, OfCall]:
+    """The form of the work, and what it has of the call and the GPU, for any tile; ``environment`` as for ``terms``."""
     *of_call, form, begin, end, near, far, slow = (evaluate(one, environment) for one in work.of_call)
     outer, rows, packed, columns, depth, repeat, parts = map(float, of_call)
-    row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
-    made = formulas(
-        form,
-        OfCall(
-            outer, rows, packed, columns, depth, repeat, parts, begin, end, near, far, slow, environment.multiprocessors
-        ),
-        OfTile(row_tile, column_tile, depth_tile, programs, occupancy),
-    )
-    return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol
+    whole = outer, rows, packed, columns, depth, repeat, parts
+    return form, OfCall(*whole, begin, end, near, far, slow, environment.multiprocessors)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from aotriton.rules.flash.forward import OPERATOR as ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.savings import CERTAIN, savings
 from aotriton.rules.work import FORM, TERMS, terms
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.costmodel.least_squares import FEWEST
-from aotriton.tune.costmodel.savings import CERTAIN, savings
 from aotriton.tune.costmodel.timings import occupancy
 from aotriton.tune.problem.family import tuning
 from aotriton.tune.problem.problems import scalars_of

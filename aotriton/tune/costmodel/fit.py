@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from aotriton.rules.database.rows import Model, Sample
 from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
 from aotriton.rules.operators import Operator
+from aotriton.rules.savings import savings
 from aotriton.tune.costmodel.least_squares import components, models_of
-from aotriton.tune.costmodel.savings import savings
 from aotriton.tune.costmodel.timings import Apart, Facts, ImageKey, Timings, add_apart, add_sample
 from aotriton.tune.problem.problems import is_served
 
