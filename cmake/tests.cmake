@@ -1,5 +1,10 @@
 # Every test that needs no GPU: C++ under sanitizers, Python modules one by one, and the installed tree from outside.
 
+get_property(coverages CACHE AOTRITON_COVERAGE PROPERTY STRINGS)
+if(NOT AOTRITON_COVERAGE IN_LIST coverages)
+  message(FATAL_ERROR "AOTRITON_BUILD_TESTS: the tests are of a coverage by name (${coverages}), not of ${AOTRITON_COVERAGE}")
+endif()
+
 # C++: the written runtime and what the generator makes of a made-up database, with a recording driver.
 set(fake_dir "${PROJECT_BINARY_DIR}/fake")
 if(ZLIB_FOUND)

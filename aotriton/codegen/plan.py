@@ -165,10 +165,10 @@ def plan(
             reached = [_reached(kernel, of_product) for of_product in of_arch]
             bins = [(cell, bin_text(kernel.tuning_keys, cell)) for cell in kernel.cells()]
             for functional in covered(kernel, arch, coverage, selected):
-                specs = _Specs(functional, spills)
+                kept = (selected or {}).get(functional, ())
+                specs = _Specs(functional, spills, kept)
                 # Models are of plain images. What they say of another level's images may wait for its products.
                 shipped = [] if functional.level else models.shipped(functional)
-                kept = (selected or {}).get(functional, ())
                 worth = [one for one in shipped if specs.fitting(one.config) and (not kept or one in kept)]
                 among: Sequence[ImageSpec] = () if coverage == "full" else worth or kept
                 text, number = str(functional), functional.godel_number
@@ -273,10 +273,12 @@ def _filled(
 
 
 class _Specs:
-    """The image specs of a functional, each computed once, when it is first needed."""
+    """The image specs of a functional, each computed once, when it is first needed. Those ``kept`` are known to fit."""
 
-    def __init__(self, functional: Functional, spills: Mapping[str, int] | None) -> None:
-        self._functional, self._spills = functional, spills
+    def __init__(
+        self, functional: Functional, spills: Mapping[str, int] | None, kept: Collection[ImageSpec] = ()
+    ) -> None:
+        self._functional, self._spills, self._kept = functional, spills, kept
         self._of: dict[str, ImageSpec] = {}
         self._fitting: dict[str, ImageSpec | None] = {}
 
@@ -295,7 +297,7 @@ class _Specs:
     def _fit(self, config: str) -> ImageSpec | None:
         with suppress(ValueError):
             spec = self.of(config)
-            if self._spills is None or self._spills.get(spec.name) == 0:
+            if self._spills is None or self._spills.get(spec.name) == 0 or spec in self._kept:
                 return spec
         return None
 

@@ -34,3 +34,6 @@ set(AOTRITON_IMAGE_BINARIES
   scale_rows_fast.sm_90.images.bin
   scale_rows_weigh.sm_90.images.bin
 )
+# The configs of the models that it is for, from the folder of their file.
+set(AOTRITON_MODEL_CONFIGS
+)
