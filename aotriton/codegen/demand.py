@@ -139,11 +139,11 @@ def _within(file: File, worth: set[Image], served: Iterable[Served], sizes: _Siz
         kept -= {gone.image, *gone.others}
         if sizes.total(kept) <= budget:
             return kept
-    about = " (an estimate)" if sizes.estimated(kept) else ""
+    least = f"{_count(len(kept), 'image')} of {sizes.total(kept) / 1e6:.3f} MB"
+    least += " (an estimate)" if sizes.estimated(kept) else ""
     raise ValueError(
         f"{file.path}: megabytes is {budget / 1e6:g}, and the smallest library that serves all of its calls has"
-        f" {len(kept)} images of {sizes.total(kept) / 1e6:.2f} MB{about}: raise megabytes, or ask for fewer models,"
-        " dtypes or archs"
+        f" {least}: raise megabytes, or ask for fewer models, dtypes or archs"
     )
 
 
@@ -201,14 +201,15 @@ def _summary(file: File, served: Sequence[Served], known: CallTimes, kept: set[I
     functionals = {known.specs[image].functional for image in kept}
     limit = f" of at most {file.budget / 1e6:g} MB" if file.budget is not None else ""
     on = ", ".join(dict.fromkeys(one.placed.product.name for one in served))
-    yield f"{file.path.name}: {file.models} model{'s' * (file.models > 1)}, {len(served)} calls, on {on}"
-    yield f"    {len(kept)} images, {sizes.total(kept) / 1e6:.2f} MB{limit}, {len(functionals)} functionals"
+    yield f"{file.path.name}: {_count(file.models, 'model')}, {_count(len(served), 'call')}, on {on}"
+    size = f"{sizes.total(kept) / 1e6:.3f} MB{limit}"
+    yield f"    {_count(len(kept), 'image')}, {size}, {_count(len(functionals), 'functional')}"
     if estimated := sizes.estimated(kept):
-        yield f"    the sizes of {estimated} images are estimates: they are not compiled yet"
+        yield f"    of {_count(estimated, 'image')} the size is an estimate, as nobody has compiled it"
     every = known.specs
-    yield f"    default coverage has {len(every)} images, {sizes.total(every) / 1e6:.2f} MB, for these calls"
+    yield f"    default coverage: {_count(len(every), 'image')}, {sizes.total(every) / 1e6:.3f} MB, for these calls"
     if known.by_cell:
-        yield f"    {known.by_cell} calls have no predicted time: what was measured in their cells counts instead"
+        yield f"    of {_count(known.by_cell, 'call')} no time is predicted: what was measured in cells counts instead"
     regrets = [_best(_cut(one.times, kept)) / _best(one.times) - 1 for one in served]
     worst = max(range(len(regrets)), key=regrets.__getitem__)
     most = 100 * regrets[worst]
@@ -221,7 +222,11 @@ def _refusals(unserved: Iterable[Placed]) -> Iterator[str]:
     """What nothing serves, and why: a line for calls that differ in batch and context only."""
     counts = Counter((f"{one.call.model}: {one.call.call.step}, {one.call.dtype}", _reason(one)) for one in unserved)
     for (what, reason), count in counts.items():
-        yield f"    not served: {what}, {count} call{'s' * (count > 1)}: {reason}"
+        yield f"    not served: {what}, {_count(count, 'call')}: {reason}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _reason(one: Placed) -> str:

@@ -18,7 +18,7 @@ from aotriton.codegen import costs, demand
 from aotriton.codegen.costs import Models
 from aotriton.codegen.demand import Decided, decide
 from aotriton.codegen.generate import main
-from aotriton.model_coverage import read_models
+from aotriton.model_coverage import DRAWN, read_models
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.family import family
@@ -98,10 +98,10 @@ def test_every_call_is_served_by_what_is_left(tmp_path: Path, rows: list[Winner]
             assert {cell.image for cell in one.cells} <= set(one.images)
             assert [len(cells) for cells in one.products] == [table.kernel.cell_count]
     count = sum(len(each) for each in functionals(found).values())
-    told = f"    {images(found)} images, {images(found) / 1000:.2f} MB of at most 1 MB, {count} functionals\n"
+    told = f"    {images(found)} images, {images(found) / 1000:.3f} MB of at most 1 MB, {count} functionals\n"
     assert told in found.report
     assert found.report.startswith("models.json: 2 models, ")
-    assert "estimates" not in found.report
+    assert "estimate" not in found.report
 
 
 STEPS, ONE = TERMS.index("steps of the rounds"), TERMS.index("one")
@@ -166,8 +166,8 @@ def test_a_budget_drops_what_is_missed_least(tmp_path: Path, rows: list[Winner],
 def test_sizes_that_nobody_knows_are_estimates(tmp_path: Path, rows: list[Winner], models: Models) -> None:
     """The report counts them; the known ones of the kernel say how large they are."""
     found = made(written(tmp_path, GENERATING), rows, models, size=None)
-    assert f"{7 * demand.TYPICAL / 1e6:.2f} MB, 2 functionals" in found.report
-    assert "the sizes of 7 images are estimates: they are not compiled yet" in found.report
+    assert f"{7 * demand.TYPICAL / 1e6:.3f} MB, 2 functionals" in found.report
+    assert "of 7 images the size is an estimate, as nobody has compiled it" in found.report
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,22 @@ def test_bad_input_is_named(tmp_path: Path, top: dict[str, Any], entry: dict[str
         read_models(written(tmp_path, GENERATING, GENERATING | entry, **top))
 
 
+def test_the_page_has_a_file_that_is_read(tmp_path: Path) -> None:
+    """docs/packaging.md's example, with the config that it names; 24 random pairs are drawn, as the page says."""
+    page = (ROOT / "docs" / "packaging.md").read_text()
+    (block,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "models.json").write_text(block)
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    found = read_models(tmp_path / "models.json")
+    assert (found.archs, found.budget, found.configs) == (("sm_90",), 200_000, ("llama/config.json",))
+    assert {call.call.step for call in found.calls} == {"prefill", "decode", "forward", "backward"}
+    pairs = {(call.sizes["batch"], call.sizes["seqlen_k"]) for call in found.calls}
+    assert {(1, 128), (1, 32768), (64, 128), (64, 32768)} < pairs
+    assert len(pairs) == 4 + DRAWN
+    assert f"{DRAWN} random pairs" in page
+
+
 def test_a_file_without_models_is_named(tmp_path: Path) -> None:
     """One that is no JSON, is no object or has no entries."""
     path = tmp_path / "models.json"
@@ -213,7 +229,7 @@ def test_what_can_not_be_built_is_an_error(tmp_path: Path, rows: list[Winner], m
     with pytest.raises(
         ValueError,
         match=r"models.json: megabytes is 0.001, and the smallest library that serves all of its calls has 2 images of"
-        r" 0.00 MB: raise megabytes, or ask for fewer models, dtypes or archs",
+        r" 0.002 MB: raise megabytes, or ask for fewer models, dtypes or archs",
     ):
         made(written(tmp_path, GENERATING, megabytes=1e-3), rows, models)
     large = GENERATING | {"config": LLAMA | {"head_dim": 512}}
