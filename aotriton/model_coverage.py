@@ -56,7 +56,7 @@ class WantedCall:
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelsFile:
     """What a file asks for. ``archs`` and ``budget``, in bytes, are None where it does not say.
 
     ``configs``: the files that it names, as it spells them. ``texts``: all that the calls follow from.
@@ -71,7 +71,7 @@ class Models:
     texts: tuple[str, ...]
 
 
-def read_models(path: Path) -> Models:
+def read_models(path: Path) -> ModelsFile:
     """The calls of a file of models; ModelsError if it cannot be read, or asks for what no build can have."""
     try:
         text = path.read_text()
@@ -99,7 +99,7 @@ def read_models(path: Path) -> Models:
         if isinstance(named := entry["config"], str):
             configs.append(f"{named}/config.json" if (path.parent / named).is_dir() else named)
         texts.append(json.dumps(config, sort_keys=True))
-    return Models(path, len(entries), tuple(calls), archs, budget, tuple(configs), tuple(texts))
+    return ModelsFile(path, len(entries), tuple(calls), archs, budget, tuple(configs), tuple(texts))
 
 
 def checked(model: str, call: Call, dtype: str) -> WantedCall:

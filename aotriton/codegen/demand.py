@@ -16,7 +16,7 @@ from aotriton.codegen.pack import LEVEL
 from aotriton.codegen.plan import Plan, Timing, plan
 from aotriton.codegen.reach import Placed, place
 from aotriton.codegen.store import ImageStore
-from aotriton.model_coverage import Models as File
+from aotriton.model_coverage import ModelsFile
 from aotriton.rules.database import Product, Winner
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
@@ -46,7 +46,7 @@ class Served:
 def decide(
     operators: Sequence[Operator],
     products: Mapping[str, Sequence[Product]],
-    file: File,
+    file: ModelsFile,
     winners: Sequence[Winner],
     timings: Mapping[CellKey, Mapping[str, Timing]],
     spills: Mapping[str, int] | None,
@@ -59,8 +59,8 @@ def decide(
     take WORTH_SHIPPING longer in the mean; if they do not fit into the budget, the ones that all calls miss least are
     dropped. ``size_of`` is the size of an image in the archive, None where it is not known.
 
-    ValueError if the smallest library that serves every call exceeds the budget, or if nothing serves any call;
-    PlanError as for ``plan``.
+    ValueError if the fewest images that serve every call exceed the budget, or if nothing serves any call; PlanError as
+    for ``plan``.
     """
     by_name = {operator.name: operator for operator in operators}
     placed = [
@@ -124,7 +124,7 @@ def _needed(bundles: Mapping[int, list[set[Image]]]) -> list[set[Image]]:
     return bundles[min(bundles)]
 
 
-def _within(file: File, worth: set[Image], served: Iterable[Served], sizes: _Sizes) -> set[Image]:
+def _within(file: ModelsFile, worth: set[Image], served: Iterable[Served], sizes: _Sizes) -> set[Image]:
     """The images that are left once they fit into the budget; ValueError if not even the last ones do."""
     budget, kept = file.budget, set(worth)
     if budget is None or sizes.total(kept) <= budget:
@@ -139,11 +139,10 @@ def _within(file: File, worth: set[Image], served: Iterable[Served], sizes: _Siz
         kept -= {gone.image, *gone.others}
         if sizes.total(kept) <= budget:
             return kept
-    least = f"{_count(len(kept), 'image')} of {sizes.total(kept) / 1e6:.3f} MB"
-    least += " (an estimate)" if sizes.estimated(kept) else ""
+    about = "about " if sizes.estimated(kept) else ""
     raise ValueError(
-        f"{file.path}: megabytes is {budget / 1e6:g}, and the smallest library that serves all of its calls has"
-        f" {least}: raise megabytes, or ask for fewer models, dtypes or archs"
+        f"{file.path}: megabytes is {budget / 1e6:g}, and the fewest images that serve all of its calls, {len(kept)},"
+        f" take {about}{sizes.total(kept) / 1e6:.3f} MB: raise megabytes, or ask for fewer models, dtypes or archs"
     )
 
 
@@ -196,7 +195,9 @@ def sizes_in(store: Path, checksums: Mapping[str, str], compress: bool) -> Calla
     return size
 
 
-def _summary(file: File, served: Sequence[Served], known: CallTimes, kept: set[Image], sizes: _Sizes) -> Iterator[str]:
+def _summary(
+    file: ModelsFile, served: Sequence[Served], known: CallTimes, kept: set[Image], sizes: _Sizes
+) -> Iterator[str]:
     """What the build is, line by line."""
     functionals = {known.specs[image].functional for image in kept}
     limit = f" of at most {file.budget / 1e6:g} MB" if file.budget is not None else ""

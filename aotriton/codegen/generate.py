@@ -254,11 +254,11 @@ def _product(word: str) -> Product:
 
 def _coverage(word: str) -> str | Path:
     """A coverage by its name, or a file of models."""
-    if word in COVERAGES or not Path(word).is_file():
-        if word not in COVERAGES:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(COVERAGES)}, and no file of models")
+    if word in COVERAGES:
         return word
-    return Path(word)
+    if Path(word).is_file():
+        return Path(word)
+    raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(COVERAGES)}, and no file of models")
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Wanted:
     """
 
     coverage: str
-    models: model_coverage.Models | None
+    models: model_coverage.ModelsFile | None
     size_of: Callable[[Mapping[str, str]], Callable[[str], int | None]]
 
 
@@ -416,7 +416,7 @@ def _wanted(options: argparse.Namespace, archs: Sequence[str]) -> Wanted:
     return Wanted("default", models, size_of)
 
 
-def _read_by(models: model_coverage.Models) -> list[str]:
+def _read_by(models: model_coverage.ModelsFile) -> list[str]:
     """What the calls of models follow from: the file, configs, and the modules that read them."""
     modules = [Path(str(one.__file__)).read_text() for one in (model_calls, model_coverage)]
     return [*models.texts, *modules]

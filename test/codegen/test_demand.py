@@ -225,11 +225,11 @@ def test_a_file_without_models_is_named(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_built_is_an_error(tmp_path: Path, rows: list[Winner], models: Models) -> None:
-    """A budget below the smallest library, with what that takes; models of which nothing is served, with the reason."""
+    """A budget below what the fewest images take; models of which nothing is served, with the reason."""
     with pytest.raises(
         ValueError,
-        match=r"models.json: megabytes is 0.001, and the smallest library that serves all of its calls has 2 images of"
-        r" 0.002 MB: raise megabytes, or ask for fewer models, dtypes or archs",
+        match=r"models.json: megabytes is 0.001, and the fewest images that serve all of its calls, 2, take 0.002 MB:"
+        r" raise megabytes, or ask for fewer models, dtypes or archs",
     ):
         made(written(tmp_path, GENERATING, megabytes=1e-3), rows, models)
     large = GENERATING | {"config": LLAMA | {"head_dim": 512}}
