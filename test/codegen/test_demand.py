@@ -18,7 +18,7 @@ from aotriton.codegen import costs, demand
 from aotriton.codegen.costs import Models
 from aotriton.codegen.demand import Decided, decide
 from aotriton.codegen.generate import main
-from aotriton.model_coverage import DRAWN, read_models
+from aotriton.model_coverage import ALIBI, DRAWN, SINKS, SOFTCAP, read_models
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.family import family
@@ -168,6 +168,32 @@ def test_sizes_that_nobody_knows_are_estimates(tmp_path: Path, rows: list[Winner
     found = made(written(tmp_path, GENERATING), rows, models, size=None)
     assert f"{7 * demand.TYPICAL / 1e6:.3f} MB, 2 functionals" in found.report
     assert "of 7 images the size is an estimate, as nobody has compiled it" in found.report
+
+
+ENCODER = {"model_type": "bert", "num_attention_heads": 8, "hidden_size": 512, "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "step", "scalars"),
+    [
+        (LLAMA, "prefill", (0, 1, 0, 0, 0)),
+        (LLAMA, "decode", (0, 0, 0, 0, 0)),
+        (LLAMA | {"sliding_window": 128}, "prefill", (2, 0, -127, 0, 0)),
+        (LLAMA | {"sliding_window": 128}, "decode", (2, 0, 1999 - 127, 1999, 0)),
+        (LLAMA | {"attn_logit_softcapping": 9.0}, "prefill", (4, 0, -2000, 0, SOFTCAP)),
+        (LLAMA | {"model_type": "bloom"}, "prefill", (5, 0, -2000, 0, ALIBI)),
+        (LLAMA | {"model_type": "gpt_oss"}, "decode", (4, 0, -1, 2000, SINKS)),
+        (LLAMA | {"head_dim": 60}, "prefill", (4, 0, -2000, 0, 0)),
+        (ENCODER | {"sliding_window": 128}, "forward", (2, 0, -64, 64, 0)),
+    ],
+)
+def test_checks_make_levels_and_bands(
+    tmp_path: Path, config: dict[str, Any], step: str, scalars: tuple[int, ...]
+) -> None:
+    """Level, causal, the ends of the band and features of 2,000 tokens, as v2src/flash/band.cc makes them."""
+    calls = read_models(written(tmp_path, GENERATING | {"config": config, "batch": 1, "context": 2000})).calls
+    (found,) = (call for call in calls if call.call.step == step)
+    assert tuple(found.scalars[name] for name in ("level", "causal", "lo", "hi", "features")) == scalars
 
 
 @pytest.mark.parametrize(
