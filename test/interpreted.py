@@ -139,7 +139,8 @@ def launch(
     tensors, numbers and the grid from the description. Optional operands without an array, and those that are
     ``absent``, are not given by the caller; an input of an optional operand may have sizes of 1, which are broadcast.
     ``gap``, of all or by tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not
-    the operand's. ``given``: sizes of the call that no tensor of the kernel has.
+    the operand's. ``given``: sizes of the call that no tensor of the kernel has. ``values`` may also have the number of
+    the GPU's multiprocessors.
     """
     description = description_of(kernel)
     level = values.get("LEVEL", 0)
@@ -178,6 +179,7 @@ def launch(
         scalars=values,
         psels=values,
         present={one.operand.name for one in tensors} - absent,
+        multiprocessors=int(values.get("multiprocessors", 0)),
     )
     descriptors: set[str] = set()
     arguments: list[Any] = []

@@ -75,17 +75,17 @@ def choose(
 ) -> OperatorPlan:
     """The fastest backend of each cell of the lead's ``functionals``, by the sum of its kernels' times.
 
-    A backend is not compared if it does not serve the cell, or if it was measured neither there nor in the cell that
-    lent the first backend's winners. If kernels of the first backend have winners of different cells, backends are
-    compared in the cell that lent the lead's. Times belong to one product: to ``product``, or, if nothing was compared
-    on it, to the product that lent the first backend's winners.
+    A backend is not compared if it does not serve the cell, if its shapes are its own, or if it was measured neither
+    there nor in the cell that lent the first backend's winners. If kernels of the first backend have winners of
+    different cells, backends are compared in the cell that lent the lead's. Times belong to one product: to
+    ``product``, or, if nothing was compared on it, to the product that lent the first backend's winners.
     """
     chosen = {}
     on, lead = (arch, product), operator.lead
     cells = [(cell, _bins(operator, cell)) for cell in lead.cells()]
     by_bin = {bins[lead.name]: bins for _, bins in cells}
     for functional in functionals:
-        served = [_served(backend, functional) for backend in operator.backends]
+        served = [None if one.own_shapes else _served(one, functional) for one in operator.backends]
         if not any(served[1:]):
             continue
         found = []

@@ -146,6 +146,11 @@ def lowest_bit(a: Expression) -> Expression:
     return _operation("lowest_bit", a)
 
 
+def quotient(a: Expression, b: Expression) -> Expression:
+    """a / b, rounded down, of numbers that are not negative."""
+    return ceil_divide(a + 1, b) - 1
+
+
 def choose(condition: Expression, a: Expression | int, b: Expression | int) -> Expression:
     """a if the condition is not 0, else b. Both are evaluated."""
     return _operation("choose", condition, a, b)

@@ -57,13 +57,15 @@ class Backend:
     """One way to run an operator: kernels in launch order. It serves the calls that all of its kernels serve.
 
     ``workspace`` are contiguous tensors in the caller's memory, in which kernels pass results to each other. ``sizes``
-    are the sizes that the backend derives.
+    are the sizes that the backend derives. ``own_shapes``: its kernels are measured on other shapes than the first
+    backend's, so that only predicted times compare them.
     """
 
     name: str
     kernels: tuple[KernelDescription, ...]
     workspace: tuple[Operand, ...] = ()
     sizes: tuple[DerivedSize, ...] = ()
+    own_shapes: bool = False
 
     def __post_init__(self) -> None:
         identifier("a backend's name", self.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -62,8 +64,10 @@ def checked(case: Case, dbias: bool = False) -> dict[str, Any]:
         "DBIAS": dbias,
         "SOFTCAP": case.softcap,
     }
+    level = FULL if case.bias or case.alibi or case.dropout else GENERAL
     return {
-        "LEVEL": FULL if case.bias or case.alibi or case.dropout else GENERAL,
+        "LEVEL": level,
+        "level": level,
         "lo": own - (most if left < 0 else left),
         "hi": own + (0 if case.causal else most if right < 0 else right),
         "features": sum(getattr(bits, name).value for name, given in present.items() if given),
@@ -73,12 +77,22 @@ def checked(case: Case, dbias: bool = False) -> dict[str, Any]:
     }
 
 
-def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[str] = frozenset()) -> Arrays:
-    """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own."""
+def run(
+    launch: Any,
+    case: Case,
+    kernel: str,
+    given: Arrays,
+    absent: frozenset[str] = frozenset(),
+    derived: Mapping[str, int] = MappingProxyType({}),
+    multiprocessors: int = 0,
+) -> Arrays:
+    """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own. ``derived``: the
+    sizes that its backend derives, on a GPU of so many ``multiprocessors``.
+    """
     block_m, block_n = TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
     dims["head_dim_v"] = case.head_dim_v or case.head_dim
-    dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k}
+    dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k, **derived}
     read: Arrays = {}
     written: dict[str, tuple[int, ...]] = {}
     operands = {one.name: one.operand.name for one in description_of(kernel).arguments if isinstance(one, Tensor)}
@@ -98,6 +112,9 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
         "BF16_PRODUCTS": 0,  # the interpreter has no other
+        "AT_ONCE": 8,
+        "EARLY": 0,  # there is one kernel at a time
+        "multiprocessors": multiprocessors,
         "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if max(case.head_dim, case.head_dim_v) <= width),
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,
@@ -105,7 +122,8 @@ def run(launch: Any, case: Case, kernel: str, given: Arrays, absent: frozenset[s
         **checked(case, "dbias" in operands.values() and "dbias" not in absent),
     }
     orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.layout == "rows" else {}
-    results = launch(kernel, read, written, values, odd, absent, orders)
+    sizes = dims if derived else {}  # also those that none of its tensors has
+    results = launch(kernel, read, written, values, odd, absent, orders, None, sizes)
     return {operands[name]: array for name, array in results.items()}
 
 

@@ -14,6 +14,7 @@ from aotriton.rules.expression import (
     multiprocessors,
     present,
     psel,
+    quotient,
     scalar,
     size,
     tiles,
@@ -246,16 +247,11 @@ DQ_PIECE = (1, 1, _PIECE_COLUMNS, 64)  # of so many columns, which lie together
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
 
 
-def _quotient(a: Expression, b: Expression) -> Expression:
-    """a / b, rounded down."""
-    return ceil_divide(a + 1, b) - 1
-
-
 def _together(bytes_each: int) -> Expression:
     """How many heads of keys, whose query heads have so many bytes for each element of q."""
     of_head = c.GROUP * size("seqlen_q") * size("head_dim") * bytes_each
     return minimum(
-        choose(scalar("causal"), maximum(_quotient(constant(TOGETHER_BYTES), of_head), 1), 1),
+        choose(scalar("causal"), maximum(quotient(constant(TOGETHER_BYTES), of_head), 1), 1),
         size("batch") * size("heads_k"),
     )
 
@@ -568,7 +564,7 @@ STEPS_OF_ROUND, MOST_ROUNDS = choose(scalar("causal"), 12, 24), 6
 def _parts(tiles_of_keys: Expression, steps: Expression, of_round: Expression) -> Expression:
     """Of each tile; ``steps`` of the longest walk; a round for ``of_round`` steps of a multiprocessor."""
     rounds = minimum(ceil_divide(tiles_of_keys * steps, multiprocessors() * of_round), MOST_ROUNDS)
-    return maximum(minimum(_quotient(rounds * multiprocessors(), tiles_of_keys), steps), 2)
+    return maximum(minimum(quotient(rounds * multiprocessors(), tiles_of_keys), steps), 2)
 
 
 _STEPS = c.GROUP * ceil_divide(size("seqlen_q"), choose(size("head_dim") <= 64, 128, 64))

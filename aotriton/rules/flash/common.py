@@ -20,6 +20,7 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    present,
     psel,
     scalar,
     size,
@@ -177,6 +178,11 @@ def work(
     )
 
 
+def traffic(of_q: int, of_k: int) -> tuple[Expression, Expression]:
+    """The bytes of so many tensors of the size of q, and of k."""
+    return _bytes("q") * of_q, _bytes("k") * of_k
+
+
 def row_work(rows: str, *, of: str = "q", tensors: int, of_k: int = 0) -> Work:
     """A program for each tile of rows of ``of``, "q" or "k", which reads or writes so many tensors of its size. With
     ``of_k`` it is one of q, and there are those of k, too, and so many of its size: what is walked of both is counted
@@ -323,7 +329,10 @@ def rows(name: str, *, written: bool = False, optional: bool = False, if_empty: 
     return Operand(name, ROW_DIMS, "fp32", written, optional, True, alignment=ROW_ALIGNMENT, if_empty=if_empty)
 
 
+# The forward's results.
+OUT = Operand("out", OUT_DIMS, written=True)
 LOGSUMEXP = rows("logsumexp", written=True, optional=True, if_empty=-inf)
+STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
 
 
 def constexprs(*names: str) -> tuple[Constexpr, ...]:

@@ -11,7 +11,6 @@ from aotriton.rules.expression import (
     constant,
     minimum,
     multiprocessors,
-    present,
     psel,
     scalar,
     size,
@@ -19,11 +18,9 @@ from aotriton.rules.expression import (
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
-from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.flash.split import DECODE, SPLIT
+from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator
-
-OUT = Operand("out", c.OUT_DIMS, written=True)
-STORE_LSE = Number("store_lse", "i32", present("logsumexp"))
 
 ATTN_FWD = KernelDescription(
     name="attn_fwd",
@@ -32,9 +29,9 @@ ATTN_FWD = KernelDescription(
         Tensor("Q", c.Q, c.Q_TILE),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        c.stored("Out", OUT, c.Q_TILE),
+        c.stored("Out", c.OUT, c.Q_TILE),
         Tensor("L", c.LOGSUMEXP),
-        STORE_LSE,
+        c.STORE_LSE,
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "Out"),
         *c.SIZES_OF_LEVELS,
@@ -87,9 +84,9 @@ ATTN_FWD_HOPPER = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
+        Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
-        STORE_LSE,
+        c.STORE_LSE,
         c.SM_SCALE,
         *c.SIZES,
         Number("batch", "i32", size("batch")),
@@ -156,10 +153,10 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
         Tensor("K", c.K, c.K_TILE),
         Tensor("V", c.V, c.K_TILE),
-        Tensor("Out", OUT, OUT_ROWS, packed=c.PACKED),
-        Tensor("OutRows", OUT, general=True),
+        Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
+        Tensor("OutRows", c.OUT, general=True),
         Tensor("L", c.LOGSUMEXP),
-        STORE_LSE,
+        c.STORE_LSE,
         c.SM_SCALE,
         *strides("bhs", "OutRows"),
         *c.LENGTHS,
@@ -206,7 +203,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
-    operands=(c.Q, c.K, c.V, OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS),
+    operands=(c.Q, c.K, c.V, c.OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS),
     scalars=c.SCALARS,
     backends=(
         Backend("portable", (ATTN_FWD,)),
@@ -214,6 +211,8 @@ OPERATOR = Operator(
         Backend("hopper_slim", (ATTN_FWD_HOPPER_SLIM,)),
         Backend("portable_slim", (ATTN_FWD_SLIM,)),
         Backend("hopper_features", (ATTN_FWD_HOPPER_FEATURES,)),
+        DECODE,
+        SPLIT,
     ),
     fills_when_empty=True,
     checked=True,

@@ -62,6 +62,7 @@ def _accumulators(function: str, head_dim: int, config: Config) -> int:
     score = rows * columns
     return {
         "attn_fwd": rows * head_dim + score,
+        "attn_fwd_split": rows * head_dim + score,
         "attn_bwd_dq": rows * head_dim + 2 * score,
         "attn_bwd_dk_dv": 2 * columns * head_dim + 2 * score,
     }.get(function, 0)
@@ -118,6 +119,16 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
     return max(1, config["num_stages"] - 1) * stage  # tiles of its own, and the newest stage, may be in registers
 
 
+def _shared_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    row = _head_dim(functional) * DTYPE_BYTES[str(functional["T"])]
+    stages = max(1, config["num_stages"] - 1)  # the newest one may be in registers
+    return 2 * stages * config["BLOCK_N"] * row > functional.arch_spec.shared_limit
+
+
+def _warps_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    return (config["num_warps"] == 8) != (config["BLOCK_M"] * _head_dim(functional) >= 64 * 256)
+
+
 def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     return _shared_bytes(functional, config) > functional.arch_spec.shared_limit
 
@@ -142,4 +153,13 @@ RESTRICTIONS = (
     Restriction("the accumulators do not fit in the registers", _certain_spill),
     # The tiles under way do not fit, whatever else does.
     Restriction("the tiles do not fit in shared memory", _too_much_shared),
+)
+
+SPLIT_RESTRICTIONS = (
+    Restriction("BLOCK_M is larger than max_seqlen_q", _taller_than_queries),
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    # Warps share the columns of a tile with few rows.
+    Restriction("eight warps are for large accumulators, and four for others", _warps_of_split, certain=False),
+    Restriction("the accumulators do not fit in the registers", _certain_spill),
+    Restriction("the tiles do not fit in shared memory", _shared_of_split),
 )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from aotriton.rules.expression import (
     Environment,
-    Expression,
     ceil_divide,
     choose,
     constant,
@@ -15,6 +14,7 @@ from aotriton.rules.expression import (
     minimum,
     multiprocessors,
     psel,
+    quotient,
     size,
 )
 from aotriton.rules.gemm import common as c
@@ -152,23 +152,18 @@ GEMM_HOPPER = KernelDescription(
 REDUCE_ROWS, REDUCE_COLUMNS = 16, 64  # what a program of gemm_reduce takes of a tile
 
 
-def _quotient(a: Expression, b: Expression) -> Expression:
-    """a / b, rounded down."""
-    return ceil_divide(a + 1, b) - 1
-
-
 OF_D_TILES = c.tiles(size("tile_m"), size("tile_n"))
 STEPS = ceil_divide(size("k"), psel("BLOCK_K"))
 PARTIAL = Operand("partial", ("split_tiles", "splits", "tile_m", "tile_n"), "fp32", alignment=16)
 PARTIAL_SIZES = (
     DerivedSize("tile_m", TILE_M),
     DerivedSize("tile_n", TILE_N),
-    DerivedSize("tiles_left", OF_D_TILES - _quotient(OF_D_TILES, PROGRAMS) * PROGRAMS),
+    DerivedSize("tiles_left", OF_D_TILES - quotient(OF_D_TILES, PROGRAMS) * PROGRAMS),
     DerivedSize(
         "splits",
         minimum(
-            minimum(_quotient(PROGRAMS, maximum(size("tiles_left"), 1)), MOST_SPLITS),
-            maximum(_quotient(STEPS, constant(FEWEST_STEPS)), 1),
+            minimum(quotient(PROGRAMS, maximum(size("tiles_left"), 1)), MOST_SPLITS),
+            maximum(quotient(STEPS, constant(FEWEST_STEPS)), 1),
         ),
     ),
     DerivedSize("split_tiles", choose(equal(size("splits"), 1), 0, size("tiles_left"))),

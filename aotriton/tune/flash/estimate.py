@@ -20,8 +20,10 @@ from math import exp, log
 from statistics import mean
 from typing import NamedTuple
 
+from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
 from aotriton.rules.flash.forward import ATTN_FWD
+from aotriton.rules.flash.split import splits_keys
 from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs, unit_of
 from aotriton.tune.problem.problems import Cell, keys_of
@@ -40,6 +42,8 @@ class Work(NamedTuple):
 
 WORK = {
     "attn_fwd": Work(2, 12, 2, 2),
+    "attn_fwd_split": Work(2, 12, 2, 2),
+    "attn_fwd_combine": Work(0, 0, 0, 32),  # one row, and fp32 results of sixteen splits
     "attn_bwd_preprocess": Work(0, 0, 0, 2),
     "attn_bwd_dk_dv": Work(4, 14, 4, 4),
     "attn_bwd_dq": Work(3, 14, 3, 3),
@@ -99,7 +103,7 @@ def _program(functional: Functional, candidate: Candidate) -> Program:
     config, work = candidate.config, WORK.get(functional.kernel.function, UNCOUNTED)
     unit = unit_of(functional.arch_spec)
     _, tiled, _, streamed = _sides(functional)
-    rows, columns = config[tiled], config.get(streamed, 0)
+    rows, columns = config.get(tiled, 1), config.get(streamed, 0)
     row_bytes = int(functional["BLOCK_DMODEL"]) * ELEMENT
     warps = config["num_warps"]
     moved = work.tiles * rows * row_bytes / unit.memory_bytes
@@ -108,7 +112,8 @@ def _program(functional: Functional, candidate: Candidate) -> Program:
     scores = rows * columns
     computed = work.products * scores * row_bytes / unit.matrix_flops + work.operations * scores / unit.vector_lanes
     shared = (2 + warps * work.reads) * columns * row_bytes / unit.shared_bytes
-    cached = 2 * columns * row_bytes / unit.cache_bytes
+    # What one program alone reads comes from memory.
+    cached = 2 * columns * row_bytes / (unit.memory_bytes if splits_keys(functional.kernel) else unit.cache_bytes)
     busiest = max(computed / unit.simds, shared, cached)
     return Program(moved, busiest, computed / min(warps, unit.simds) + shared + cached + unit.latency, unit.latency)
 
@@ -118,7 +123,7 @@ def estimate(functional: Functional, cell: Cell, candidate: Candidate) -> float:
     config, program = candidate.config, _program(functional, candidate)
     keys = keys_of(functional, cell)
     of, tiled, along, streamed = _sides(functional)
-    rows, length = config[tiled], keys[f"max_seqlen_{of}"]
+    rows, length = config.get(tiled, 1), keys[f"max_seqlen_{of}"]
     share = (
         keys.get("waves", unit_of(functional.arch_spec).most_waves) * -(-length // rows) / -(-length // REFERENCE_TILE)
     )
@@ -170,7 +175,7 @@ def level(kernel: KernelDescription) -> float:
 def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> float:
     config, program = candidate.config, _program(functional, candidate)
     of, tiled, along, streamed = _sides(functional)
-    rows = config[tiled]
+    rows = config.get(tiled, 1)
     tiles = -(-sizes[f"seqlen_{of}"] // rows)
     programs = sizes["batch"] * sizes[f"heads_{of}"] * tiles
     fitting = resident_programs(candidate, functional.arch_spec)
@@ -185,6 +190,11 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
             passes = [-(-min((tile + 1) * rows, length) // step) for tile in range(tiles)]
         else:
             passes = [-(-max(length - tile * rows, 0) // step) * repeat for tile in range(tiles)]
+    if splits_keys(functional.kernel):
+        programs, passes = _splits(functional, sizes, candidate)
+        if not programs:
+            return 0.0
+        share = -(-programs // functional.arch_spec.multiprocessors)
     published = functional.addressing != "general" and _is_published(functional, candidate)
 
     def one_round(resident: int, passes: float) -> float:
@@ -198,6 +208,22 @@ def _unscaled(functional: Functional, sizes: Mapping[str, int], candidate: Candi
         rounds = programs / functional.arch_spec.multiprocessors / resident
         cycles = max(rounds * one_round(resident, mean(passes)), one_round(resident, max(passes)))
     return cycles / unit_of(functional.arch_spec).cycles
+
+
+def _splits(functional: Functional, sizes: Mapping[str, int], candidate: Candidate) -> tuple[int, list[int]]:
+    """The programs of a kernel that makes or combines results of parts of the keys, and the steps of each."""
+    work = functional.kernel.work
+    assert work, "the description says what these kernels do"
+    scalars = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1, "level": 0}
+    scalars |= {"lo": 0, "hi": 0}
+    compute_units = functional.arch_spec.multiprocessors
+    environment = Environment(sizes, scalars, psels=dict(candidate.config), multiprocessors=compute_units)
+    rows, tile, outer, depth, step, parts = (
+        evaluate(one, environment)
+        for one in (work.rows, work.row_tile, work.outer, work.depth, work.depth_tile, work.parts)
+    )
+    steps = -(-depth // step)
+    return -(-rows // tile) * outer * parts, [-(-steps // parts)]
 
 
 def _is_published(functional: Functional, candidate: Candidate) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import sqrt
+from math import log, sqrt
 from typing import TYPE_CHECKING
 
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import BANDED, PLAIN
+from aotriton.rules.flash.split import SPLIT
 from aotriton.rules.kernel import KernelDescription, Tensor
-from aotriton.rules.operators import derived_sizes
+from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 from aotriton.tune.problem.accuracy import Check, Expected
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the order of their halves, and where
+PARTIAL, PARTIAL_LSE = PARTIALS = ("partial", "partial_lse")  # of parts of the keys: results, and their logsumexp
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
+EIGHTH = 1.15  # of normal numbers so many are above
 # Results in fp32 (L, Delta, and all where T is fp32) carry no rounding to derive a tolerance from. Hardware exp2 and
 # log2 and another order of summation are allowed this much, which moves P by less than its rounding to 16 bits does.
 FP32_FLOOR = 1e-4
@@ -129,6 +132,28 @@ class Attention:
         whose[:-1, 1], whose[1:, 0] = number + 1, number
         return in_halves(portions.flatten(0, 1), self.dtype), whose.flatten().view(torch.float32)
 
+    @cached_property
+    def _partials(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the last kernel of a forward with split keys reads; any numbers will do. A row sees no key in an eighth
+        of the splits, of which there is nothing to read.
+        """
+        import torch
+
+        rows = torch.empty(self._derived(SPLIT)["partial_splits"], self.lse.numel(), self.head_dim)
+        partial = self._any_sum(rows, 5)
+        lse = self._any_sum(rows[..., 0], 6) * PEAK
+        unseen = self._any_sum(rows[..., 0], 7) > EIGHTH
+        unseen[:1] = False
+        return partial.masked_fill_(unseen[..., None], torch.nan), lse.masked_fill_(unseen, -torch.inf)
+
+    def _derived(self, backend: Backend) -> dict[str, int]:
+        """The sizes that a backend derives."""
+        sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
+        sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
+        sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim}
+        scalars = {name: int(value) for name, value in self.scalars.items() if name != "sm_scale"}
+        return sizes | derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
+
     def _any_sum(self, like: torch.Tensor, seed: int) -> torch.Tensor:
         import torch
 
@@ -163,6 +188,8 @@ class Attention:
             "dv_sum": self.dv_sum,
             "split": self._portions[0],
             "split_of": self._portions[1],
+            PARTIAL: self._partials[0],
+            PARTIAL_LSE: self._partials[1],
         }
 
     @property
@@ -179,20 +206,15 @@ class Attention:
         import torch
 
         fill = 0.0 if argument.access == "add" else torch.nan
-        if argument.operand.name in ("dq_sum", *SHARED):
-            backend = next(one for one in operator_of(kernel).backends if kernel in one.kernels)
-            sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
-            sizes |= {"seqlen_q": self.seqlen_q, "seqlen_k": self.seqlen_k}
-            sizes |= {"head_dim": self.head_dim, "head_dim_v": self.head_dim}
-            scalars = {"causal": int(self.causal), "packed_sequences": 1}
-            sizes |= derived_sizes(backend, Environment(sizes, scalars, multiprocessors=self.multiprocessors))
+        if argument.operand.name in ("dq_sum", *SHARED, *PARTIALS):
+            sizes = self._derived(next(one for one in operator_of(kernel).backends if kernel in one.kernels))
             dtype = self.dtype if argument.dtype == "T" else torch.float32
             return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill
         like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
         return torch.empty_like(like[argument.operand.name]), fill
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
-        if argument.operand.name not in SHARED:
+        if argument.operand.name not in (*SHARED, *PARTIALS):
             self.expected(name_of(kernel, argument))
 
     def check(
@@ -206,8 +228,13 @@ class Attention:
 
         operand, name = argument.operand.name, name_of(kernel, argument)
         actual = results[operand]
-        if operand in SHARED:
-            return Check(None, None)  # as a part of dk and dv
+        if operand in (*SHARED, *PARTIALS):
+            return Check(None, None)  # as a part of dk and dv, or of out and logsumexp
+        if PARTIAL in results and len(results[PARTIAL]):
+            if not bool(actual.isnan().all()):
+                return Check(None, None, f"{operand} was written, which is another kernel's to combine")
+            out, lse = combined(results[PARTIAL], results[PARTIAL_LSE])
+            actual = (out.to(self.dtype) if name == "out" else lse).view(actual.shape)
         if operand in SUMMED and "split" in results:
             split = sums(results["split"], results["split_of"])
             actual = with_tiles(actual, {tile: summed[SUMMED.index(operand)] for tile, summed in split.items()})
@@ -246,13 +273,15 @@ class Attention:
             for head in self.sample:
                 true, ordinary = work(head, False), work(head, True)
                 for key, value in true.items():
-                    floor = FP32_FLOOR if key in ("lse", "delta") or self.dtype.itemsize == 4 else 0.0
+                    floor = FP32_FLOOR if key.startswith(("lse", "delta")) or self.dtype.itemsize == 4 else 0.0
                     results.setdefault(key, {})[head] = Expected.of(value, ordinary[key], floor)
             self._results.update(results)
         return self._results[name]
 
     def _work(self, name: str) -> Callable[[Head, bool], dict[str, torch.Tensor]]:
         gradient, _, what = name.partition("_")
+        if what == "of_partial":
+            return self._of_partials
         if gradient not in ("dq", "dk", "dv"):
             return self._forward
         return self._around_sums if what in ("cleared", "of_sum", "of_split") else self._backward
@@ -284,6 +313,13 @@ class Attention:
         out = rounded(rounded(logits.sub_(lse[:, None]).exp_()) @ self._high(self.v, head))
         delta = rounded(self._high(self.out, head) * self._high(self.dout, head)).sum(-1)
         return {"out": out, "lse": lse, "delta": delta}
+
+    def _of_partials(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """What the last kernel of a forward with split keys makes of its parts, of one head."""
+        first = (head[0] * self.heads + head[1]) * self.seqlen_q
+        rows = slice(first, first + self.seqlen_q)
+        out, lse = combined(*(one[:, rows].to(self.truth) for one in self._partials))
+        return {"out_of_partial": out.to(self.dtype).to(self.truth) if low else out, "lse_of_partial": lse}
 
     def _backward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
         """Gradients of one head from lse and delta: exact, or with P, dS and the results rounded to ``dtype``."""
@@ -331,4 +367,14 @@ def name_of(kernel: KernelDescription, argument: Tensor) -> str:
         return f"{operand}_of_sum"
     if operand in SUMMED and "split" in reads:
         return f"{operand}_of_split"
-    return {"logsumexp": "lse"}.get(operand, operand)
+    name = {"logsumexp": "lse"}.get(operand, operand)
+    return f"{name}_of_partial" if PARTIAL in reads else name
+
+
+def combined(partial: torch.Tensor, partial_lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows, columns] of out and [rows] of logsumexp, from [splits, rows, columns] of parts and [splits, rows] of their
+    logsumexp in units of log2. Where a part has minus infinity it has no results.
+    """
+    lse = (partial_lse * log(2)).logsumexp(0)
+    weights = (partial_lse * log(2) - lse).exp()
+    return (partial.masked_fill(weights[..., None] == 0, 0) * weights[..., None]).sum(0), lse

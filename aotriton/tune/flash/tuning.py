@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
+from aotriton.rules.flash.split import ATTN_FWD_COMBINE, ATTN_FWD_DECODE, ATTN_FWD_SPLIT
 from aotriton.rules.kernel import Functional
 from aotriton.tune.flash import estimate
 from aotriton.tune.problem.compute_unit import Candidate
@@ -27,9 +29,13 @@ SHORT_QUERY_BINS = (
     {"max_seqlen_q": 64, "max_seqlen_k": 2048, "waves": 1},
     {"max_seqlen_q": 64, "max_seqlen_k": 8192, "waves": 1},
 )
+# Of kernels that split keys, how many queries, of heads that share no keys, stand for a bin.
+SPLIT_QUERIES = {ATTN_FWD_DECODE: {64: 16}, ATTN_FWD_SPLIT: {64: 64, 512: 128}, ATTN_FWD_COMBINE: {64: 16}}
+SPLIT_KEYS = {64: (2048, 8192), 512: (8192,)}  # the bins of keys, by that of queries
 
 
 LONGEST = 16384  # of what is drawn; a call beyond has as much to do for each of its rows
+LONGEST_DECODED = 131072
 MOST_FLOPS, MOST_BYTES = 3e12, 2e9  # of what is drawn: the forward's, some 6 ms of an H200, and its four tensors'
 
 
@@ -44,6 +50,9 @@ class FlashTuning:
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)
         if functional.get("CAUSAL", False) and not diagonal:
             return False  # of unequal lengths it is a band, so this cell is never reached
+        if functional.kernel in SPLIT_QUERIES:
+            served = seqlen_q in SPLIT_QUERIES[functional.kernel] and keys["max_seqlen_k"] in SPLIT_KEYS[seqlen_q]
+            return served and keys["waves"] == 1
         if wish.bins.get("max_seqlen_q") and wish.bins.get("max_seqlen_k"):
             return True
         if functional.addressing == "general" and not any((wish.choices.get("ADDRESSING"), *wish.bins.values())):
@@ -55,6 +64,8 @@ class FlashTuning:
         keys, side = keys_of(functional, cell), tiled_side(functional.kernel)
         seqlen_q = keys["max_seqlen_q"]
         seqlen_k = keys.get("max_seqlen_k", seqlen_q)
+        if functional.kernel in SPLIT_QUERIES:
+            seqlen_q = SPLIT_QUERIES[functional.kernel][seqlen_q]
         tiled = seqlen_q if side == "q" else seqlen_k
         total = max(1, keys.get("waves", FULL) * multiprocessors // -(-tiled // REFERENCE_TILE))
         given = wish.sizes.get("batch")
@@ -118,7 +129,8 @@ class FlashTuning:
 
     def draw(self, functional: Functional, random: Random) -> Shape:
         """Sequences of 16 to 16,384, of different lengths in 40 % of what is not causal; 1 to 64 heads, in groups of 1
-        to 8, and batches of 1 to 64; of head dims that are padded, too.
+        to 8, and batches of 1 to 64; of head dims that are padded, too. Where keys may be split, most calls
+        decode: one query in half of these, else up to 256, of up to 131,072 keys, in groups of up to 16.
         """
         padded = int(functional["BLOCK_DMODEL"])
         smaller = max((value for value in HEAD_DIM_RANK if value < padded), default=0)
@@ -127,6 +139,10 @@ class FlashTuning:
             if not functional.get("CAUSAL", False) and random.random() < 0.4:
                 seqlen_k = log_uniform(random, 16, LONGEST)
             group = random.choice((1, 1, 2, 4, 8))
+            if _may_split(functional) and random.random() < 0.6:
+                seqlen_q = 1 if random.random() < 0.5 else log_uniform(random, 2, 256)
+                seqlen_k = log_uniform(random, 256, LONGEST_DECODED)
+                group = random.choice((1, 4, 7, 8, 16))
             heads_k, batch = log_uniform(random, 1, 64 // group), log_uniform(random, 1, 64)
             head_dim = padded if random.random() < 0.5 else random.randrange(smaller + 8, padded + 1, 8)
             pairs, rows = batch * heads_k * group * seqlen_q * seqlen_k, batch * heads_k * (group * seqlen_q + seqlen_k)
@@ -152,6 +168,11 @@ class FlashTuning:
 
     def model_source(self, functional: Functional) -> str:
         return estimate.source(functional)
+
+
+def _may_split(functional: Functional) -> bool:
+    """Whether a backend of the functional's operator splits the keys of its calls."""
+    return any(one in SPLIT_QUERIES and one.like(functional) for one in operator_of(functional.kernel).kernels)
 
 
 def _place(order: Sequence[int], value: int) -> int:

@@ -1,0 +1,222 @@
+"""The backend of attention forward for few queries, whose keys are split between programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aotriton.rules.expression import (
+    Expression,
+    ceil_divide,
+    choose,
+    constant,
+    equal,
+    maximum,
+    minimum,
+    multiprocessors,
+    psel,
+    quotient,
+    scalar,
+    size,
+)
+from aotriton.rules.flash import common as c
+from aotriton.rules.flash.restrictions import SPLIT_RESTRICTIONS
+from aotriton.rules.kernel import MOST_COUNTED, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.operators import Backend, DerivedSize
+from aotriton.rules.work import BAND, NONE, WHOLE, Work
+
+# Rows of the query heads that share a key head: a decoding step's, and the most that may be split, as partial results
+# of more are too much memory.
+DECODED_ROWS, MOST_ROWS = 16, 1024
+
+# Keys are split so that as few rounds of programs as possible are nearly full: of 18 calls on an H200 this takes 0.9 %
+# more than the best number of splits in the mean, and 7 % at most (bench/notes/attention.md).
+STEP, FEWEST_STEPS = 64, 2  # keys, and steps of a split
+MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
+# Programs of a multiprocessor, by their registers.
+_AT_ONCE = multiprocessors() * choose(size("head_dim") <= 64, 3, 2)
+
+_ROWS = scalar("longest_q") * c.GROUP
+_HEADS = size("batch") * c.SEQUENCES * size("heads_k")
+_TILES = maximum(_HEADS * ceil_divide(_ROWS, 64), 1)
+# The most keys that a tile sees: a band has so many for each row.
+_SEEN = choose(
+    scalar("level"), minimum(scalar("longest_k"), c.END - c.BEGIN + scalar("longest_q")), scalar("longest_k")
+)
+_STEPS = maximum(ceil_divide(_SEEN, STEP), 1)
+
+
+def _splits_of_rounds(rounds: int = 1) -> Expression:
+    """The splits of each tile that fill so many rounds, or more where these are not nearly full."""
+    room = _AT_ONCE * rounds
+    splits = quotient(room, _TILES)
+    if rounds == MOST_ROUNDS:
+        return splits
+    full = room * NEARLY_FULL[0] <= splits * _TILES * NEARLY_FULL[1]
+    return choose(full, splits, _splits_of_rounds(rounds + 1))
+
+
+_WISHED = minimum(maximum(_splits_of_rounds(), 1), ceil_divide(_STEPS, FEWEST_STEPS))
+KEYS_OF_SPLIT = ceil_divide(_STEPS, _WISHED) * STEP
+SPLITS = ceil_divide(_STEPS * STEP, KEYS_OF_SPLIT)
+
+PARTIAL = Operand("partial", ("partial_splits", "partial_rows", "head_dim_v"), "fp32", contiguous=True, alignment=16)
+PARTIAL_LSE = Operand("partial_lse", PARTIAL.dims[:2], "fp32", contiguous=True, alignment=16)
+ROWS_OF_ALL = size("batch") * size("heads_q") * size("seqlen_q")
+SIZES = (
+    DerivedSize("partial_splits", choose(equal(SPLITS, 1), 0, SPLITS)),  # one leaves nothing to combine
+    DerivedSize("partial_rows", ROWS_OF_ALL),
+)
+
+# Of a call without a band the one that hides nothing.
+_BAND = (
+    Number("lo", "i32", choose(scalar("level"), c.BEGIN, NONE - size("seqlen_q"))),
+    Number("hi", "i32", choose(scalar("level"), c.END, size("seqlen_k"))),
+)
+_FEATURES = replace(c.FEATURES, levels=())
+_CU_SEQLENS_Q = Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True)
+_SEQUSED_Q = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
+_SINKS = Tensor("Sinks", c.SINKS, general=True)
+_LONGEST = Number("longest", "i32", scalar("longest_q"))
+
+_GUARDS = (
+    Guard(scalar("level") <= c.GENERAL, "it has bias, ALiBi or dropout"),
+    Guard(ROWS_OF_ALL <= MOST_COUNTED, f"q has more than {MOST_COUNTED} rows"),
+    c.GUARD_BAND,
+)
+
+ATTN_FWD_SPLIT = KernelDescription(
+    name="attn_fwd_split",
+    family=c.FAMILY,
+    arguments=(
+        # Of calls whose lengths are in device memory the checks say that q is not aligned, where they are to have no
+        # descriptors (v2src/flash/band.cc).
+        Tensor("Q", c.Q, general=True),
+        Tensor("K", c.K),
+        Tensor("V", c.V),
+        Tensor("Out", c.OUT),
+        Tensor("L", c.LOGSUMEXP),
+        Tensor("Partial", PARTIAL, does="write"),
+        Tensor("PartialL", PARTIAL_LSE, does="write"),
+        c.STORE_LSE,
+        c.SM_SCALE,
+        *strides("bhs", "Q", "K", "V", "Out"),
+        *c.LENGTHS,
+        *(replace(one, levels=()) for one in (c.WIDTH_OF_QK, c.WIDTH_OF_V)),
+        *_BAND,
+        _FEATURES,
+        Number("softcap", "fp32", scalar("softcap")),
+        _SINKS,
+        _CU_SEQLENS_Q,
+        Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True),
+        _SEQUSED_Q,
+        Tensor("SequsedK", c.SEQUSED_K, general=True),
+        _LONGEST,
+        Number("rows_of_all", "i32", ROWS_OF_ALL),
+        Number("splits", "i32", SPLITS),
+        Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
+        *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
+    ),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor")),
+    # A step of fewer keys begins earlier, which counts where there is one of them.
+    psels=by_vendor(
+        {"EARLY": 0},
+        cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128), "EARLY": (1,)},
+        hip={"BLOCK_M": (32, 64), "BLOCK_N": (32, 64), "EARLY": (0,)},
+    ),
+    copts=by_vendor(
+        more={"cuda": {"num_warps": (1, 2), "num_stages": (5, 6)}},
+        cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
+        hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
+    ),
+    tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
+    grid=(ceil_divide(_ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
+    work=Work(
+        rows=_ROWS,
+        row_tile=psel("BLOCK_M"),
+        packed=c.GROUP,
+        outer=_HEADS,
+        depth=scalar("longest_k"),
+        depth_tile=psel("BLOCK_N"),
+        parts=SPLITS,
+        form=choose(scalar("level"), BAND, WHOLE),
+        band=(c.BEGIN, c.END),
+        traffic=c.traffic(2, 2),
+        slow=c.PARTIAL_SECTORS,
+    ),
+    guards=(
+        *_GUARDS,
+        Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
+        Guard(_ROWS <= MOST_ROWS, f"more than {MOST_ROWS} rows of q share a head of k"),
+    ),
+    restrictions=SPLIT_RESTRICTIONS,
+)
+
+# Each step of a decoding model is this call: what suits many rows is up to a tenth slower for it.
+ATTN_FWD_DECODE = replace(
+    ATTN_FWD_SPLIT,
+    name="attn_fwd_decode",
+    source=ATTN_FWD_SPLIT.name,
+    psels=(
+        *by_vendor(cuda={"BLOCK_M": (DECODED_ROWS,)}, hip={"BLOCK_M": (DECODED_ROWS,)}),
+        *(one for one in ATTN_FWD_SPLIT.psels if one.name != "BLOCK_M"),
+    ),
+    guards=(*_GUARDS, Guard(_ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k")),
+)
+
+ATTN_FWD_COMBINE = KernelDescription(
+    name="attn_fwd_combine",
+    family=c.FAMILY,
+    arguments=(
+        Tensor("Partial", PARTIAL, does="read"),
+        Tensor("PartialL", PARTIAL_LSE, does="read"),
+        Tensor("Out", c.OUT, general=True),
+        Tensor("L", c.LOGSUMEXP),
+        c.STORE_LSE,
+        *strides("bhs", "Out"),
+        c.HEADS_Q,
+        c.SEQLEN_Q,
+        Number("head_dim_v", "i32", size("head_dim_v")),
+        _FEATURES,
+        _SINKS,
+        _CU_SEQLENS_Q,
+        _SEQUSED_Q,
+        _LONGEST,
+        Number("rows_of_all", "i32", size("partial_rows")),
+        Number("splits", "i32", size("partial_splits")),
+        *c.constexprs("AT_ONCE", "BLOCK_DMODEL", "EARLY"),
+    ),
+    choices=(c.T, c.HEAD_DIM),
+    psels=by_vendor(
+        {"EARLY": 0}, cuda={"AT_ONCE": (8, 16, 32), "EARLY": (1,)}, hip={"AT_ONCE": (8, 16, 32), "EARLY": (0,)}
+    ),
+    copts=by_vendor(
+        cuda={"num_warps": (2, 4), "num_stages": (1,)},
+        hip={"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (0,)},
+    ),
+    tuning_keys=ATTN_FWD_SPLIT.tuning_keys,
+    grid=(
+        choose(size("partial_splits"), scalar("longest_q"), 0) * size("heads_q") * (size("batch") * c.SEQUENCES),
+        constant(1),
+        constant(1),
+    ),
+    work=Work(
+        rows=choose(equal(SPLITS, 1), 0, scalar("longest_q") * size("heads_q")),
+        row_tile=constant(1),
+        outer=size("batch") * c.SEQUENCES,
+        depth=SPLITS,
+        depth_tile=psel("AT_ONCE"),
+        traffic=(SPLITS * ROWS_OF_ALL * size("head_dim") * 4, c.traffic(1, 0)[0]),
+    ),
+    begins_early=True,
+)
+
+
+def splits_keys(kernel: KernelDescription) -> bool:
+    """Whether the kernel makes or combines results of parts of the keys."""
+    return any(isinstance(one, Tensor) and one.operand == PARTIAL for one in kernel.arguments)
+
+
+DECODE, SPLIT = (
+    Backend(name, (kernel, ATTN_FWD_COMBINE), (PARTIAL, PARTIAL_LSE), SIZES, own_shapes=True)
+    for name, kernel in (("decode", ATTN_FWD_DECODE), ("split", ATTN_FWD_SPLIT))
+)
