@@ -56,7 +56,8 @@ class CallTimes:
         """The times of the images of each kernel of each backend that may be chosen for the call; empty if the plan has
         none that serves it.
 
-        As v2src/dispatch/select.cc: if the first backend has predicted times, so must others; else a cell decides.
+        As v2src/dispatch/select.cc: if the first backend has predicted times, so must others; else one whose shapes are
+        its own is for the calls that it serves, and a cell decides among the others.
         """
         there = {
             number: functionals
@@ -73,6 +74,9 @@ class CallTimes:
             return {number: [times for times in kernels if times is not None] for number, kernels in predicted.items()}
         if not there:
             return {}
+        of_own_shapes = [number for number in sorted(predicted) if one.operator.backends[number].own_shapes]
+        if of_own_shapes:
+            return {of_own_shapes[0]: [times for times in predicted[of_own_shapes[0]] if times is not None]}
         self.by_cell += 1
         cell = self._backends_in(one)
         among = {0, cell.backend if cell else 0} & there.keys() or set(list(there)[:1])

@@ -148,6 +148,7 @@ class BackendProgram:
     sizes: tuple[tuple[int, tuple[Code, ...]], ...]
     psels_of: int
     sizes_follow_psels: bool
+    own_shapes: bool
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,7 @@ class _Numbering:
             sizes=tuple(sizes),
             psels_of=having[0],
             sizes_follow_psels=bool(asked),
+            own_shapes=backend.own_shapes,
         )
 
     def _kernel(self, kernel: KernelDescription) -> KernelProgram:

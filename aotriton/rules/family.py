@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,13 @@ class Family:
     @property
     def kernels(self) -> tuple[KernelDescription, ...]:
         return kernels_of(self.operators)
+
+    def earlier_judges(self, kernel: str) -> tuple[str, ...]:
+        """The judges of the kernel whose verdicts count although the reference has changed since: EARLIER_JUDGES of the
+        descriptions' module, where it has that.
+        """
+        listed: Mapping[str, tuple[str, ...]] = getattr(sys.modules[self.rules], "EARLIER_JUDGES", {})
+        return listed.get(kernel, ())
 
     @property
     def in_tree(self) -> bool:

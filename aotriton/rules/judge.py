@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from aotriton.rules.expression import Expression
-from aotriton.rules.family import IN_TREE, families
+from aotriton.rules.family import families
 from aotriton.rules.image import code_of, source_digest
 from aotriton.rules.kernel import KernelDescription, Number, Tensor
 from aotriton.rules.operators import Operator
@@ -70,14 +70,17 @@ def of_today(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The verdicts whose judge is the one of today.
 
     A verdict that names no judge counts if its kernel is of this tree, whose references were right before judges were
-    recorded. Where a kernel is not known, all verdicts on it count.
+    recorded; so does one of a judge that the family lists as earlier and no less right. Where a kernel is not known,
+    all verdicts on it count.
     """
     verdicts = list(verdicts)
-    known = {kernel.name: kernel for family in families() for kernel in family.kernels}
+    known = {kernel.name: (kernel, family) for family in families() for kernel in family.kernels}
     valid: dict[str, set[str] | None] = {}
     for name in {one.kernel for one in verdicts}:
-        kernel = known.get(name)
-        valid[name] = {judge_of(kernel), *([""] if kernel.family in IN_TREE else [])} if kernel else None
+        valid[name] = None
+        if name in known:
+            kernel, family = known[name]
+            valid[name] = {judge_of(kernel), *family.earlier_judges(name), *([""] if family.in_tree else [])}
     return [one for one in verdicts if (judges := valid[one.kernel]) is None or one.judge in judges]
 
 

@@ -58,7 +58,7 @@ class Backend:
 
     ``workspace`` are contiguous tensors in the caller's memory, in which kernels pass results to each other. ``sizes``
     are the sizes that the backend derives. ``own_shapes``: its kernels are measured on other shapes than the first
-    backend's, so that only predicted times compare them.
+    backend's, so that only predicted times compare them; where those are not known, it serves the calls that it can.
     """
 
     name: str

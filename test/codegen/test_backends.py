@@ -78,6 +78,16 @@ def test_only_measurements_choose() -> None:
         assert chosen(ATTN_FWD, attn(forward.ATTN_FWD), DIAGONAL, replace(one, provenance=provenance), other)[0] == 0
 
 
+def test_a_backend_with_shapes_of_its_own_is_not_compared() -> None:
+    """Its medians are of other calls than the first backend's, so that no cell goes to it."""
+    portable, hopper = ATTN_FWD.backends
+    own = replace(ATTN_FWD, backends=(portable, replace(hopper, own_shapes=True)))
+    one, other = attn(forward.ATTN_FWD), attn(forward.ATTN_FWD_HOPPER)
+    rows = row(one, DIAGONAL, 10.0), row(other, DIAGONAL, 5.0)
+    assert chosen(ATTN_FWD, one, DIAGONAL, *rows) == (1, (10.0, 5.0))
+    assert chosen(own, one, DIAGONAL, *rows) == (0, ())
+
+
 def test_what_a_backend_does_not_serve_is_the_first_ones() -> None:
     """General addressing has no Hopper kernel, so that nothing is compared there."""
     general, other = attn(forward.ATTN_FWD, addressing="general"), attn(forward.ATTN_FWD_HOPPER)

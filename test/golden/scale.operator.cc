@@ -289,9 +289,9 @@ constexpr uint8_t split_workspace[] = {4};
 constexpr DerivedSize split_sizes[] = {{5, e27}};
 
 constexpr BackendInfo kBackends[] = {
-    {"portable", portable_kernels, {}, {}, 0, false},
-    {"fast", fast_kernels, {}, {}, 0, false},
-    {"split", split_kernels, split_workspace, split_sizes, 1, true},
+    {"portable", portable_kernels, {}, {}, 0, false, false},
+    {"fast", fast_kernels, {}, {}, 0, false, false},
+    {"split", split_kernels, split_workspace, split_sizes, 1, true, false},
 };
 constexpr const OperatorTable* kTables[] = {&scale_sm_90_backends, nullptr};
 

@@ -42,6 +42,15 @@ from aotriton.rules.flash.forward import (
     ATTN_FWD_HOPPER_FEATURES,
     ATTN_FWD_HOPPER_SLIM,
 )
+from aotriton.rules.flash.split import (
+    ATTN_FWD_COMBINE,
+    ATTN_FWD_DECODE,
+    ATTN_FWD_SPLIT,
+    DECODE,
+    KEYS_OF_SPLIT,
+    splits_keys,
+)
+from aotriton.rules.flash.split import SPLITS as SPLITS_OF_KEYS
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import (
     MOST_COUNTED,
@@ -165,8 +174,10 @@ def always_general(kernel: KernelDescription) -> set[str]:
 
 @serving("sm_90", "general")
 def test_general_addressing(kernel: KernelDescription) -> None:
-    """general: pointers and 64-bit strides of which nothing is promised, but that L and Delta are aligned."""
-    aligned = {"L", "Delta"}
+    """general: pointers and 64-bit strides of which nothing is promised, but that L, Delta and partial results are
+    aligned.
+    """
+    aligned = {"L", "Delta", "Partial", "PartialL"}
     for made, arguments in requests(kernel, "sm_90", "general"):
         for argument in arguments:
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
@@ -450,6 +461,9 @@ FOLLOWING = [
     "attn_bwd_dq_slim",
     "attn_bwd_hopper_features",
     "attn_bwd_hopper_features_finish",
+    "attn_fwd_decode",
+    "attn_fwd_split",
+    "attn_fwd_combine",
 ]  # whose grid is that of packed sequences, too
 
 
@@ -458,8 +472,8 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
     """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
     Persistent kernels have no more than there are multiprocessors.
     """
-    if kernel is ATTN_BWD_DSINKS:
-        return  # its own claim is below
+    if kernel is ATTN_BWD_DSINKS or splits_keys(kernel):
+        return  # their own claims are below
     for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
             psels = dict(smallest(functional).psels)
@@ -499,8 +513,8 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:
         return  # it clears the tiles of all sequences
     assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
-    if kernel.name not in FOLLOWING:
-        return
+    if kernel.name not in FOLLOWING or splits_keys(kernel):
+        return  # those that split keys have their own claim below
     psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
     side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
     sizes = SIZES | {"batch": 1}
@@ -509,6 +523,36 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
         5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // (psels[rows] if isinstance(rows, str) else rows))
     )
     assert [evaluate(axis, Environment(sizes, packed, psels)) for axis in kernel.grid] == [wanted, 1, 1]
+
+
+def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
+    """As few rounds as possible; two steps of 64 keys at least are a split's; a tile has rows of a whole group; a GPU
+    that tiles fill keeps them whole, and then nothing is left to combine.
+    """
+
+    def of(batch: int, heads: int, heads_k: int, queries: int, keys: int, head_dim: int = 128, **scalars: int) -> Any:
+        sizes = {"batch": batch, "heads_q": heads, "heads_k": heads_k, "seqlen_q": queries, "seqlen_k": keys}
+        sizes |= {"head_dim": head_dim, "head_dim_v": head_dim}
+        scalars = scalars_of(ATTN_FWD_SPLIT, sizes, features=0, **scalars)
+        environment = Environment(sizes, scalars, {"BLOCK_M": 16, "AT_ONCE": 8}, multiprocessors=132)
+        sizes |= derived_sizes(DECODE, environment)
+        environment = replace(environment, sizes=sizes)
+        programs = [evaluate(one.grid[0], environment) for one in (ATTN_FWD_DECODE, ATTN_FWD_COMBINE)]
+        return evaluate(SPLITS_OF_KEYS, environment), evaluate(KEYS_OF_SPLIT, environment), *programs
+
+    assert of(1, 32, 8, 1, 32768) == (32, 1024, 8 * 32, 32)  # of 33, for 264 programs at once
+    assert of(1, 32, 8, 1, 1024) == (8, 128, 64, 32)
+    assert of(1, 28, 4, 1, 100) == (1, 128, 4, 0)
+    assert of(64, 32, 8, 1, 8192) == (1, 8192, 512, 0)  # nearly two rounds
+    assert of(40, 32, 8, 1, 4096) == (3, 1408, 960, 1280)  # 4 rounds: one, two and three are less than 85 % full
+    assert of(16, 16, 16, 1, 4096, head_dim=64) == (3, 1408, 768, 256)  # 396 programs at once
+    assert of(1, 8, 8, 5, 32768) == (32, 1024, 8 * 32, 40)
+    banded = {"level": 4, "lo": 32000, "hi": 32767}
+    assert of(1, 32, 8, 1, 32768, **banded) == (6, 128, 48, 32)  # 768 keys of each row
+    packed = {"level": 4, "lo": -70, "hi": 0, "longest_q": 2, "longest_k": 640, "packed_sequences": 5}
+    assert of(1, 8, 2, 7, 3000, **packed) == (1, 128, 10, 0)  # 72 keys
+    packed |= {"lo": -5000}
+    assert of(1, 8, 2, 7, 3000, **packed) == (5, 128, 50, 2 * 8 * 5)
 
 
 def test_the_gradient_of_sinks_has_a_program_for_each_head_where_it_is_asked_for() -> None:
@@ -604,10 +648,20 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     for side in "qk":
         one = dict.fromkeys(("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"), 1)
         large = one | {f"seqlen_{side}": MOST_COUNTED}
-        assert refused(kernel, large) == []
-        why = refused(kernel, large | {f"seqlen_{side}": MOST_COUNTED + 1})
+        assert all("share a head of k" in one for one in refused(kernel, large))  # too many rows to split keys
+        why = [
+            one
+            for one in refused(kernel, large | {f"seqlen_{side}": MOST_COUNTED + 1})
+            if "share a head of k" not in one
+        ]
         names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
-        assert why == [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
+        wanted = [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
+        wanted += [f"q has more than {MOST_COUNTED} rows"] * (
+            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT)
+        )
+        assert why == wanted
+    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT):
+        return  # which serve no call of so many rows
     grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
     assert refused(kernel, grouped) == []
     assert len(refused(kernel, grouped | {"seqlen_q": MOST_COUNTED // 4 + 1})) == packed
@@ -648,6 +702,21 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_FWD_HOPPER_FEATURES, SIZES, **banded) == []
     few = {"batch": 1, "heads_q": 2, "heads_k": 2, "head_dim": 128, "seqlen_q": 4096, "seqlen_k": 4096}
     assert refused(ATTN_BWD_HOPPER_HEADS, few) == []
+    features = {"level": 0, "features": 0}
+    rows = {"batch": 1, "heads_q": 14, "heads_k": 2, "head_dim": 64, "seqlen_k": 5000}
+    for queries, kernel in ((1, ATTN_FWD_DECODE), (2, ATTN_FWD_DECODE), (3, ATTN_FWD_SPLIT), (146, ATTN_FWD_SPLIT)):
+        assert refused(kernel, rows | {"seqlen_q": queries}, **features) == []
+        other = ATTN_FWD_SPLIT if kernel is ATTN_FWD_DECODE else ATTN_FWD_DECODE
+        assert len(refused(other, rows | {"seqlen_q": queries}, **features)) == 1
+    assert refused(ATTN_FWD_SPLIT, rows | {"seqlen_q": 147}) == ["more than 1024 rows of q share a head of k"]
+    few = rows | {"seqlen_q": 3}
+    enough = ["with a band, keys are only split where tiles are few"]
+    weighted = ["it has bias, ALiBi or dropout"]
+    assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
+    assert refused(ATTN_FWD_SPLIT, few | {"batch": 400}, **features | {"level": 4, "lo": -3, "hi": 4999}) == enough
+    assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
     for kernel in FLASH.kernels:
+        if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT):
+            continue
         adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
         assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import ceil, prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS_PREPARE,
     ATTN_BWD_HOPPER_SPLIT_PREPARE,
 )
+from aotriton.rules.flash.split import DECODE, splits_keys
 from aotriton.rules.gemm.operator import GEMM_HOPPER_SPLIT, HOPPER_SPLIT
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import derived_sizes
@@ -376,6 +377,8 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     dense = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
     scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, **dense}
     environment = Environment(sizes, scalars, numbers | psels, multiprocessors=30)
+    if splits_keys(kernel):
+        environment = replace(environment, sizes=sizes | derived_sizes(DECODE, environment))
     assert kernel.work
     tiles = round(30 * dict(zip(TERMS, terms(kernel.work, environment, 1), strict=True))[PROGRAMS])
     slots = 30 * evaluate(kernel.work.programs, environment)

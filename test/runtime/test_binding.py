@@ -512,6 +512,33 @@ def test_each_image_has_a_certificate_or_says_that_it_has_none() -> None:
     assert "unknown arch sm_1" in done.stderr
 
 
+def test_few_queries_of_many_keys_run_where_keys_are_split() -> None:
+    """By predicted time where others have one; of calls with a band, of which they have none, where they are served."""
+
+    def kernels(**changed: Any) -> list[str]:
+        asked: dict[str, Any] = {
+            "batch": 1,
+            "heads_q": 32,
+            "heads_k": 8,
+            "seqlen_q": 1,
+            "seqlen_k": 32768,
+            "head_dim": 64,
+        }
+        choices = aotriton.explain("attn_fwd", arch="sm_90", product="NVIDIA H200", dtype="bf16", **asked | changed)
+        return [choice["kernel"] for choice in choices]
+
+    last = {"causal": True, "causal_variant": "bottom_right"}
+    decode = ["attn_fwd_decode", "attn_fwd_combine"]
+    assert kernels() == decode
+    for features in (last | {"seqlen_q": 4}, {"seqused_k": True, "sequences": 1}, {"sinks": True}, {"softcap": 30.0}):
+        assert kernels(**features) == decode, features
+    assert kernels(**last, seqlen_q=128) == ["attn_fwd_split", "attn_fwd_combine"]
+    assert kernels(seqlen_q=128)[1:] == ["attn_fwd_combine"]
+    for others in ({"bias": True}, last | {"seqlen_q": 1024}, last | {"seqlen_q": 128, "seqlen_k": 200, "batch": 64}):
+        assert "attn_fwd_combine" not in kernels(**others), others
+    assert "attn_fwd_combine" not in kernels(seqlen_k=64, batch=64)
+
+
 def test_an_explanation_tells_the_call_from_what_was_measured() -> None:
     """What is padded, whether the median is of a larger or a smaller problem, and why a backend cannot serve."""
     arguments = {"arch": "sm_90", "dtype": "bfloat16"}

@@ -68,7 +68,7 @@ float sum_of(std::span<const KernelInfo* const> kernels, std::initializer_list<f
   Selection selections[kMaxKernels] = {};
   size_t i = 0;
   for (const float time : times) selections[i++].predicted_us = time;
-  return predicted(BackendInfo{"", kernels, {}, {}, 0, false}, selections);
+  return predicted(BackendInfo{"", kernels, {}, {}, 0, false, false}, selections);
 }
 
 }  // namespace

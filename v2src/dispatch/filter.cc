@@ -189,7 +189,7 @@ class HintFilter {
 
   // The error that names each backend and why it is not allowed.
   Error nothing_allowed() {
-    char text[400] = "";
+    char text[900] = "";
     for (size_t i = 0; i < backends().size(); ++i) {
       const BackendInfo& backend = backends()[i];
       Selection selections[kMaxKernels];

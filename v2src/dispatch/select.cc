@@ -174,6 +174,7 @@ class Chooser {
     const bool first = serving_ == first_kernels().size() && allowed(0);
     if (first) dispatch_.predicted_us = predicted(backends()[0], dispatch_.kernels);
     if (by_ == By::time && (!first || dispatch_.predicted_us > 0) && choose_by_time(first)) return true;
+    if (by_ == By::time && take_own_shapes()) return true;
     if (cell && choose_by_cell(*cell)) return true;
     if (first) return true;
     for (size_t i = 1; i < backends().size(); ++i)
@@ -266,6 +267,17 @@ class Chooser {
     std::copy_n(best, count, dispatch_.kernels);
     dispatch_.predicted_us = limit;
     return true;
+  }
+
+  // Where no time of the first backend is predicted, the first one that serves the call of those whose shapes are their
+  // own: cells do not compare them, and such calls are what they are for.
+  bool take_own_shapes() {
+    for (size_t i = 1; i < backends().size(); ++i) {
+      Selection selections[kMaxKernels];
+      const BackendInfo& backend = backends()[i];
+      if (backend.own_shapes && allowed(i) && time_of(backend, FLT_MAX, selections) > 0 && take(i)) return true;
+    }
+    return false;
   }
 
   // The backend that was measured to be the fastest in the lead's cell, if it is another one than the first.

@@ -141,6 +141,7 @@ struct BackendInfo {
   std::span<const DerivedSize> sizes;
   uint8_t psels_of;
   bool sizes_follow_psels;
+  bool own_shapes;  // its kernels are measured on other shapes than the first backend's
 };
 
 struct OperatorInfo {

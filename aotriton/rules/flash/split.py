@@ -145,6 +145,9 @@ ATTN_FWD_SPLIT = KernelDescription(
     ),
     guards=(
         *_GUARDS,
+        Guard(
+            choose(scalar("level"), constant(2) <= SPLITS, 1), "with a band, keys are only split where tiles are few"
+        ),
         Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
         Guard(_ROWS <= MOST_ROWS, f"more than {MOST_ROWS} rows of q share a head of k"),
     ),
