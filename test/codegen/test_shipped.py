@@ -84,7 +84,8 @@ class Shipped:
     @property
     def aligned(self) -> bool:
         """Whether it serves contiguous tensors, which explanations are about."""
-        return self.spec.functional["ADDRESSING"] == self.spec.functional.arch_spec.addressing[-1]
+        functional, aligned = self.spec.functional, self.spec.functional.arch_spec.addressing[-1]
+        return functional.get("ADDRESSING", aligned) == aligned
 
     @property
     def explained(self) -> bool:

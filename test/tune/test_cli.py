@@ -47,7 +47,10 @@ def test_dry_run_lists_problems_and_counts_candidates(tmp_path: Path) -> None:
     [
         (["--head-dim", "48"], "--head-dim: invalid choice: 48"),
         (["--seqlen-q", "100"], "--seqlen-q: invalid choice: 100"),
-        (["--arch", "gfx942", "--addressing", "descriptor", "--dry-run"], "leave no problem on gfx942"),
+        (
+            ["--arch", "gfx942", "--addressing", "descriptor", "--kernel", "attn_fwd", "--dry-run"],
+            "leave no problem on gfx942",
+        ),
         (
             ["--causal", "--seqlen-q", "64", "--seqlen-k", "512", "--kernel", "attn_fwd", "--dry-run"],
             "leave no problem",

@@ -273,7 +273,7 @@ def test_what_is_ruled_out_wins_nowhere() -> None:
 
 
 def metadata(spec: ImageSpec) -> dict[str, Any]:
-    rows = dict(spec.psels)["BLOCK_M"]
+    rows = dict(spec.psels).get("BLOCK_M", 1)
     return {"registers": 100 + rows, "shared": 128 * rows, "spills": 0, "stack": 0, "sha256": "0" * 64}
 
 
@@ -284,7 +284,7 @@ def compiler(refused: frozenset[int] = frozenset(), spilling: frozenset[int] = f
         specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
     ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
         for spec in reversed(list(specs)):
-            rows = dict(spec.psels)["BLOCK_M"]
+            rows = dict(spec.psels).get("BLOCK_M", 1)
             if rows in refused:
                 yield spec, CompileFailure(spec.name, "no registers left")
             else:

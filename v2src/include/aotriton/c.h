@@ -247,7 +247,8 @@ typedef struct aotriton_attn_fwd_params {
   uint8_t causal;
   uint8_t scale_given; /* not zero: sm_scale is the scale, also where it is 0 */
   uint8_t reserved[2];
-  void* workspace; /* device memory, 256-byte aligned */
+  void* workspace; /* device memory, 256-byte aligned, as large as aotriton_attn_fwd_workspace_size says; null: the
+                      fastest way that needs none, which few queries on many keys take much longer with */
   size_t workspace_size;
   aotriton_attn_features features;
   const aotriton_hints* hints; /* null: none */
