@@ -615,9 +615,9 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
             "--hint: hints: schedule is 'up', which must be auto, bfs or dfs",
         ),
         (
-            ["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint", "backend=split"],
+            ["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE, "--hint", "backend=halves"],
             1,
-            "attn_fwd: hint backend=split: its backends are portable, hopper, hopper_slim, portable_slim",
+            "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim",
         ),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-2]], 2, "heads_k of attn_fwd is missing"),
         (["--op", "attn_fwd", "--arch", "sm_90", *EXAMPLE[:-1], "5"], 1, "a multiple of the 5 of k"),

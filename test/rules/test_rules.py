@@ -710,9 +710,10 @@ def test_guards_of_single_kernels() -> None:
         assert len(refused(other, rows | {"seqlen_q": queries}, **features)) == 1
     assert refused(ATTN_FWD_SPLIT, rows | {"seqlen_q": 147}) == ["more than 1024 rows of q share a head of k"]
     few = rows | {"seqlen_q": 3}
-    enough = ["with a band, keys are only split where tiles are few"]
+    enough = ["with a band, keys are split where tiles are few and keys four times as many as queries"]
     weighted = ["it has bias, ALiBi or dropout"]
     assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
+    assert refused(ATTN_FWD_SPLIT, few | {"seqlen_k": 11}, **features | {"level": 4, "lo": -3, "hi": 10}) == enough
     assert refused(ATTN_FWD_SPLIT, few | {"batch": 400}, **features | {"level": 4, "lo": -3, "hi": 4999}) == enough
     assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
     for kernel in FLASH.kernels:

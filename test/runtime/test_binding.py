@@ -86,7 +86,7 @@ def test_arguments_are_the_operators() -> None:
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: aotriton.attn_fwd(*tensors[:3]), "attn_fwd misses its tensor out"),
         (lambda: aotriton.attn_fwd(*tensors, q=tensors[0]), "attn_fwd got a tensor twice"),
-        (lambda: aotriton.attn_fwd(*tensors, tensors[0]), "attn_fwd takes 5 tensors by position, got 6"),
+        (lambda: aotriton.attn_fwd(*tensors, *tensors[:2]), "attn_fwd takes 6 tensors by position, got 7"),
         (lambda: aotriton.attn_bwd(*tensors, *tensors, tensors[0]), "attn_bwd takes 10 tensors by position, got 11"),
         (lambda: aotriton.attn_fwd(*tensors, sm_scale=None, causal=[]), "list"),
     ]
@@ -160,7 +160,7 @@ def test_defaults_are_spelled_as_python_does() -> None:
         seen |= {one.dtype for one in scalars}
     assert seen == set(spelled)
     for name, start in (
-        ("attn_fwd", "q, k, v, out, logsumexp=None, *, bias=None, "),
+        ("attn_fwd", "q, k, v, out, logsumexp=None, workspace=None, *, bias=None, "),
         ("attn_bwd", "q, k, v, out, dout, logsumexp, dq, dk, dv, workspace=None, *, bias=None, "),
         ("gemm", "a, b, d, bias=None, workspace=None, *, "),
     ):

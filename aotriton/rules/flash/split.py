@@ -145,8 +145,10 @@ ATTN_FWD_SPLIT = KernelDescription(
     ),
     guards=(
         *_GUARDS,
+        # With a band no times of other backends are predicted: this one takes what it is expected to be faster for.
         Guard(
-            choose(scalar("level"), constant(2) <= SPLITS, 1), "with a band, keys are only split where tiles are few"
+            choose(scalar("level"), (constant(2) <= SPLITS) & (scalar("longest_q") * 4 <= scalar("longest_k")), 1),
+            "with a band, keys are split where tiles are few and keys four times as many as queries",
         ),
         Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
         Guard(_ROWS <= MOST_ROWS, f"more than {MOST_ROWS} rows of q share a head of k"),
