@@ -1,8 +1,8 @@
 """The calls that the models of a file make, as the coverage of a build: ``-DAOTRITON_COVERAGE=models.json``.
 
 The file says which models, what for, in which types, batches and contexts. Calls are drawn from these ranges, and
-checked as the library's own checks do (``v2src/flash/checks.cc``, ``band.cc``), so that the code generator knows which
-images they can reach. ``codegen/demand.py`` makes a build of them. Needs neither a GPU nor the library.
+checked as the library's own checks do (``rules/flash/checks.py``), so that the code generator knows which images they
+can reach. ``codegen/demand.py`` makes a build of them. Needs neither a GPU nor the library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from typing import Any
 from aotriton.model_calls import DTYPES, Call, ConfigError, calls_of, layers_of, read
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.flash import common as c
+from aotriton.rules.flash.checks import ALIBI, DROPOUT, SINKS, SOFTCAP, band, refusal
 
 DRAWN = 24  # pairs of batch and context of each entry, beside the ends of the ranges
-# The features that a model may ask for, as bits: those of v2src/flash/checks.h.
-ALIBI, SINKS, DROPOUT, SOFTCAP = 1, 2, 128, c.SOFTCAP_BIT
-NOT_TOGETHER = ((ALIBI, "alibi_slopes"), (DROPOUT, "dropout"))  # with softcap
 TOP = ("models", "archs", "megabytes")
 ENTRY = ("config", "for", "dtypes", "batch", "context")
 PURPOSES = {"generating": (False,), "training": (True,), "both": (False, True)}
@@ -113,53 +111,13 @@ def checked(model: str, call: Call, dtype: str) -> WantedCall:
                    if asked)  # fmt: skip
     widths = sizes["head_dim"], sizes["head_dim_v"]
     aligned = dtype != "fp32" and not any(width % c.WIDTH.multiple_of for width in widths)
-    scalars = _band(own, sizes, features, plain=aligned and not features and widths[0] == widths[1])
+    scalars = band(own, sizes, features, plain=aligned and not features and widths[0] == widths[1])
     longest = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], c.SEQUENCES.name: 1}
     made = WantedCall(model, call, dtype, sizes, scalars | longest, frozenset(given), aligned)
-    return replace(made, reason=call.reason or _refusal(call.operator, sizes, features))
+    return replace(made, reason=call.reason or refusal(call.operator, sizes, features))
 
 
 _SIZES = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
-
-
-def _refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | None:
-    """What the checks say against a call; None where nothing."""
-    if sizes["heads_q"] % sizes["heads_k"]:
-        multiple = f"must be a multiple of the {sizes['heads_k']} of k"
-        return f"{operator}: q has {sizes['heads_q']} heads, which {multiple}"
-    most = int(c.HEAD_DIM.values[-1])
-    for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
-        if not 1 <= sizes[name] <= most:
-            return f"{operator}: {operand} has {name} {sizes[name]}, which must be from 1 to {most}"
-    for bit, name in NOT_TOGETHER:
-        if features & SOFTCAP and features & bit:
-            return f"{operator}: no kernel has softcap together with {name} yet"
-    return None
-
-
-def _band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain: bool) -> dict[str, int]:
-    """The scalars that the checks make of masks and windows, as set_level of v2src/flash/band.cc."""
-    rows, keys = sizes["seqlen_q"], sizes["seqlen_k"]
-    left, right = own.get("window_left", -1), own.get("window_right", -1)
-    causal, windowed = bool(own.get("causal")), left >= 0 or right >= 0
-
-    def made(level: int, triangle: bool, lo: int, hi: int) -> dict[str, int]:
-        return {"level": level, "causal": int(triangle), "lo": lo, "hi": hi, "features": features}
-
-    if plain and not windowed and (not causal or rows == keys):
-        return made(c.PLAIN, causal, 0, 0)
-    own_key = keys - rows if own.get("causal_variant") == "bottom_right" and (causal or windowed) else 0
-    most = max(rows, keys)
-    behind = 0 if causal else most if right < 0 else min(right, most)
-    before = most if left < 0 else min(left, most)
-    lo, hi = (min(max(end, -rows), keys) for end in (own_key - before, own_key + behind))
-    if not plain:
-        return made(c.FULL if features & (ALIBI | DROPOUT) else c.GENERAL, False, lo, hi)
-    if lo <= 1 - rows and hi >= keys - 1:
-        return made(c.PLAIN, False, 0, 0)
-    if lo <= 1 - rows and hi == 0 and rows == keys:
-        return made(c.PLAIN, True, 0, 0)
-    return made(c.BANDED, False, lo, hi)
 
 
 def _calls(place: int, entry: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[WantedCall]:

@@ -56,8 +56,8 @@ class CallTimes:
         """The times of the images of each kernel of each backend that may be chosen for the call; empty if the plan has
         none that serves it.
 
-        As v2src/dispatch/select.cc: if the first backend has predicted times, so must others; else one whose shapes are
-        its own is for the calls that it serves, and a cell decides among the others.
+        As v2src/dispatch/select.cc: if the first backend has predicted times, so must others; else those whose shapes
+        are their own are for the calls that they serve, and a cell decides among the others.
         """
         there = {
             number: functionals
@@ -66,17 +66,17 @@ class CallTimes:
         }
         times = {number: [self._predicted(one, own) for own in there[number]] for number in there}
         predicted = {
-            number: kernels
+            number: [images for images in kernels if images is not None]
             for number, kernels in times.items()
             if None not in kernels and any(own.kernel.work for own in there[number])
         }
         if 0 in predicted or (0 not in there and predicted):
-            return {number: [times for times in kernels if times is not None] for number, kernels in predicted.items()}
+            return predicted
         if not there:
             return {}
-        of_own_shapes = [number for number in sorted(predicted) if one.operator.backends[number].own_shapes]
-        if of_own_shapes:
-            return {of_own_shapes[0]: [times for times in predicted[of_own_shapes[0]] if times is not None]}
+        backends = one.operator.backends
+        if own_shapes := {number: kernels for number, kernels in predicted.items() if backends[number].own_shapes}:
+            return own_shapes
         self.by_cell += 1
         cell = self._backends_in(one)
         among = {0, cell.backend if cell else 0} & there.keys() or set(list(there)[:1])

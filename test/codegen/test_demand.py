@@ -18,10 +18,11 @@ from aotriton.codegen import costs, demand
 from aotriton.codegen.costs import Models
 from aotriton.codegen.demand import Decided, decide
 from aotriton.codegen.generate import main
-from aotriton.model_coverage import ALIBI, DRAWN, SINKS, SOFTCAP, read_models
+from aotriton.model_coverage import DRAWN, read_models
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.family import family
+from aotriton.rules.flash.checks import ALIBI, SINKS, SOFTCAP
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator

@@ -17,11 +17,12 @@ from aotriton.codegen import read_database
 from aotriton.codegen.call_times import CallTimes
 from aotriton.codegen.plan import plan
 from aotriton.codegen.reach import Placed, place
-from aotriton.model_coverage import ALIBI, DROPOUT, SINKS, SOFTCAP, read_models
+from aotriton.model_coverage import read_models
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Decisions
 from aotriton.rules.expression import evaluate
 from aotriton.rules.family import family, operator
+from aotriton.rules.flash.checks import ALIBI, DROPOUT, SINKS, SOFTCAP
 from aotriton.rules.kernel import Functional
 from aotriton.tritonsrc.flash.lib import features
 

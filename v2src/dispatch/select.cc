@@ -174,7 +174,7 @@ class Chooser {
     const bool first = serving_ == first_kernels().size() && allowed(0);
     if (first) dispatch_.predicted_us = predicted(backends()[0], dispatch_.kernels);
     if (by_ == By::time && (!first || dispatch_.predicted_us > 0) && choose_by_time(first)) return true;
-    if (by_ == By::time && take_own_shapes()) return true;
+    if (by_ == By::time && choose_by_time(false, Compared::own_shapes)) return true;
     if (cell && choose_by_cell(*cell)) return true;
     if (first) return true;
     for (size_t i = 1; i < backends().size(); ++i)
@@ -244,12 +244,16 @@ class Chooser {
     return total;
   }
 
+  // Where no time of the first backend is predicted, backends with shapes of their own are left: cells do not compare
+  // them, and the calls that they serve are what they are for.
+  enum class Compared { all, own_shapes };
+
   // The backend of the least predicted time, among those of which all kernels are predicted. False where there is none.
-  bool choose_by_time(bool first) {
+  bool choose_by_time(bool first, Compared compared = Compared::all) {
     Selection buffers[2][kMaxKernels], *tried = buffers[0], *best = buffers[1];
     float limit = first ? dispatch_.predicted_us : FLT_MAX;
     for (size_t i = 1; i < backends().size(); ++i) {
-      if (!allowed(i)) continue;
+      if (!allowed(i) || (compared == Compared::own_shapes && !backends()[i].own_shapes)) continue;
       const float time = time_of(backends()[i], limit, tried);
       if (time <= 0) continue;
       limit = time;
@@ -262,22 +266,11 @@ class Chooser {
       if (!find_cell(survey_, &best[i])) {
         refused_ |= 1u << dispatch_.backend;
         dispatch_.backend = 0;
-        return choose_by_time(first);
+        return choose_by_time(first, compared);
       }
     std::copy_n(best, count, dispatch_.kernels);
     dispatch_.predicted_us = limit;
     return true;
-  }
-
-  // Where no time of the first backend is predicted, the first one that serves the call of those whose shapes are their
-  // own: cells do not compare them, and such calls are what they are for.
-  bool take_own_shapes() {
-    for (size_t i = 1; i < backends().size(); ++i) {
-      Selection selections[kMaxKernels];
-      const BackendInfo& backend = backends()[i];
-      if (backend.own_shapes && allowed(i) && time_of(backend, FLT_MAX, selections) > 0 && take(i)) return true;
-    }
-    return false;
   }
 
   // The backend that was measured to be the fastest in the lead's cell, if it is another one than the first.

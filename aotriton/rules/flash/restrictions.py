@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aotriton.rules.arch import DTYPE_BYTES
 from aotriton.rules.flash.common import BF16_PRODUCTS, FULL, tiled_side
-from aotriton.rules.kernel import Config, Functional, Restriction
+from aotriton.rules.kernel import Config, Functional, KernelDescription, Restriction, Tensor
 
 # The least rows and columns of tiles in 16 bits. Smaller ones are for fp32.
 LEAST_OF_HALVES = {
@@ -104,6 +104,11 @@ def _small_for_fp32(functional: Functional, keys: Mapping[str, int], config: Con
     return config["BLOCK_M"] * config["BLOCK_N"] < least or config["waves_per_eu"] > 1
 
 
+def _has_blocks(kernel: KernelDescription) -> bool:
+    """Whether the kernel has descriptors where tensors are aligned; others have pointers."""
+    return any(isinstance(one, Tensor) and one.block for one in kernel.arguments)
+
+
 def _shared_bytes(functional: Functional, config: Config) -> int:
     """The least shared memory that the kernel can do with."""
     if "BLOCK_N" not in config:
@@ -113,16 +118,11 @@ def _shared_bytes(functional: Functional, config: Config) -> int:
         kept, streamed = streamed, kept
     row = _head_dim(functional) * DTYPE_BYTES[str(functional["T"])]
     stage = 2 * streamed * row  # two tensors are streamed: K and V, or Q and DO
-    if functional.addressing == "descriptor":  # TMA moves everything through shared memory, the program's own tiles too
+    # TMA moves everything through shared memory, the program's own tiles too.
+    if functional.addressing == "descriptor" and _has_blocks(functional.kernel):
         own = (1 if functional.kernel.function == "attn_fwd" else 2) * kept * row
         return own + config["num_stages"] * stage
     return max(1, config["num_stages"] - 1) * stage  # tiles of its own, and the newest stage, may be in registers
-
-
-def _shared_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    row = _head_dim(functional) * DTYPE_BYTES[str(functional["T"])]
-    stages = max(1, config["num_stages"] - 1)  # the newest one may be in registers
-    return 2 * stages * config["BLOCK_N"] * row > functional.arch_spec.shared_limit
 
 
 def _warps_of_split(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
@@ -161,5 +161,5 @@ SPLIT_RESTRICTIONS = (
     # Warps share the columns of a tile with few rows.
     Restriction("eight warps are for large accumulators, and four for others", _warps_of_split, certain=False),
     Restriction("the accumulators do not fit in the registers", _certain_spill),
-    Restriction("the tiles do not fit in shared memory", _shared_of_split),
+    Restriction("the tiles do not fit in shared memory", _too_much_shared),
 )

@@ -20,13 +20,14 @@ from math import exp, log
 from statistics import mean
 from typing import NamedTuple
 
-from aotriton.rules.expression import Environment, evaluate
+from aotriton.rules.expression import Environment
 from aotriton.rules.flash.common import REFERENCE_TILE, tiled_side
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.split import splits_keys
 from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.work import TERMS, terms
 from aotriton.tune.problem.compute_unit import Candidate, resident_programs, unit_of
-from aotriton.tune.problem.problems import Cell, keys_of
+from aotriton.tune.problem.problems import Cell, keys_of, scalars_of
 
 ELEMENT = 2  # bytes of fp16 and bf16
 
@@ -214,16 +215,10 @@ def _splits(functional: Functional, sizes: Mapping[str, int], candidate: Candida
     """The programs of a kernel that makes or combines results of parts of the keys, and the steps of each."""
     work = functional.kernel.work
     assert work, "the description says what these kernels do"
-    scalars = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1, "level": 0}
-    scalars |= {"lo": 0, "hi": 0}
-    compute_units = functional.arch_spec.multiprocessors
-    environment = Environment(sizes, scalars, psels=dict(candidate.config), multiprocessors=compute_units)
-    rows, tile, outer, depth, step, parts = (
-        evaluate(one, environment)
-        for one in (work.rows, work.row_tile, work.outer, work.depth, work.depth_tile, work.parts)
-    )
-    steps = -(-depth // step)
-    return -(-rows // tile) * outer * parts, [-(-steps // parts)]
+    psels, compute_units = dict(candidate.config), functional.arch_spec.multiprocessors
+    environment = Environment(sizes, scalars_of(functional, sizes), psels, multiprocessors=compute_units)
+    made = dict(zip(TERMS, terms(work, environment, 1), strict=True))
+    return round(made["programs, by multiprocessor"] * compute_units), [int(made["steps of the longest program"])]
 
 
 def _is_published(functional: Functional, candidate: Candidate) -> bool:

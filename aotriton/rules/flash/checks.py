@@ -1,0 +1,54 @@
+"""The checks of attention's calls, as the library makes them: ``v2src/flash/checks.cc`` and ``band.cc`` in Python, of
+what the calls of models have. ``test/runtime/test_model_coverage.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aotriton.rules.flash import common as c
+
+# The features that a model may ask for, as bits: those of v2src/flash/checks.h.
+ALIBI, SINKS, DROPOUT, SOFTCAP = 1, 2, 128, c.SOFTCAP_BIT
+NOT_TOGETHER = ((ALIBI, "alibi_slopes"), (DROPOUT, "dropout"))  # with softcap
+
+
+def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | None:
+    """What the checks say against a call; None where nothing."""
+    if sizes["heads_q"] % sizes["heads_k"]:
+        multiple = f"must be a multiple of the {sizes['heads_k']} of k"
+        return f"{operator}: q has {sizes['heads_q']} heads, which {multiple}"
+    most = int(c.HEAD_DIM.values[-1])
+    for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
+        if not 1 <= sizes[name] <= most:
+            return f"{operator}: {operand} has {name} {sizes[name]}, which must be from 1 to {most}"
+    for bit, name in NOT_TOGETHER:
+        if features & SOFTCAP and features & bit:
+            return f"{operator}: no kernel has softcap together with {name} yet"
+    return None
+
+
+def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain: bool) -> dict[str, int]:
+    """The scalars that the checks make of masks and windows, as set_level of v2src/flash/band.cc."""
+    rows, keys = sizes["seqlen_q"], sizes["seqlen_k"]
+    left, right = own.get("window_left", -1), own.get("window_right", -1)
+    causal, windowed = bool(own.get("causal")), left >= 0 or right >= 0
+
+    def made(level: int, triangle: bool, lo: int, hi: int) -> dict[str, int]:
+        return {"level": level, "causal": int(triangle), "lo": lo, "hi": hi, "features": features}
+
+    if plain and not windowed and (not causal or rows == keys):
+        return made(c.PLAIN, causal, 0, 0)
+    own_key = keys - rows if own.get("causal_variant") == "bottom_right" and (causal or windowed) else 0
+    most = max(rows, keys)
+    behind = 0 if causal else most if right < 0 else min(right, most)
+    before = most if left < 0 else min(left, most)
+    lo, hi = (min(max(end, -rows), keys) for end in (own_key - before, own_key + behind))
+    if not plain:
+        return made(c.FULL if features & (ALIBI | DROPOUT) else c.GENERAL, False, lo, hi)
+    if lo <= 1 - rows and hi >= keys - 1:
+        return made(c.PLAIN, False, 0, 0)
+    if lo <= 1 - rows and hi == 0 and rows == keys:
+        return made(c.PLAIN, True, 0, 0)
+    return made(c.BANDED, False, lo, hi)
