@@ -21,6 +21,7 @@ from aotriton.rules.database import (
     archive,
     local,
     schema,
+    ticks,
 )
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec
@@ -56,6 +57,26 @@ def sessions(path: Path) -> list[Path]:
     return [folder / name for name in archive.files(folder)]
 
 
+def of_version(version: int, file: bytes) -> bytes:
+    """A file as an earlier version wrote it: times are numbers with a point, samples are text, and of version 1 there
+    is no judge.
+    """
+    lines = map(json.loads, lzma.decompress(file).decode().splitlines()[1:])
+    columns = {name: values for line in lines for name, values in line.items()}
+    medians = [one * 0.032 if type(one) is int else one for one in columns["measurement.median_us"]]
+    for number, samples in enumerate(columns["measurement.samples"]):
+        if isinstance(samples, list):
+            times = [(round((medians[number] or 0.0) / 0.032) + above) * 0.032 for above in samples]
+            columns["measurement.samples"][number] = f"[{','.join(f'{time:.5g}' for time in times)}]"
+    for name in ("measurement.median_us", "timing.median_us", "timing.spread"):
+        columns[name] = [float(f"{one * 0.032:.5g}") if type(one) is int else one for one in columns[name]]
+    if version == 1:
+        for table, column in schema.SINCE_2:
+            del columns[f"{table}.{column}"]
+    made = [{"aotriton evidence": version}, *({name: values} for name, values in columns.items())]
+    return packed("".join(json.dumps(line) + "\n" for line in made))
+
+
 def test_a_lost_local_file_is_made_again(path: Path) -> None:
     """From the files of the sessions, one each: every row is what it was."""
     before = rows(path)
@@ -89,14 +110,96 @@ def test_what_a_killed_process_measured_is_packed_by_the_next(path: Path) -> Non
     assert "late" in {row[5] for row in rows(path)["measurement"]}
 
 
+TIMES: tuple[tuple[float | None, list[float], object, object], ...] = (  # the last two: as the file has them
+    (56.864, [194.34, 55.424, 56.864], 1777, [4296, -45, 0]),
+    (646.99, [646.98, 647.01], 646.99, [0, 1]),
+    (2228.8, [2228.9, 2228.7], 69650, [3, -3]),
+    (4.1, [4.1, 4.1], 4.1, "[4.1,4.1]"),
+    (10.016, [10.016, 10.0], 313, "[10.016,10]"),
+    (400000.0, [400000.0], 12500000, [0]),
+    (None, [3.2, 0.032], None, [100, 1]),
+    (None, [], None, None),
+)
+
+
+def test_times_are_ticks_where_those_say_them_exactly(tmp_path: Path) -> None:
+    """In the file; in a local file that is made again from it, every time is what it was."""
+    path = tmp_path / "timed.sqlite3"
+    spreads = {0.0: 0, 0.352: 11, 0.79989: 0.79989, 0.096023: 0.096023}
+    with TuningDatabase(path) as database:
+        session, row = begin(database), problem(database)
+        for number, (median, samples, _, _) in enumerate(TIMES):
+            image = database.evidence.image_id(f"image_{number}", f"BLOCK_M={number}")
+            status = "ok" if median else "wrong"
+            database.evidence.record(Measurement(row, image, session, "sweep", status, median, samples))
+        for number, spread in enumerate(spreads):
+            timing = SequenceTiming("portable", ("image_0",), 2406.8 + number, spread, 20)
+            database.evidence.add_sample(session, "attn_fwd", "T=bf16", {"batch": number + 1}, [timing], 1980, 41)
+    before = rows(path)
+    columns = dict[str, object]()
+    for line in lzma.decompress(sessions(path)[0].read_bytes()).decode().splitlines():
+        columns |= json.loads(line)
+    assert columns["measurement.median_us"] == [one for _, _, one, _ in TIMES]
+    assert columns["measurement.samples"] == [one for _, _, _, one in TIMES]
+    assert columns["timing.median_us"] == [75212, 75244, 75275, 75306]
+    assert columns["timing.spread"] == list(spreads.values())
+    (archive.folder_of(path) / local.NAME).unlink()
+    assert rows(path) == before
+
+
+ODD = [
+    (float("inf"), "[3.2]"),
+    (float("nan"), "[3.2]"),
+    (1.7e308, "[3.2]"),
+    (123.456, "[123.456]"),
+    (3.2, "[]"),
+    (3.2, "[3.20]"),
+    (3.2, "[3.2, 3.2]"),
+    (3.2, "no list"),
+    (3.2, "[nan,1e999]"),
+    (3.2, "[true,null]"),
+]
+
+
+@pytest.mark.parametrize(("median", "samples"), ODD)
+def test_what_ticks_cannot_say_is_written_as_it_is(median: float, samples: str) -> None:
+    """Whatever came from elsewhere, and a file holds it without loss."""
+    made = ticks.written({"median_us": [median], "samples": [samples]})
+    assert made["samples"] == [samples]
+    assert repr(ticks.read("median_us", made["median_us"], {})) == repr([median])
+    assert ticks.read("samples", made["samples"], {"median_us": [median]}) == [samples]
+
+
+def test_a_local_file_knows_rows_whose_files_were_written_anew(path: Path) -> None:
+    """In another format, and so under other names: nothing is doubled, and what was not packed yet is not lost."""
+    new = {one: one.read_bytes() for one in sessions(path)}
+    old = {one.with_name(f"{one.name[: archive.TIME]}-{number}{archive.SUFFIX}"): one for number, one in enumerate(new)}
+    for then, now in old.items():
+        now.unlink()
+        then.write_bytes(of_version(2, new[now]))
+    (archive.folder_of(path) / local.NAME).unlink()
+    killed = TuningDatabase(path)
+    session, row = begin(killed), problem(killed)
+    image = killed.evidence.image_id("late", "BLOCK_M=7")
+    killed.evidence.record(Measurement(row, image, session, "sweep", "ok", 10.0, [10.0]))
+    killed._file.close()  # without what closing does
+    for then, now in old.items():
+        then.unlink()
+        now.write_bytes(new[now])
+    after = rows(path)
+    assert {len(after[table]) for table in ("session", "sample", "search")} == {3, 1}
+    assert sorted(str(one[5]) for one in after["measurement"]) == ["bad", "image_0_0", "image_0_1", "image_0_2", "late"]
+    assert len(sessions(path)) == 3
+    for then, now in old.items():  # both are there, as where two branches meet
+        then.write_bytes(of_version(2, new[now]))
+    assert rows(path) == after
+
+
 def test_files_and_local_files_from_before_there_were_judges_are_read(path: Path) -> None:
     """Nothing of them is lost, and what is measured later names its judge."""
     before = rows(path)
     for file in sessions(path):
-        first, *lines = lzma.decompress(file.read_bytes()).decode().splitlines()
-        kept = [line for line in lines if '.judge":' not in line and '.checks":' not in line]
-        assert len(kept) == len(lines) - 3
-        file.write_bytes(packed("\n".join([first.replace('"aotriton evidence":2', '"aotriton evidence":1'), *kept])))
+        file.write_bytes(of_version(1, file.read_bytes()))
     with sqlite3.connect(archive.folder_of(path) / local.NAME) as file_of_then:
         for table, column in schema.SINCE_2:
             file_of_then.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
@@ -198,7 +301,7 @@ BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
     "no xz": (lambda text: b"text", "line 1: "),
     "cut off": (lambda text: lzma.compress(text.encode())[:-20], "Compressed file ended"),
     "another format": (
-        lambda text: packed(text.replace('evidence":2', 'evidence":9', 1)),
+        lambda text: packed(text.replace('evidence":3', 'evidence":9', 1)),
         "a newer version",
     ),
     "no JSON": (lambda text: packed(text.replace('{"device.product":', "{device.product:", 1)), "line 2: "),
@@ -211,6 +314,14 @@ BAD: dict[str, tuple[Callable[[str], bytes], str]] = {
     "another type": (
         lambda text: packed(text.replace('"device.arch":["sm_90"]', '"device.arch":[9]', 1)),
         "not str",
+    ),
+    "half a tick": (
+        lambda text: packed(text.replace('"measurement.samples":[null]', '"measurement.samples":[[1,0.5]]', 1)),
+        "0.5 is not a whole number of ticks",
+    ),
+    "ticks beyond numbers": (
+        lambda text: packed(text.replace('"timing.spread":[0.5]', f'"timing.spread":[{10**400}]', 1)),
+        "so many ticks are no time",
     ),
     "a row that is not there": (
         lambda text: packed(text.replace('"measurement.image":[0]', '"measurement.image":[5]', 1)),

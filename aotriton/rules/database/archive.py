@@ -2,9 +2,10 @@
 
 A file has the sessions that were packed at once, as a rule those of one run. It is UTF-8 text in xz, named after the
 time when the first of them began and a digest of the content. Its first line names the format. Each further line is one
-column of a table as JSON, for example ``{"measurement.median_us": [4.1]}``. Tables stand in the order of ``ARCHIVED``,
+column of a table as JSON, for example ``{"measurement.status": ["ok"]}``. Tables stand in the order of ``ARCHIVED``,
 their rows in the order in which they were added. A reference to another table is the position of a row in this file,
-from 0 on. If a session goes on after it was packed, it is packed once more; a row that is in two files is one row.
+from 0 on. Times are as ``ticks.py`` says; in formats 1 and 2 they are as in the database. If a session goes on after it
+was packed, it is packed once more; a row that is in two files is one row.
 
 A file of renamed images has one line after the first: old names with the new ones. It applies to the files that are
 named after an earlier time. A file of marks has one line, too: what is said of sessions, each with what it is and a
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from aotriton.rules.database import ticks
 from aotriton.rules.database.schema import ARCHIVED, COUNTED, MERGE, SINCE_2, Table, tables_of
 from aotriton.rules.database.sqlite_file import File, TuningDatabaseError
 
-FORMATS = {"aotriton evidence": 1}, {"aotriton evidence": 2}  # the last one is written
+FORMATS = tuple({"aotriton evidence": version} for version in (1, 2, 3))  # the last one is written
 SUFFIX = ".json.xz"
 RENAMED, MARKS = f"-renamed{SUFFIX}", f"-marks{SUFFIX}"
 KINDS_OF_MARKS = ("signed", "retracted")
@@ -77,7 +79,11 @@ def pack(file: File, at: str, folder: Path, sessions: Sequence[int]) -> None:
     if not sessions:
         return
     content = _content(file, at, sessions)
-    lines = [{f"{table}.{column}": values} for table, columns in content.items() for column, values in columns.items()]
+    lines = [
+        {f"{table}.{column}": values}
+        for table, columns in content.items()
+        for column, values in ticks.written(columns).items()
+    ]
     _loaded(file, at, _write(folder, str(min(map(str, content["session"]["started"]))), SUFFIX, lines))
     ids = ", ".join(map(str, sessions))
     file.execute(f"UPDATE {at}.session AS s SET packed = {ROWS.format(at=at)} WHERE id IN ({ids})")
@@ -211,6 +217,7 @@ def _read(path: Path, tables: Mapping[str, Table]) -> Content:
                 raise ValueError(f"{name} stands in place of {table}.{column.name}")
             if len(values) != len(next(iter(own.values()), values)):
                 raise ValueError(f"{name} has {len(values)} values, the first column of the table another number")
+            values = values if first in FORMATS[:2] else ticks.read(column.name, values, own)
             _check(name, values, {KINDS[column.kind]} | ({type(None)} if column.optional else set()))
             if other := tables[table].references.get(column.name):
                 rows = range(len(next(iter(content[other].values()))))
