@@ -96,6 +96,7 @@ FIGURES = {
     "decode": Figure(
         "decode", 120, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
     ),
+    "pages": Figure("pages", 60, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,
@@ -112,7 +113,7 @@ AT_HOME = ("rows", "size")
 MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
-NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band", "decode")  # of any GPU
+NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band", "decode", "pages")  # of any GPU
 
 
 @cache

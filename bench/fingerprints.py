@@ -134,12 +134,18 @@ def _kernels(one: Operator, leads: Sequence[Functional]) -> list[KernelDescripti
 
 
 def _reached_by(leads: Sequence[Functional]) -> Callable[[Functional], bool]:
-    """Whether a call of any of these may reach a functional: they agree on all choices that do not round a size up."""
+    """Whether a call of any of these may reach a functional: they agree on all choices that do not round a size up. A
+    choice that the lead does not have is of calls with features.
+    """
     values: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
+    having = {choice.name for lead in leads for choice in lead.kernel.choices}
+    plain = not any(lead.level for lead in leads)
 
     def reached(functional: Functional) -> bool:
-        exact = (one for one in functional.kernel.choices if not (one.round_up and one.sizes))
-        names = tuple(one.name for one in exact)
+        exact = [one for one in functional.kernel.choices if not (one.round_up and one.sizes)]
+        if plain and any(one.name not in having and functional[one.name] != one.default for one in exact):
+            return False
+        names = tuple(one.name for one in exact if one.name in having)
         if names not in values:
             values[names] = {tuple(lead[name] for name in names) for lead in leads}
         return tuple(functional[name] for name in names) in values[names]

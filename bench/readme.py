@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import attention
 import decode
 import decode_calls
+import pages
 import gemm
 import regret
 import unseen
@@ -303,6 +304,33 @@ def decoding(results: Results) -> str:
     )
 
 
+def paged(results: Results) -> str:
+    """Keys and values in pages: a table of decoding beside contiguous caches, and of mixed batches."""
+    if not results.has("pages"):
+        return "Not measured yet ([`bench/pages.py`](bench/pages.py))."
+    name = results.newest("pages")
+    record = results(name)
+    about, rows = record["machine"], record["rows"]
+    of_mean = []
+    for other, what in ((pages.CONTIGUOUS, "a contiguous cache"), (pages.FA3, "FlashAttention-3 on packed sequences")):
+        found = [pages.ratios(row) for row in rows if other in row["us"]]
+        shown = (
+            f"{size} {statistics.geometric_mean(one[size] for one in found):.2f} (at worst "
+            f"{min(one[size] for one in found):.2f})"
+            for size in pages.PAGE_SIZES
+        )
+        of_mean += [f"Times as fast as {what}, by the page size: {', '.join(shown)}."] if found else []
+    return "\n".join(
+        [
+            f"Keys and values in pages, in bf16 ([`bench/pages.py`](bench/pages.py), {_result(name)}; {about['gpu']}, "
+            f"torch {about['torch']}, FA3 {about['fa3']}, {_day(record)}, {results.of(name)}). {' '.join(of_mean)} "
+            "Worst first:",
+            "",
+            pages.table(rows),
+        ]
+    )
+
+
 def _decoded(row: Mapping[str, Any]) -> str:
     peer = decode.best(row)
     beside = f"{decode.ratio(row):.2f} × {peer}" if peer else "no peer"
@@ -475,6 +503,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "grid": grid,
     "features": with_features,
     "decoding": decoding,
+    "paged": paged,
     "one-call": one_call,
     "pytorch": in_pytorch,
     "gemm": products,

@@ -143,7 +143,7 @@ def launch(
     the GPU's multiprocessors.
     """
     description = description_of(kernel)
-    level = values.get("LEVEL", 0)
+    level = int(values.get(description.level_choice, 0))
     tensors = [argument for argument in description.arguments if isinstance(argument, Tensor)]
     without = {one.name for one in tensors if one.operand.optional} - inputs.keys() - outputs.keys()
     absent |= {one.operand.name for one in tensors if one.name in without}

@@ -152,5 +152,7 @@ def _bin(kernel: KernelDescription, environment: Environment) -> tuple[int, ...]
 
 
 def _time(form: int, call: OfCall, tile: OfTile, coefficients: Sequence[float]) -> float:
+    if call.rows == 0:
+        return 0.0  # it has no programs
     terms = formulas(form, call, tile)
     return sum(factor * float(term) for factor, term in zip(coefficients, terms, strict=True))  # type: ignore[arg-type,misc] # of floats no formula is a symbol

@@ -14,8 +14,6 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.work import FORM, TERMS, WORTH_SHIPPING
 
-WORTH_LENDING = 1e-2  # as WORTH_SHIPPING, if the models are those of another level
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -55,17 +53,14 @@ class Models:
     ) -> None:
         """``configs`` by name of image, ``products`` by arch."""
         self._by_image: dict[tuple[str, str, str], Model] = {}
-        self._worth: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
-        self._modelled: set[tuple[str, str]] = set()  # those with any model
+        self._models: dict[tuple[str, str], list[Model]] = {}  # by kernel and functional
         having: dict[str, set[str]] = {}
         for one in models:
             if one.form != FORM or len(one.coefficients) != len(TERMS):
                 continue  # of other terms
             self._by_image[one.product, one.functional, one.image] = one
             having.setdefault(f"{one.arch} {one.kernel}", set()).add(one.product)
-            self._modelled.add((f"{one.arch} {one.kernel}", one.functional))
-            if one.saves >= WORTH_SHIPPING:
-                self._worth.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
+            self._models.setdefault((f"{one.arch} {one.kernel}", one.functional), []).append(one)
         self._having, self._configs = having, configs or {}
         known = [one for of_arch in (products or {}).values() for one in of_arch]
         self._nearest = cache(lambda arch, product: nearest_first(arch, product, known))
@@ -73,12 +68,13 @@ class Models:
     def shipped(self, functional: Functional) -> list[ImageSpec]:
         """The images of the functional that are worth shipping for any product; those that save most come first.
 
-        The list is empty if no model of the functional is known.
+        The list is empty if no model of the functional is known. If models are of another level, it has all of their
+        images, as some may not fit at this one.
         """
         lender = self._lender(functional)
-        found = self._worth.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
-        if lender.level != functional.level:
-            found = [one for one in found if one.saves >= WORTH_LENDING]
+        found = self._models.get((f"{functional.arch} {functional.kernel.name}", str(lender)), [])
+        if self.are_of_level(functional):
+            found = [one for one in found if one.saves >= WORTH_SHIPPING]
         specs = {}
         for model in sorted(found, key=lambda one: (-one.saves, one.product, one.image)):
             config = self._configs.get(model.image)
@@ -86,10 +82,14 @@ class Models:
                 specs[config] = ImageSpec.parse(functional, config)
         return list(specs.values())
 
+    def are_of_level(self, functional: Functional) -> bool:
+        """Whether the models of the functional are of images of its level."""
+        return self._lender(functional).level == functional.level
+
     def _lender(self, functional: Functional) -> Functional:
         """The functional whose models this one uses."""
         measured = functional.measured
-        known = (f"{functional.arch} {functional.kernel.name}", str(measured)) in self._modelled
+        known = (f"{functional.arch} {functional.kernel.name}", str(measured)) in self._models
         return measured if known else measured.plain
 
     def cost(self, product: Product, spec: ImageSpec) -> Cost | None:

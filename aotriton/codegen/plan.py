@@ -20,7 +20,7 @@ from aotriton.rules.database import Product, Winner
 from aotriton.rules.database.rows import Borrowed
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.operators import Operator, kernels_of, with_own_shapes
 
 COVERAGES = ("none", "small", "default", "full")
 
@@ -30,6 +30,8 @@ TOLERANCE = 0.01  # how much slower than its best a cell may get, so that a func
 EXACT_TOLERANCE = 0.04
 
 RUNNERS_UP = 3
+
+MOST_LENT = 2  # images of a functional that ship by the models of another level
 
 REBUILT = "another binary of this image was measured"
 UNTIMED = "no image of this build was measured in this bin"
@@ -144,6 +146,7 @@ def plan(
     if coverage != "full":
         ranked = {key: dict(sorted(times.items(), key=lambda one: one[1].median_us)) for key, times in timings.items()}
     always = {kernel.name for operator in operators for kernel in operator.backends[0].kernels}
+    own_shapes = with_own_shapes(operators)
     tables: list[TablePlan] = []
     chosen: list[OperatorPlan] = []
     exact = {kernel.name for operator in operators if operator.exact_cells for kernel in operator.kernels}
@@ -167,9 +170,12 @@ def plan(
             for functional in covered(kernel, arch, coverage, selected):
                 kept = (selected or {}).get(functional, ())
                 specs = _Specs(functional, spills, kept)
-                # Models are of plain images. What they say of another level's images may wait for its products.
-                shipped = [] if functional.level else models.shipped(functional)
+                # What the models of plain images say of those of another level may wait for its measurements, unless
+                # only predicted times choose these.
+                own = models.are_of_level(functional)
+                shipped = models.shipped(functional) if own or name in own_shapes else []
                 worth = [one for one in shipped if specs.fitting(one.config) and (not kept or one in kept)]
+                worth = worth if own else worth[:MOST_LENT]
                 among: Sequence[ImageSpec] = () if coverage == "full" else worth or kept
                 text, number = str(functional), functional.godel_number
                 present: list[list[_Present]] = []  # by product

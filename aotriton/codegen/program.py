@@ -6,7 +6,7 @@ data as C++ (``template/operator.cc.j2``); the tuner passes it to the binding fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -129,6 +129,7 @@ class OperandProgram:
     optional: bool
     alignment: int
     if_empty: float
+    paged_dims: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class OperatorProgram:
     flops: tuple[Code, ...]  # empty if the description does not count them
     exact_cells: bool
     cut: int  # a size; -1 for none
+    block_table: int  # an operand; -1 for none
 
     @property
     def shared(self) -> tuple[tuple[Code, ...], ...]:
@@ -279,6 +281,7 @@ class _Numbering:
             flops=self._code(operator.flops, [], "flops", list(operator.sizes)) if operator.flops else (),
             exact_cells=operator.exact_cells,
             cut=self._place("size", operator.cut, list(operator.sizes), "cut") if operator.cut else -1,
+            block_table=self.slots.index(operator.block_table) if operator.block_table else -1,
         )
         steps, _ = steps_of(made.shared)
         by_name = {kernel.name: kernel for kernel in made.kernels}
@@ -302,14 +305,18 @@ class _Numbering:
         self._check(f"dimensions of {operand.name}", len(operand.dims), MAX_RANK)
         return OperandProgram(
             name=operand.name,
-            dims=tuple(self._place("size", name, self.sizes, operand.name) for name in operand.dims),
+            dims=self._dims(operand.dims, operand),
             dtype=0 if operand.dtype == "T" else DTYPES.index(operand.dtype),
             layout="contiguous" if operand.contiguous else "strided" if operand.strided else "rows",
             written=operand.written,
             optional=operand.optional,
             alignment=operand.alignment,
             if_empty=operand.if_empty,
+            paged_dims=self._dims(operand.paged_dims, operand) if self.operator.block_table else (),
         )
+
+    def _dims(self, names: Sequence[str], operand: Operand) -> tuple[int, ...]:
+        return tuple(self._place("size", name, self.sizes, operand.name) for name in names)
 
     def _backend(self, place: int) -> BackendProgram:
         backend = self.operator.backends[place]

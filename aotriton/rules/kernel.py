@@ -19,8 +19,7 @@ from aotriton.rules.work import Work
 Value = str | int | bool
 Side = str | int | Expression
 
-LEVEL = "LEVEL"  # the choice whose values are a kernel's levels
-LEVELS = 8  # its values are below this
+LEVELS = 8  # a kernel's levels are below this
 Config = Mapping[str, int]
 
 
@@ -35,6 +34,7 @@ class Operand:
 
     ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
     ``updated``: it is written, and what it holds before the call is an input, too.
+    ``paged_dims`` names its sizes in calls with a block table: it then has pages of rows. See Operator.
     ``contiguous``: rows follow each other, and there are no strides. ``strided``: the strides may be any. Otherwise the
     last dimension must be contiguous, and the other strides may be any. ``alignment`` is what the caller must
     guarantee, in bytes; 0 means the alignment of an element.
@@ -50,9 +50,10 @@ class Operand:
     alignment: int = 0
     updated: bool = False
     if_empty: float = 0.0  # the value of a result whose call has a size of 0
+    paged_dims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (self.name, *self.dims):
+        for name in (self.name, *self.dims, *self.paged_dims):
             identifier("the name of an operand or of one of its sizes", name)
         if self.dtype not in ("T", *DTYPES[1:]):
             raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
@@ -60,6 +61,8 @@ class Operand:
             raise ValueError(f"operand {self.name}: what is updated is written")
         if self.contiguous and self.strided:
             raise ValueError(f"operand {self.name}: contiguous or strided, not both")
+        if self.paged_dims and len(self.paged_dims) != len(self.dims):
+            raise ValueError(f"operand {self.name}: its pages have {len(self.paged_dims)} sizes, not {len(self.dims)}")
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class Choice:
     renames nothing. ``measured_as``: the values do not differ in speed, so this value is measured and lends to the
     others, except those that stand ``apart``. ``lends``: the values differ, but another value's winner is better than
     none. ``small`` is the value in a build of small coverage. ``option`` is the choice's name in commands, by default
-    its name in small letters.
+    its name in small letters. ``levels``: the values are the kernel's levels (see KernelDescription).
     """
 
     name: str
@@ -194,6 +197,7 @@ class Choice:
     lends: bool = False
     small: Value | None = None
     option: str = ""
+    levels: bool = False
 
     def __post_init__(self) -> None:
         identifier("a choice's name", self.name)
@@ -364,7 +368,7 @@ class KernelDescription:
     launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it reads what kernels of the
     backend write, writes anything, or ends.
 
-    A kernel may have levels, the values of its choice LEVEL: a level is the set of features that a call can ask an
+    A kernel may have levels, the values of one of its choices: a level is the set of features that a call can ask an
     image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
     is not its own.
     """
@@ -429,7 +433,10 @@ class KernelDescription:
                 if len(argument.block) != (sides := argument.rank + bool(argument.packed)):
                     raise ValueError(f"{self.name}: {argument.name}'s block has not {sides} sides")
         values = {choice.name: choice.values for choice in self.choices}
-        if not set(self.sources) <= (levels := set(values.get(LEVEL, (0,)))) or not levels <= set(range(LEVELS)):
+        if sum(choice.levels for choice in self.choices) > 1:
+            raise ValueError(f"{self.name}: two choices are its levels")
+        levels = {int(value) for value in values.get(self.level_choice, (0,))}
+        if not set(self.sources) <= levels or not levels <= set(range(LEVELS)):
             raise ValueError(f"{self.name}: sources of {sorted(self.sources)}, of the levels {sorted(levels)}")
         for parameter in self.psels:
             for place in (place for row in (*parameter.values.values(), *parameter.more.values()) for place in row):
@@ -459,6 +466,11 @@ class KernelDescription:
     def function(self) -> str:
         """The name of the module and of the function with its device code; of level 0, if it has levels."""
         return self.source or self.name
+
+    @cached_property
+    def level_choice(self) -> str:
+        """The name of the choice whose values are the kernel's levels; empty if it has one level, 0."""
+        return next((choice.name for choice in self.choices if choice.levels), "")
 
     @property
     def timed(self) -> bool:
@@ -647,7 +659,7 @@ class Functional:
 
     @property
     def level(self) -> int:
-        return int(self.get(LEVEL, 0))
+        return int(self.get(self.kernel.level_choice, 0))
 
     @property
     def function(self) -> str:
@@ -672,10 +684,10 @@ class Functional:
 
     @cached_property
     def plain(self) -> Functional:
-        """The functional of level 0 whose other choices have the values of this one."""
-        names = self.kernel._choice_names
-        pairs = zip(names, self.values, strict=True)
-        return Functional(self.kernel, self.arch, tuple(0 if name == LEVEL else value for name, value in pairs))
+        """The functional of level 0 whose other choices have the values of this one; itself, if there is none."""
+        pairs = zip(self.kernel.choices, self.values, strict=True)
+        values = tuple(0 if one.levels and 0 in one.values else value for one, value in pairs)
+        return Functional(self.kernel, self.arch, values)
 
     @cached_property
     def plain_ones(self) -> tuple[Functional, ...]:
@@ -685,7 +697,8 @@ class Functional:
         """
         if not self.level:
             return ()
-        free = {name for row in self.kernel.impossible if row.get(LEVEL) == self.level for name in row}
+        levels = self.kernel.level_choice
+        free = {levels, *(name for row in self.kernel.impossible if row.get(levels) == self.level for name in row)}
         own = [
             (place, value) for place, value in enumerate(self.values) if self.kernel._choice_names[place] not in free
         ]

@@ -109,13 +109,17 @@ class Operator:
     flops: Expression | None = None
     exact_cells: bool = False
     cut: str = ""
+    block_table: str = ""
     sizes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         identifier("an operator's name", self.name)
         identifier(f"{self.name}: family", self.family)
-        sizes = dict.fromkeys(dim for operand in self.operands for dim in operand.dims)
+        named = [*(one.dims for one in self.operands), *(one.paged_dims for one in self.operands if self.block_table)]
+        sizes = dict.fromkeys(dim for dims in named for dim in dims)
         object.__setattr__(self, "sizes", tuple(sizes))
+        if self.block_table and not any(one.name == self.block_table and one.optional for one in self.operands):
+            raise ValueError(f"{self.name}: the block table {self.block_table} is no optional operand")
         for operand in self.operands if self.cut else ():
             fixed = operand.written and not operand.optional
             if operand.dims.count(self.cut) != 1 and (fixed or self.cut in operand.dims):
@@ -183,6 +187,12 @@ class Operator:
     @property
     def kernels(self) -> tuple[KernelDescription, ...]:
         return kernels_of([self])
+
+
+def with_own_shapes(operators: Iterable[Operator]) -> set[str]:
+    """The names of the kernels that are measured on shapes of their own: only predicted times choose their images."""
+    backends = (backend for operator in operators for backend in operator.backends if backend.own_shapes)
+    return {kernel.name for backend in backends for kernel in backend.kernels}
 
 
 def _adds(argument: Argument) -> bool:

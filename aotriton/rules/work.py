@@ -100,12 +100,14 @@ class Work:
 
 
 def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, ...]:
-    """The TERMS of a call.
+    """The TERMS of a call, all 0 where the kernel has no programs for it.
 
     ``environment`` has the call's sizes and scalars, the candidate's psels and the number of the GPU's multiprocessors.
     ``occupancy`` is the number of programs of the image that fit on one multiprocessor.
     """
     form, call = work_of_call(work, environment)
+    if call.rows == 0:
+        return (0.0,) * len(TERMS)
     row_tile, column_tile, depth_tile, programs = (float(evaluate(one, environment)) for one in work.of_tile)
     made = formulas(form, call, OfTile(row_tile, column_tile, depth_tile, programs, occupancy))
     return tuple(float(one) for one in made)  # type: ignore[arg-type]  # of floats no formula is a symbol

@@ -55,4 +55,4 @@ def test_features_are_fields_of_the_header() -> None:
     served = re.findall(r"^\| [^|]+ \| (`[^|]+) \| [^|]+ \| [^|]+ \|$", TEXT, re.MULTILINE)
     named = {name for names in served for name in re.findall(r"`(\w+)`", names)}
     assert named - names == {"causal", "dbias", "dsinks"}
-    assert names - named == {"block_table", "q_descale", "k_descale", "v_descale", "reserved"}
+    assert names - named == {"q_descale", "k_descale", "v_descale", "reserved"}

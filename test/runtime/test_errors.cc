@@ -36,6 +36,18 @@ struct Bwd {
 
 constexpr int64_t kBig = std::numeric_limits<int64_t>::max();
 
+// Two sequences of a query each, with keys in pages.
+attn_fwd_params paged_call(int64_t pages, int64_t page_size, int64_t of_sequence) {
+  attn_fwd_params p = fwd_call({.seqlen_q = 1});
+  p.k = tensor(address_of(2), pages, 2, page_size, 64);
+  p.v = tensor(address_of(3), pages, 2, page_size, 64);
+  p.features.block_table = {pointer(address_of(6)), AOTRITON_INT32, {2, of_sequence}, {of_sequence, 1}};
+  p.features.seqused_k = {pointer(address_of(7)), AOTRITON_INT32, {2}, {1}};
+  p.workspace = pointer(address_of(8));
+  p.workspace_size = 1 << 20;
+  return p;
+}
+
 void resize(attn_fwd_params& p, int dim, int64_t q, int64_t k) {
   p.q.sizes[dim] = p.out.sizes[dim] = q;
   p.k.sizes[dim] = p.v.sizes[dim] = k;
@@ -168,7 +180,6 @@ TEST("each feature that no kernel has is refused by its name") {
     void (*ask)(aotriton_attn_features&);
   };
   const Feature features[] = {
-      {"block_table", [](auto& f) { f.block_table.data = pointer(0x100); }},
       {"q_descale", [](auto& f) { f.q_descale.data = pointer(0x100); }},
       {"k_descale", [](auto& f) { f.k_descale.data = pointer(0x100); }},
       {"v_descale", [](auto& f) { f.v_descale.data = pointer(0x100); }},
@@ -184,6 +195,49 @@ TEST("each feature that no kernel has is refused by its name") {
     CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet");
   }
   CHECK_EQ(recording.calls, 0);
+}
+
+TEST("a backward has no pages, and a forward says what its pages lack") {
+  Recording& recording = start("cuda");
+  attn_bwd_params backward = bwd_call();
+  backward.features.block_table.data = pointer(0x100);
+  CHECK(!supported(backward, {}));
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has block_table yet"));
+  const struct {
+    int64_t pages, page_size, of_sequence;
+    void (*change)(attn_fwd_params&);
+    Error error;
+    const char* message;
+  } rows[] = {
+      {40, 16, 20, [](auto& p) { p.features.seqused_k = {}; }, Error::null_pointer,
+       "attn_fwd: block_table is given, seqused_k is not"},
+      {40, 24, 20, [](auto&) {}, Error::invalid_shape,
+       "attn_fwd: k has page_size 24, which must be a positive multiple of 16"},
+      {0, 16, 20, [](auto&) {}, Error::invalid_shape, "attn_fwd: block_table is given, and k has no pages"},
+      {40, 16, int64_t{1} << 40, [](auto&) {}, Error::not_supported,
+       "attn_fwd: block_table has 1099511627776 pages of 16 rows for a sequence, too many"},
+      {40, 16, 20, [](auto& p) { p.features.cu_seqlens_k = p.features.seqused_k; }, Error::invalid_argument,
+       "attn_fwd: block_table and cu_seqlens_k are given, of which one says where keys lie"},
+      {40, 16, 20, [](auto& p) { p.k.data = pointer(0x10000002); }, Error::not_supported,
+       "attn_fwd: with a block_table, tensors are aligned to 16 bytes"},
+      {40, 16, 20, [](auto& p) { p.features.dropout = 0.5f; }, Error::not_supported,
+       "attn_fwd: no kernel has dropout together with block_table yet"},
+      {40, 16, 20, [](auto& p) { p.v.sizes[0] = 39; }, Error::invalid_shape, "attn_fwd: v has pages 39, k has 40"},
+      {40, 16, 20, [](auto& p) { p.features.block_table.sizes[0] = 3; }, Error::invalid_shape,
+       "attn_fwd: block_table has sequences 3, seqused_k has 2"},
+  };
+  for (const auto& row : rows) {
+    attn_fwd_params p = paged_call(row.pages, row.page_size, row.of_sequence);
+    row.change(p);
+    CHECK(!supported(p, {}));
+    CHECK_EQ(last_error_message(), std::string(row.message));
+    CHECK_EQ(attn_fwd(p, {}), row.error);
+  }
+  CHECK_EQ(recording.calls, 0);
+  CHECK_EQ(attn_fwd(paged_call(40, 16, 20), {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 2u);
+  CHECK_EQ(recording.launches.front().entry, "attn_fwd_split_paged");
+  CHECK_EQ(recording.launches.back().entry, "attn_fwd_combine");
 }
 
 TEST("a window that the call does not say to have is no mistake that passes") {

@@ -85,19 +85,22 @@ def run(
     absent: frozenset[str] = frozenset(),
     derived: Mapping[str, int] = MappingProxyType({}),
     multiprocessors: int = 0,
+    pages: int = 0,
 ) -> Arrays:
     """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own. ``derived``: the
-    sizes that its backend derives, on a GPU of so many ``multiprocessors``.
+    sizes that its backend derives, on a GPU of so many ``multiprocessors``. ``pages``: the keys that a block table has
+    room for; 0 where there is none.
     """
     block_m, block_n = TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
     dims["head_dim_v"] = case.head_dim_v or case.head_dim
-    dims |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k, **derived}
+    dims |= {"seqlen_q": case.rows_q, "seqlen_k": pages or case.rows_k, **derived}
     read: Arrays = {}
     written: dict[str, tuple[int, ...]] = {}
-    operands = {one.name: one.operand.name for one in description_of(kernel).arguments if isinstance(one, Tensor)}
-    for argument in description_of(kernel).arguments:
-        if not isinstance(argument, Tensor) or argument.operand.name in absent:
+    tensors = [one for one in description_of(kernel).arguments if isinstance(one, Tensor)]
+    operands = {one.name: one.operand.name for one in tensors}
+    for argument in tensors:
+        if argument.operand.name in absent:
             continue
         if argument.access == "write":
             written[argument.name] = tuple(dims[dim] for dim in argument.operand.dims)
@@ -119,11 +122,13 @@ def run(
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,
         "dropout": case.dropout,
+        "PAGED": bool(pages),
         **checked(case, "dbias" in operands.values() and "dbias" not in absent),
     }
     orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.layout == "rows" else {}
     sizes = dims if derived else {}  # also those that none of its tensors has
-    results = launch(kernel, read, written, values, odd, absent, orders, None, sizes)
+    paged = {one.name: one.operand.paged_dims for one in tensors if pages and one.operand.paged_dims}
+    results = launch(kernel, read, written, values, odd, absent, orders, paged, sizes)
     return {operands[name]: array for name, array in results.items()}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention_cases import Case
 from attention_truth import truth
+from paged_cases import in_pages, of_pages
 from test_feature_kernels import CASES, Arrays, assert_right, call_of, checked, plain_of, run
 
 from aotriton.rules.expression import Environment
@@ -32,12 +33,15 @@ DECODING = [
 ]
 
 
-def forward(launch: Any, case: Case, given: Arrays, multiprocessors: int) -> Arrays:
-    """out and logsumexp of the kernels together, as they run on a GPU of so many multiprocessors."""
+def forward(launch: Any, case: Case, given: Arrays, multiprocessors: int, pages: int = 0) -> Arrays:
+    """out and logsumexp of the kernels together, as they run on a GPU of so many multiprocessors. ``pages``: the keys
+    that a block table has room for.
+    """
     sizes = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
-    sizes |= {"seqlen_q": case.rows_q, "seqlen_k": case.rows_k, "head_dim_v": case.head_dim_v or case.head_dim}
+    sizes |= {"seqlen_q": case.rows_q, "seqlen_k": pages or case.rows_k, "head_dim_v": case.head_dim_v or case.head_dim}
     derived = derived_sizes(SPLIT, Environment(sizes, checked(case), multiprocessors=multiprocessors))
-    results = run(launch, case, "attn_fwd_split", given, derived=derived, multiprocessors=multiprocessors)
+    absent = frozenset({"cu_seqlens_k"} if pages else ())
+    results = run(launch, case, "attn_fwd_split", given, absent, derived, multiprocessors, pages)
     if not derived["partial_splits"]:
         return {name: results[name] for name in ("out", "logsumexp")}
     poison = {"out": results["out"], "logsumexp": results["logsumexp"]}
@@ -62,3 +66,16 @@ def test_one_split_is_the_whole(launch: Any, case: Case) -> None:
     """Without a second split the first kernel writes the results."""
     call, given = call_of(case)
     assert_right(case, call, forward(launch, case, given, 1), truth(call), plain_of(case, call))
+
+
+@pytest.mark.parametrize("case", [*DECODING, *dict.fromkeys(map(of_split, CASES[2::9]))], ids=str)
+def test_keys_in_pages_are_those_of_a_row(launch: Any, case: Case) -> None:
+    """Keys and values are read where the block table says, and nothing else of the pool: neither rows behind the last
+    key nor pages that no row sees.
+    """
+    case = of_pages(case)
+    call, given = call_of(case)
+    pool = in_pages(case, given["k"], given["v"], (16, 48, 64)[case.number % 3])
+    given |= {"k": pool.k, "v": pool.v, "block_table": pool.table}
+    results = forward(launch, case, given, (8, 132)[case.number % 2], pool.seqlen_k)
+    assert_right(case, call, results, truth(call), plain_of(case, call))

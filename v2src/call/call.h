@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/error.h"
 #include "program/program.h"
@@ -63,6 +64,16 @@ struct Call {
   }
   void set_whole(size_t index, int64_t value) noexcept { scalars[index].whole = value; }
 };
+
+// Whether some operands have pages: the caller gives a block table.
+inline bool is_paged(const Call& call) noexcept {
+  return call.info->block_table != kNoNumber && call[call.info->block_table].data;
+}
+
+// The numbers of the sizes of an operand.
+inline std::span<const uint8_t> dims_of(const OperandInfo& operand, bool paged) noexcept {
+  return paged && !operand.paged_dims.empty() ? operand.paged_dims : operand.dims;
+}
 
 // Bytes of one element; 0 of none.
 constexpr int64_t bytes_of(DType dtype) noexcept {

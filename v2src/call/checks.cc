@@ -32,7 +32,8 @@ Footprint footprint_of(const OperandInfo& operand, const View& view) {
 // Where the messages of one call come from, and what its sizes were set by.
 class Checker {
  public:
-  Checker(Call& call, Data data, bool partial) : call_(call), info_(*call.info), data_(data), partial_(partial) {}
+  Checker(Call& call, Data data, bool partial)
+      : call_(call), info_(*call.info), data_(data), partial_(partial), paged_(is_paged(call)) {}
 
   Error check() {
     call_.dtype = DType::none;
@@ -55,11 +56,12 @@ class Checker {
  private:
   static size_t first_of(unsigned slots) { return static_cast<size_t>(std::countr_zero(slots)); }
 
-  const char* dim_name(const OperandInfo& operand, size_t dim) const { return info_.sizes[operand.dims[dim]]; }
+  std::span<const uint8_t> dims_of_call(const OperandInfo& operand) const { return dims_of(operand, paged_); }
+  const char* dim_name(const OperandInfo& operand, size_t dim) const { return info_.sizes[dims_of_call(operand)[dim]]; }
 
   Error check_sizes(size_t slot) {
     const OperandInfo& operand = info_.slot(slot);
-    const std::span<const uint8_t> dims = operand.dims;
+    const std::span<const uint8_t> dims = dims_of_call(operand);
     const int64_t* const sizes = call_[slot].sizes;
     for (size_t i = 0; i < dims.size(); ++i) {
       const int64_t size = sizes[i];
@@ -195,7 +197,7 @@ class Checker {
   Call& call_;
   const OperatorInfo& info_;
   const Data data_;
-  const bool partial_;
+  const bool partial_, paged_;
   const char* set_by_[kMaxSizes] = {};
 };
 

@@ -35,7 +35,7 @@ constexpr Field kFields[] = {
 };
 static_assert(are_all(kFields, sizeof(aotriton_attn_bwd_params)));
 
-constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES;
+constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES();
 
 Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(bind_features(p.features, kIndices, call));

@@ -11,7 +11,8 @@ namespace aotriton::v2::inline abi1::flash {
 
 namespace {
 
-constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5;  // levels, as rules/flash/common.py has them
+constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5,
+                  kPaged = 6;          // levels, as rules/flash/common.py has them
 constexpr int64_t kMostColumns = 128;  // as MOST_COLUMNS of tritonsrc/flash/lib/sequence.py
 
 }  // namespace
@@ -49,7 +50,8 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   const int64_t most = std::max(seqlen_q, seqlen_k);
   const int64_t behind = causal ? 0 : right < 0 ? most : std::min(right, most);
   const int64_t before = left < 0 ? most : std::min(left, most);
-  const int64_t level = features & (kAlibi | kBias | kDropout | kDbias) ? kFull : kGeneral;
+  const bool full = features & (kAlibi | kBias | kDropout | kDbias);
+  const int64_t level = features & kPages ? kPaged : full ? kFull : kGeneral;
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
     // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to

@@ -2,8 +2,10 @@
 
 #include <aotriton/c.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "flash/band.h"
@@ -24,6 +26,7 @@ class Features {
     if (given(x_.cu_seqlens_q) || given(x_.cu_seqlens_k)) bits_ |= kPacked;
     if (given(x_.seqused_q)) bits_ |= kUsedQ;
     if (given(x_.seqused_k)) bits_ |= kUsedK;
+    if (x_.block_table != Indices::kAbsent && given(x_.block_table)) bits_ |= kPages;
     if (real(x_.softcap) != 0) bits_ |= kSoftcap;
     if (real(x_.dropout) != 0) bits_ |= kDropout;
     // Images address by pointers what is of fp32, and rows that do not end with a vector.
@@ -45,9 +48,10 @@ class Features {
   const char* name(size_t slot) const { return call_.info->operands[slot].name; }
 
   Error check_all() {
+    if (bits_ & kPages) AOTRITON_TRY(check_pages());
     if (bits_ & kPacked)
       AOTRITON_TRY(check_packed());
-    else if (call_.scalars[x_.max_seqlen_q].whole || call_.scalars[x_.max_seqlen_k].whole)
+    else if (call_.scalars[x_.max_seqlen_q].whole || (call_.scalars[x_.max_seqlen_k].whole && !(bits_ & kPages)))
       return fail(Error::invalid_argument, "%s: max_seqlen_q and max_seqlen_k are of calls with cu_seqlens", op());
     const int64_t sequences = bits_ & kPacked ? call_.sizes[x_.starts] - 1 : call_.sizes[x_.batch];
     if ((bits_ & (kUsedQ | kUsedK)) && call_.sizes[x_.sequences] != sequences)
@@ -82,9 +86,44 @@ class Features {
     return Error::success;
   }
 
+  // Sets the number of keys, which no operand has.
+  Error check_pages() {
+    const int64_t pages = call_.sizes[x_.pages], rows = call_.sizes[x_.page_size];
+    const int64_t most = call_.sizes[x_.pages_of_sequence], asked = call_.scalars[x_.max_seqlen_k].whole;
+    if (!given(x_.seqused_k)) return fail(Error::null_pointer, "%s: block_table is given, seqused_k is not", op());
+    if (given(x_.cu_seqlens_k))
+      return fail(Error::invalid_argument,
+                  "%s: block_table and cu_seqlens_k are given, of which one says where keys lie", op());
+    for (const auto& [bit, named] : {std::pair{kBias, "bias"}, {kAlibi, "alibi_slopes"}, {kDropout, "dropout"}})
+      if (bits_ & bit)
+        return fail(Error::not_supported, "%s: no kernel has %s together with block_table yet", op(), named);
+    if (call_.misaligned)
+      return fail(Error::not_supported,
+                  "%s: with block_table, q must be float16 or bfloat16, head_dim and head_dim_v multiples of %" PRId64,
+                  op(), x_.multiple_of_head_dim);
+    constexpr int64_t kStep = 16;               // rows, as PAGE_STEP of rules/flash/split.py
+    constexpr int64_t kFar = int64_t{1} << 39;  // see tritonsrc/flash/lib/pages.py
+    if (rows % kStep || !rows)
+      return fail(Error::invalid_shape,
+                  "%s: k has page_size %" PRId64 ", which must be a positive multiple of %" PRId64, op(), rows, kStep);
+    if (!pages && most) return fail(Error::invalid_shape, "%s: block_table is given, and k has no pages", op());
+    int64_t keys, far;
+    if (__builtin_mul_overflow(most, rows, &keys) || __builtin_mul_overflow(keys, rows, &far) || far > kFar)
+      return fail(Error::not_supported,
+                  "%s: block_table has %" PRId64 " pages of %" PRId64 " rows for a sequence, too many", op(), most,
+                  rows);
+    call_.sizes[x_.seqlen_k] = keys;
+    if (asked < 0)
+      return fail(Error::invalid_argument, "%s: max_seqlen_k is %" PRId64 ", which must not be negative", op(), asked);
+    call_.set_whole(x_.longest_k, asked ? std::min(asked, keys) : keys);
+    return Error::success;
+  }
+
   Error check_packed() {
+    const bool paged = bits_ & kPages;
     for (const size_t slot : {x_.cu_seqlens_q, x_.cu_seqlens_k})
-      if (!given(slot)) return fail(Error::null_pointer, "%s: %s is not given, and the other one is", op(), name(slot));
+      if (!given(slot) && !(paged && slot == x_.cu_seqlens_k))
+        return fail(Error::null_pointer, "%s: %s is not given, and the other one is", op(), name(slot));
     if (bits_ & (kBias | kDbias))
       return fail(Error::not_supported, "%s: no kernel has bias together with cu_seqlens yet", op());
     if (call_.sizes[x_.batch] != 1)
@@ -98,6 +137,7 @@ class Features {
     } sides[] = {{"max_seqlen_q", x_.max_seqlen_q, x_.longest_q, x_.seqlen_q},
                  {"max_seqlen_k", x_.max_seqlen_k, x_.longest_k, x_.seqlen_k}};
     for (const auto& [named, asked, made, rows] : sides) {
+      if (paged && made == x_.longest_k) continue;
       const int64_t longest = call_.scalars[asked].whole;
       if (longest < 1)
         return fail(Error::invalid_argument, "%s: with cu_seqlens, %s is %" PRId64 ", which must be positive", op(),

@@ -14,48 +14,51 @@ struct Indices {
       level, lo, hi, features, longest_q, longest_k, packed_sequences;  // scalars
   int64_t most_head_dim;                                                // what kernels serve, by their description
   int64_t multiple_of_head_dim;                                         // what they assume where tensors are aligned
+  size_t block_table = kAbsent, pages = kAbsent, page_size = kAbsent, pages_of_sequence = kAbsent;  // of the forward
+
+  static constexpr size_t kAbsent = SIZE_MAX;
 };
 
-// The same names in the namespace of an operator's indices, as Indices.
-#define AOTRITON_ATTENTION_INDICES \
-  {q,                              \
-   bias,                           \
-   alibi_slopes,                   \
-   sinks,                          \
-   cu_seqlens_q,                   \
-   cu_seqlens_k,                   \
-   seqused_q,                      \
-   seqused_k,                      \
-   dropout_seed,                   \
-   dropout_offset,                 \
-   batch,                          \
-   heads_q,                        \
-   heads_k,                        \
-   seqlen_q,                       \
-   seqlen_k,                       \
-   head_dim,                       \
-   head_dim_v,                     \
-   one,                            \
-   starts,                         \
-   sequences,                      \
-   sm_scale,                       \
-   causal,                         \
-   causal_variant,                 \
-   window_left,                    \
-   window_right,                   \
-   softcap,                        \
-   dropout,                        \
-   max_seqlen_q,                   \
-   max_seqlen_k,                   \
-   level,                          \
-   lo,                             \
-   hi,                             \
-   features,                       \
-   longest_q,                      \
-   longest_k,                      \
-   packed_sequences,               \
-   kMost_head_dim,                 \
-   kMultiple_head_dim}
+// The same names in the namespace of an operator's indices, as Indices; the arguments are those of the forward.
+#define AOTRITON_ATTENTION_INDICES(...) \
+  {q,                                   \
+   bias,                                \
+   alibi_slopes,                        \
+   sinks,                               \
+   cu_seqlens_q,                        \
+   cu_seqlens_k,                        \
+   seqused_q,                           \
+   seqused_k,                           \
+   dropout_seed,                        \
+   dropout_offset,                      \
+   batch,                               \
+   heads_q,                             \
+   heads_k,                             \
+   seqlen_q,                            \
+   seqlen_k,                            \
+   head_dim,                            \
+   head_dim_v,                          \
+   one,                                 \
+   starts,                              \
+   sequences,                           \
+   sm_scale,                            \
+   causal,                              \
+   causal_variant,                      \
+   window_left,                         \
+   window_right,                        \
+   softcap,                             \
+   dropout,                             \
+   max_seqlen_q,                        \
+   max_seqlen_k,                        \
+   level,                               \
+   lo,                                  \
+   hi,                                  \
+   features,                            \
+   longest_q,                           \
+   longest_k,                           \
+   packed_sequences,                    \
+   kMost_head_dim,                      \
+   kMultiple_head_dim __VA_OPT__(, ) __VA_ARGS__}
 
 // The features of a call, as bits: the same as in tritonsrc/flash/lib/features.py.
 enum Feature : int64_t {
@@ -69,6 +72,7 @@ enum Feature : int64_t {
   kDropout = 128,
   kDbias = 256,
   kSoftcap = 512,
+  kPages = 1024,  // block_table says where keys and values lie; no kernel asks for this bit
 };
 
 // The scale of parameters of c.h, kNotGiven where these say so.

@@ -26,13 +26,13 @@ bool asks_nothing(const aotriton_attn_features& f) {
   return !data && !numbers && f.dropout == 0 && f.softcap == 0;
 }
 
-// Refuses what no kernel has.
-Error check_features(const char* op, const aotriton_attn_features& f) {
+// Refuses what no kernel has; `paged`: the operator has pages.
+Error check_features(const char* op, const aotriton_attn_features& f, bool paged) {
   const struct {
     const char* name;
     const void* data;
   } missing[] = {
-      {"block_table", f.block_table.data},
+      {"block_table", paged ? nullptr : f.block_table.data},
       {"q_descale", f.q_descale.data},
       {"k_descale", f.k_descale.data},
       {"v_descale", f.v_descale.data},
@@ -57,7 +57,9 @@ Error check_features(const char* op, const aotriton_attn_features& f) {
 Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* call) noexcept {
   const size_t optional[] = {x.bias,      x.alibi_slopes, x.sinks,        x.cu_seqlens_q,  x.cu_seqlens_k,
                              x.seqused_q, x.seqused_k,    x.dropout_seed, x.dropout_offset};
+  const bool paged = x.block_table != Indices::kAbsent;
   for (const size_t slot : optional) call->views[slot] = View::none();
+  if (paged) call->views[x.block_table] = View::none();
   for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
     call->set_whole(made, 0);  // by the checks
   call->set_whole(x.causal_variant, f.causal_variant);
@@ -69,7 +71,7 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   call->set_whole(x.max_seqlen_k, f.max_seqlen_k);
   if (asks_nothing(f)) [[likely]]
     return Error::success;
-  AOTRITON_TRY(check_features(call->info->name, f));
+  AOTRITON_TRY(check_features(call->info->name, f, paged));
   static constexpr int64_t kOne[] = {1};
   const auto number = [](const void* data) { return View{const_cast<void*>(data), DType::int64, kOne, kOne}; };
   const View given[] = {View::of(f.bias),         View::of(f.alibi_slopes), View::of(f.sinks),
@@ -77,6 +79,7 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
                         View::of(f.seqused_k),    number(f.dropout_seed),   number(f.dropout_offset)};
   for (size_t i = 0; i < std::size(given); ++i)
     if (given[i].data) call->views[optional[i]] = given[i];
+  if (f.block_table.data) call->views[x.block_table] = View::of(f.block_table);
   return Error::success;
 }
 

@@ -68,11 +68,12 @@ class Contiguous {
 
   Error make(const ExplainRequest& request, DType dtype) {
     const OperatorInfo& info = *call.info;
+    const bool paged = info.block_table != kNoNumber && is_named(info.operands[info.block_table], request.values);
     int64_t sizes[kMaxSizes];
     for (size_t i = 0; i < info.given_sizes; ++i) {
       const Named* found = find_size(request.values, info.sizes[i]);
       sizes[i] = is_one(info.sizes[i]) ? 1 : kNotNamed;
-      if (!found && (sizes[i] == 1 || !is_needed(i, request.values))) continue;
+      if (!found && (sizes[i] == 1 || !is_needed(i, request.values, paged))) continue;
       if (!found) return fail(Error::invalid_argument, "explain: %s of %s is missing", info.sizes[i], info.name);
       if (!(found->value >= 0 && found->value < 0x1p63) || found->value != std::floor(found->value))
         return fail(Error::invalid_argument, "explain: %s is %g, which must be a whole number, and not negative",
@@ -81,16 +82,17 @@ class Contiguous {
     }
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
-      const size_t rank = operand.dims.size();
+      const std::span<const uint8_t> dims = dims_of(operand, paged);
+      const size_t rank = dims.size();
       call.views[slot] = View::none();
-      if (std::ranges::any_of(operand.dims, [&](uint8_t dim) { return sizes[dim] == kNotNamed; })) continue;
+      if (std::ranges::any_of(dims, [&](uint8_t dim) { return sizes[dim] == kNotNamed; })) continue;
       bool by_columns = false;
       for (const Named& one : request.values)
         by_columns |= transposed_operand(info, one.name) == &operand && one.value != 0;
       int64_t step = 1;
       for (size_t nth = 0; nth < rank; ++nth) {
         const size_t i = rank - 1 - (by_columns && nth < 2 ? 1 - nth : nth);
-        sizes_[slot][i] = sizes[operand.dims[i]];
+        sizes_[slot][i] = sizes[dims[i]];
         strides_[slot][i] = step;
         // Where that overflows the checks that follow name the size that is too large.
         if (__builtin_mul_overflow(step, sizes_[slot][i], &step)) step = 1;
@@ -123,10 +125,10 @@ class Contiguous {
     return std::ranges::any_of(values, [&](const Named& one) { return !strcmp(one.name, operand.name) && one.value; });
   }
   // Whether an operand of the call has the size.
-  bool is_needed(size_t size, std::span<const Named> values) const {
+  bool is_needed(size_t size, std::span<const Named> values, bool paged) const {
     return std::ranges::any_of(call.info->operands, [&](const OperandInfo& operand) {
-      return (!operand.optional || is_named(operand, values)) &&
-             std::ranges::find(operand.dims, size) != operand.dims.end();
+      const std::span<const uint8_t> dims = dims_of(operand, paged);
+      return (!operand.optional || is_named(operand, values)) && std::ranges::find(dims, size) != dims.end();
     });
   }
 

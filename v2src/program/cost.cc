@@ -1,10 +1,15 @@
 #include "program/cost.h"
 
+#include <cfloat>
+
 #include "cost_formulas.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
+
+// Of a kernel that has no programs for the call; 0 would say that its time is not known.
+constexpr float kNoTime = FLT_MIN;
 
 // The terms by the image's coefficients.
 template <Form kForm>
@@ -18,6 +23,7 @@ template <Form kForm>
 template <Form kForm>
 Cheapest cheapest_of(std::span<const Cost> costs, const WorkOfCall& work) {
   Cheapest best = {0, 0};
+  if (work.rows <= 0) return {0, costs.empty() || !costs[0].known() ? 0 : kNoTime};
   for (size_t i = 0; i < costs.size(); ++i) {
     if (!costs[i].known()) continue;
     const float time = sum_of<kForm>(costs[i], work);

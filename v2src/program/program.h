@@ -100,8 +100,9 @@ struct OperandInfo {
   Layout layout;
   bool written;
   bool optional;
-  uint16_t alignment;  // bytes that data must be aligned to, beyond its element
-  float if_empty;      // what a result holds whose call has a size of 0
+  uint16_t alignment;                        // bytes that data must be aligned to, beyond its element
+  float if_empty;                            // what a result holds whose call has a size of 0
+  std::span<const uint8_t> paged_dims = {};  // its sizes in a call with a block table; empty: as in any other
 };
 
 // Of an fp32 scalar that the caller leaves to the operator: a NaN of its own, which no computation makes.
@@ -161,6 +162,7 @@ struct OperatorInfo {
   Expression flops;         // floating-point operations of a call; empty where the operator does not count them
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
   uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
+  uint8_t block_table = kNoNumber;      // the operand with the pages of some others; kNoNumber for none
   Error (*check)(Call& call) noexcept;  // the operator's own checks, after the general ones; may be null
 
   size_t slots() const noexcept { return operands.size() + workspace.size(); }

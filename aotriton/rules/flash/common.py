@@ -54,7 +54,11 @@ V_DIMS, OUT_DIMS = ((*dims[:-1], "head_dim_v") for dims in (K_DIMS, Q_DIMS))
 ROW_DIMS = ("batch", "heads_q", "seqlen_q")
 ROW_ALIGNMENT = 16  # bytes: kernels access rows in vectors
 
-Q, K, V = Operand("q", Q_DIMS), Operand("k", K_DIMS), Operand("v", V_DIMS)
+Q = Operand("q", Q_DIMS)
+K, V = (
+    Operand(name, dims, paged_dims=("pages", dims[1], "page_size", dims[3]))
+    for name, dims in (("k", K_DIMS), ("v", V_DIMS))
+)
 
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 T_PORTABLE = replace(T, values=("fp16", "bf16", "fp32"), apart=("fp32",))
@@ -68,10 +72,11 @@ CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 # The features of attention that an image computes; a call runs on the lowest level that serves it. PLAIN: causal with
 # equal lengths, or nothing hidden, as CAUSAL says. A BANDED call gives the keys that a row sees, as the interval
 # [row + lo, row + hi], and is never CAUSAL; GENERAL images serve it, and softcap, sinks and sequences of different
-# lengths. FULL ones have bias, ALiBi and dropout in place of softcap; they take registers and time.
-PLAIN, BANDED, GENERAL, FULL = 0, 2, 4, 5
+# lengths. FULL ones have bias, ALiBi and dropout in place of softcap; they take registers and time. Calls with a block
+# table are PAGED, and otherwise as GENERAL ones: only kernels with a choice of their own serve them.
+PLAIN, BANDED, GENERAL, FULL, PAGED = 0, 2, 4, 5, 6
 FEATURED = (GENERAL, FULL)  # the levels whose images have features
-LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True)
+LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True, levels=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
 # What the operators' checks make of a call of fp32: one with a band, whose images address by pointers.
 NO_FP32_HAS: tuple[Mapping[str, Value], ...] = ({"T": "fp32", "ADDRESSING": "descriptor"},)
@@ -241,6 +246,8 @@ SINKS = Operand("sinks", ("heads_q",), "fp32", optional=True)
 DSINKS = Operand("dsinks", ("heads_q",), "fp32", written=True, optional=True)
 CU_SEQLENS_Q, CU_SEQLENS_K = (Operand(f"cu_seqlens_{one}", ("starts",), "i32", optional=True) for one in "qk")
 SEQUSED_Q, SEQUSED_K = (Operand(f"seqused_{one}", ("sequences",), "i32", optional=True) for one in "qk")
+# The pages of each sequence, in the order of its keys.
+BLOCK_TABLE = Operand("block_table", ("sequences", "pages_of_sequence"), "i32", optional=True)
 DROPOUT_SEED, DROPOUT_OFFSET = (Operand(f"dropout_{one}", ONES, "i64", optional=True) for one in ("seed", "offset"))
 # What both operators may be given beside the tensors of a plain call.
 FEATURE_OPERANDS = (

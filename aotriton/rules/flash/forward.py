@@ -59,7 +59,10 @@ ATTN_FWD = KernelDescription(
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2), banded=True),
-    guards=(c.GUARD_BAND,),
+    guards=(
+        Guard(scalar("level") <= c.FULL, "with a block_table, tensors are aligned to 16 bytes"),
+        c.GUARD_BAND,
+    ),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
@@ -203,7 +206,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
-    operands=(c.Q, c.K, c.V, c.OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS),
+    operands=(c.Q, c.K, c.V, c.OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS, c.BLOCK_TABLE),
     scalars=c.SCALARS,
     backends=(
         Backend("portable", (ATTN_FWD,)),
@@ -218,5 +221,6 @@ OPERATOR = Operator(
     checked=True,
     written=True,
     cut="batch",
+    block_table=c.BLOCK_TABLE.name,
     flops=c.flops(1, 1),
 )

@@ -13,6 +13,7 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    present,
     psel,
     quotient,
     scalar,
@@ -20,7 +21,17 @@ from aotriton.rules.expression import (
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import SPLIT_RESTRICTIONS
-from aotriton.rules.kernel import MOST_COUNTED, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.kernel import (
+    MOST_COUNTED,
+    Choice,
+    Guard,
+    KernelDescription,
+    Number,
+    Operand,
+    Tensor,
+    by_vendor,
+    strides,
+)
 from aotriton.rules.operators import Backend, DerivedSize
 from aotriton.rules.work import BAND, NONE, WHOLE, Work
 
@@ -31,7 +42,12 @@ DECODED_ROWS, MOST_ROWS = 16, 1024
 # Keys are split so that as few rounds of programs as possible are nearly full: of 18 calls on an H200 this takes 0.9 %
 # more than the best number of splits in the mean, and 7 % at most (bench/notes/attention.md).
 STEP, FEWEST_STEPS = 64, 2  # keys, and steps of a split
+PAGE_STEP = 16  # rows: pages have a multiple of them
 MOST_ROUNDS, NEARLY_FULL = 4, (17, 20)
+# Sequences of different lengths leave programs without keys: more of them fill the rounds that remain, as long as what
+# they hand on is a sixteenth of what they read, of a decoding step's rows and of more.
+ROUNDS_OF_LENGTHS = 8
+FEWEST_STEPS_OF_LENGTHS = 8, 32
 # Programs of a multiprocessor, by their registers.
 _AT_ONCE = multiprocessors() * choose(size("head_dim") <= 64, 3, 2)
 
@@ -55,7 +71,12 @@ def _splits_of_rounds(rounds: int = 1) -> Expression:
     return choose(full, splits, _splits_of_rounds(rounds + 1))
 
 
-_WISHED = minimum(maximum(_splits_of_rounds(), 1), ceil_divide(_STEPS, FEWEST_STEPS))
+_OF_LENGTHS = minimum(
+    quotient(_AT_ONCE * ROUNDS_OF_LENGTHS, _TILES),
+    quotient(_STEPS, choose(_ROWS <= DECODED_ROWS, *FEWEST_STEPS_OF_LENGTHS)),
+)
+_OF_CALL = maximum(_splits_of_rounds(), choose(c.LENGTHS_ON_HOST, 1, _OF_LENGTHS))
+_WISHED = minimum(maximum(_OF_CALL, 1), ceil_divide(_STEPS, FEWEST_STEPS))
 KEYS_OF_SPLIT = ceil_divide(_STEPS, _WISHED) * STEP
 SPLITS = ceil_divide(_STEPS * STEP, KEYS_OF_SPLIT)
 
@@ -78,8 +99,15 @@ _SEQUSED_Q = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
 _SINKS = Tensor("Sinks", c.SINKS, general=True)
 _LONGEST = Number("longest", "i32", scalar("longest_q"))
 
+# Images with the device code of pages; borrow from the others until they are measured.
+_PAGED = Choice("PAGED", (False, True), present("block_table"), default=False, lends=True, levels=True)
+_OF_PAGES = {"levels": (int(True),)}
+_PAGE_SIZE = size("page_size")
+# See tritonsrc/flash/lib/pages.py; constants have 32 bits.
+_MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
+
 _GUARDS = (
-    Guard(scalar("level") <= c.GENERAL, "it has bias, ALiBi or dropout"),
+    Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout"),
     Guard(ROWS_OF_ALL <= MOST_COUNTED, f"q has more than {MOST_COUNTED} rows"),
     c.GUARD_BAND,
 )
@@ -107,16 +135,21 @@ ATTN_FWD_SPLIT = KernelDescription(
         Number("softcap", "fp32", scalar("softcap")),
         _SINKS,
         _CU_SEQLENS_Q,
-        Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True),
+        Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True, levels=(int(False),)),
         _SEQUSED_Q,
         Tensor("SequsedK", c.SEQUSED_K, general=True),
         _LONGEST,
         Number("rows_of_all", "i32", ROWS_OF_ALL),
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
+        Tensor("BlockTable", c.BLOCK_TABLE, general=True, **_OF_PAGES),
+        *strides("b", "BlockTable", **_OF_PAGES),
+        Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, **_OF_PAGES),
+        Number("magic", "i64", _MAGIC, **_OF_PAGES),
         *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
     ),
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor")),
+    sources={int(True): "attn_fwd_split_paged"},
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), _PAGED),
     # A step of fewer keys begins earlier, which counts where there is one of them.
     psels=by_vendor(
         {"EARLY": 0},
@@ -145,13 +178,9 @@ ATTN_FWD_SPLIT = KernelDescription(
     ),
     guards=(
         *_GUARDS,
-        # With a band no times of other backends are predicted: this one takes what it is expected to be faster for.
-        Guard(
-            choose(scalar("level"), (constant(2) <= SPLITS) & (scalar("longest_q") * 4 <= scalar("longest_k")), 1),
-            "with a band, keys are split where tiles are few and keys four times as many as queries",
-        ),
         Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
-        Guard(_ROWS <= MOST_ROWS, f"more than {MOST_ROWS} rows of q share a head of k"),
+        # No other backend serves pages; more tiles leave fewer splits.
+        Guard(maximum(present("block_table"), _ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
     ),
     restrictions=SPLIT_RESTRICTIONS,
 )

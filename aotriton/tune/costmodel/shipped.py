@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aotriton.codegen.compile import CompiledImage, ImageStore
-from aotriton.rules.database import TuningDatabase
+from aotriton.rules.database import Model, TuningDatabase
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.operators import Operator, kernels_of
+from aotriton.rules.operators import Operator, kernels_of, with_own_shapes
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit
 from aotriton.tune.problem.candidates import spec_of
@@ -50,15 +50,19 @@ def compile_shipped(
     build to report.
     """
     configs = {name: config for name, (config, _, _) in database.evidence.facts().items()}
-    worth: dict[tuple[str, str], list[str]] = {}
+    models: dict[tuple[str, str], list[Model]] = {}
     for model in database.models(arch):
-        if model.saves >= WORTH_SHIPPING and model.image in configs:
-            worth.setdefault((model.kernel, model.functional), []).append(configs[model.image])
-    specs = {}
+        if model.image in configs:
+            models.setdefault((model.kernel, model.functional), []).append(model)
+    specs, own_shapes = {}, with_own_shapes(operators)
     for kernel in kernels_of(operators):
         for functional in kernel.functionals(arch):
-            for config in worth.get((kernel.name, str(functional.measured)), ()):
-                if spec := spec_of(functional, config):
+            measured = functional.measured
+            lender = measured.plain if kernel.name in own_shapes else measured
+            for model in models.get((kernel.name, str(lender)), ()):
+                # Of those of another level some may not fit, and others ship in their place.
+                worth = lender != measured or model.saves >= WORTH_SHIPPING
+                if worth and (spec := spec_of(functional, configs[model.image])):
                     specs[spec.name] = spec
     new, refused = 0, set[str]()
     for spec, image in compile_images(specs.values(), store, jobs):

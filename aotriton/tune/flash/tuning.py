@@ -50,6 +50,8 @@ class FlashTuning:
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)
         if functional.get("CAUSAL", False) and not diagonal:
             return False  # of unequal lengths it is a band, so this cell is never reached
+        if functional.get("PAGED", False):
+            return False  # pages take a few hundredths longer, and the same images win
         if functional.kernel in SPLIT_QUERIES:
             served = seqlen_q in SPLIT_QUERIES[functional.kernel] and keys["max_seqlen_k"] in SPLIT_KEYS[seqlen_q]
             return served and keys["waves"] == 1

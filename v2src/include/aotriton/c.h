@@ -188,6 +188,15 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * Used lengths: rows of a sequence from seqused_q on get an out and dq of 0 and a logsumexp of minus infinity, keys
  * from seqused_k on a dk and dv of 0. More than the sequence has counts as what it has.
  *
+ * Pages (block_table, of the forward): k is [pages, heads_k, page_size, head_dim], v [pages, heads_k, page_size,
+ * head_dim_v], with any strides, so that a cache may have its tokens or its heads first. Key j of sequence z is row j %
+ * page_size of page block_table[z][j / page_size]. page_size is a positive multiple of 16. seqused_k is given, and says
+ * how many keys a sequence has; q is of the batch's sequences, or packed, with cu_seqlens_q and max_seqlen_q and
+ * without cu_seqlens_k. max_seqlen_k, where it is given, is at least the longest of seqused_k, and by default all that
+ * a row of the table has room for. Nothing is read of pages and rows that no query sees, nor are their numbers: a
+ * window's older pages may be gone. Tensors are of 16 bits and aligned to 16 bytes, head dims are multiples of 8, and
+ * there is a workspace.
+ *
  * dropout: p is t / 65536, where t is 65536 dropout, rounded to the nearest whole number, 65535 at most. A score is
  * kept where 16 random bits, as a number, are at least t. The bits are those of Philox 4x32 with 7 rounds: the key is
  * the seed, the counter is (4 (j / 16) + j % 8 / 2, 8 (i / 16) + i % 8, the offset's low 32 bits, z heads_q + h + the
@@ -197,8 +206,9 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * seed need offsets whose low 32 bits differ.
  *
  * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
- * block_table and the descales, which no kernel computes yet. AOTRITON_NULL_POINTER: cu_seqlens of one side only;
- * dropout without dropout_seed or dropout_offset. AOTRITON_INVALID_SHAPE: cu_seqlens with a batch that is not 1, or
+ * block_table together with bias, alibi_slopes or dropout, or in a backward; the descales, which no kernel computes
+ * yet. AOTRITON_NULL_POINTER: cu_seqlens of one side only; dropout without dropout_seed or dropout_offset; block_table
+ * without seqused_k. AOTRITON_INVALID_SHAPE: cu_seqlens with a batch that is not 1, or
  * lengths of another number of sequences. AOTRITON_INVALID_ARGUMENT: cu_seqlens without max_seqlen_q and max_seqlen_k,
  * or these without cu_seqlens; a softcap or dropout out of its range. The message names the field. */
 typedef struct aotriton_attn_features {
@@ -208,15 +218,16 @@ typedef struct aotriton_attn_features {
   aotriton_tensor1 sinks; /* [heads_q] float32, contiguous: a score that takes part in the sum and has no value */
   /* [sequences + 1] int32, contiguous: where each of the packed sequences begins, and the last one ends */
   aotriton_tensor1 cu_seqlens_q, cu_seqlens_k;
-  aotriton_tensor1 seqused_q, seqused_k;            /* [sequences] int32, contiguous; each may be given alone */
-  aotriton_tensor2 block_table;                     /* refused; [batch, blocks] int32: pages of k and v */
+  aotriton_tensor1 seqused_q, seqused_k; /* [sequences] int32, contiguous; each may be given alone */
+  aotriton_tensor2 block_table; /* [sequences, pages_of_sequence] int32: the pages of each one's keys, in their order;
+                                   of the last dimension contiguous */
   aotriton_tensor2 q_descale, k_descale, v_descale; /* refused; [batch, heads_k] float32 */
   const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned */
-  int64_t max_seqlen_q, max_seqlen_k;               /* with cu_seqlens: positive, below 2^31 */
-  int64_t window_left, window_right; /* where windowed: keys that a query sees before and behind its own position; a
-                                        negative number means all */
-  float softcap;                     /* in the unit of scores; finite, not negative */
-  float dropout;                     /* the probability that a score is dropped; at least 0, less than 1 */
+  int64_t max_seqlen_q, max_seqlen_k; /* with cu_seqlens: positive, below 2^31; max_seqlen_k also with block_table */
+  int64_t window_left, window_right;  /* where windowed: keys that a query sees before and behind its own position; a
+                                         negative number means all */
+  float softcap;                      /* in the unit of scores; finite, not negative */
+  float dropout;                      /* the probability that a score is dropped; at least 0, less than 1 */
   uint8_t windowed;
   uint8_t causal_variant; /* the own position of query i: key i, or the key that is as far from the last key as the
                              query is from the last query; of used lengths, where they are given */
@@ -230,15 +241,15 @@ typedef struct aotriton_attn_features {
  * aotriton_attn_features says. logsumexp is in natural units.
  *
  * q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
- * head_dim_v]; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a multiple of heads_k. float16, bfloat16 or
- * float32, one type for all; head_dim and head_dim_v 1 to 256, fastest where they are equal and multiples of 8; any
- * strides with a contiguous last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned.
- * causal: a query sees no key behind its own position, which is key i for query i unless features.causal_variant says
- * otherwise. A query that sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0.
- * sm_scale: finite, not negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and
- * scale_given is zero. Where that is not zero, 0 is 0, and all visible keys have the same weight. A result must share
- * no memory with another operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and
- * logsumexp minus infinity, or the sink. */
+ * head_dim_v], or both in pages, with features.block_table; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a
+ * multiple of heads_k. float16, bfloat16 or float32, one type for all; head_dim and head_dim_v 1 to 256, fastest where
+ * they are equal and multiples of 8; any strides with a contiguous last dimension. logsumexp: [batch, heads_q,
+ * seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key behind its own position, which is key i
+ * for query i unless features.causal_variant says otherwise. A query that sees no key has an out of 0, a logsumexp of
+ * minus infinity (or its sink), and gradients of 0. sm_scale: finite, not negative; not given, and 1 / sqrt(head_dim),
+ * where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where that is not zero, 0 is 0, and all visible
+ * keys have the same weight. A result must share no memory with another operand, nor the workspace with any. A size of
+ * 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or the sink. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
@@ -248,7 +259,8 @@ typedef struct aotriton_attn_fwd_params {
   uint8_t scale_given; /* not zero: sm_scale is the scale, also where it is 0 */
   uint8_t reserved[2];
   void* workspace; /* device memory, 256-byte aligned, as large as aotriton_attn_fwd_workspace_size says; null: the
-                      fastest way that needs none, which few queries on many keys take much longer with */
+                      fastest way that needs none, which few queries on many keys take much longer with, and pages do
+                      not have */
   size_t workspace_size;
   aotriton_attn_features features;
   const aotriton_hints* hints; /* null: none */
