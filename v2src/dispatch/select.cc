@@ -182,14 +182,37 @@ class Chooser {
     return false;
   }
 
+  // What keeps the first backend from the call; where it refuses such calls, and another one lacks but images, what
+  // that lacks.
   Error refusal() const {
     const KernelInfo& lead = dispatch_.info->lead();
-    return explain_refusal(has_lead_ && serving_ < first_kernels().size() ? *first_kernels()[serving_] : lead, survey_);
+    const KernelInfo& own = has_lead_ && serving_ < first_kernels().size() ? *first_kernels()[serving_] : lead;
+    const KernelInfo* const missing = survey_.refusal(own) ? kernel_without_images() : nullptr;
+    return explain_refusal(missing ? *missing : own, survey_);
   }
 
  private:
   std::span<const BackendInfo> backends() const { return dispatch_.info->backends; }
   std::span<const KernelInfo* const> first_kernels() const { return backends()[0].kernels; }
+
+  // Of a backend that would serve the call a kernel that this build has no images of for it; null where there is none.
+  const KernelInfo* kernel_without_images() const {
+    const auto would_serve = [&](const KernelInfo* kernel) {
+      const auto has_value = [&](const ChoiceInfo& choice) {
+        return survey_.digit(choice, survey_.addressing(*kernel)) >= 0;
+      };
+      return table_of(*kernel, survey_.gpu.arch) && !survey_.refusal(*kernel) &&
+             std::all_of(kernel->choices.begin(), kernel->choices.end(), has_value);
+    };
+    for (size_t i = 1; i < backends().size(); ++i) {
+      const std::span<const KernelInfo* const> kernels = backends()[i].kernels;
+      if (!allowed(i) || !std::all_of(kernels.begin(), kernels.end(), would_serve)) continue;
+      Selection selection;
+      for (const KernelInfo* kernel : kernels)
+        if (!find_table(*kernel, survey_, &selection)) return kernel;
+    }
+    return nullptr;
+  }
 
   bool allowed(size_t i) const {
     if (refused_ >> i & 1) return false;
