@@ -50,6 +50,7 @@ def attention(
     max_seqlen_k: int = 0,
     seqused_q: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
     return_logsumexp: bool = False,
 ) -> Any:
     """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k, v, bias and
@@ -79,6 +80,15 @@ def attention(
     the most rows that a sequence has. Results behind the last sequence are not set. ``seqused_q`` and ``seqused_k``,
     [sequences] or [batch] int32: only so many rows of each count; results of the others are zero.
 
+    With ``block_table``, [sequences or batch, pages_of_sequence] int32, keys and values lie in pages: k is [pages,
+    heads_k, page_size, head_dim], v [pages, heads_k, page_size, head_dim_v], views of a cache of any strides with a
+    contiguous last dimension; key j of sequence n is row j % page_size of page block_table[n, j // page_size]. Needed
+    is ``seqused_k``, the number of each sequence's keys. Pages of keys that no query sees are not read, nor entries
+    of the table for them. page_size is a positive multiple of 16, head dims are multiples of 8, q is float16 or
+    bfloat16; with ``cu_seqlens_q`` and ``max_seqlen_q``, q is packed. Where ``max_seqlen_k`` is given, keys behind
+    it do not count. Such a call has no gradient (NotImplementedError where one is asked for), ``cu_seqlens_k``,
+    ``bias``, ``alibi_slopes`` or ``dropout``.
+
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
     mask: dict[str, Any] = {"sm_scale": scale, "causal": causal, "hints": within()}
@@ -92,6 +102,7 @@ def attention(
         and cu_seqlens_k is None
         and seqused_q is None
         and seqused_k is None
+        and block_table is None
         and not softcap
         and not dropout
     ):
@@ -99,8 +110,16 @@ def attention(
         return (out, logsumexp) if return_logsumexp else out
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if packed:
-        q, k, v = (_one_batch(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v)))
+        q = _one_batch("q", q)
+    if block_table is not None:
+        for name, tensor in (("k", k), ("v", v)):
+            if tensor.dim() != 4:
+                raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 4 with block_table")
+    elif packed:
+        k, v = _one_batch("k", k), _one_batch("v", v)
     if bias is not None:
+        if block_table is not None:
+            raise RuntimeError("attention: no kernel has bias together with block_table yet")
         if bias.dtype == torch.bool:
             bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -inf)
         bias = bias.expand(*q.shape[:3], k.shape[2])
@@ -127,6 +146,7 @@ def attention(
         seqused_k,
         dropout_seed if dropout else None,
         dropout_offset if dropout else None,
+        block_table,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         softcap=softcap,
@@ -212,17 +232,21 @@ def _recorded(forward: Any, call: Any, backward: Any) -> Any:
     none.
     """
     tensors, names = _names(forward)
+    shared = len(_names(backward)[0]) - len(("out", "dout", "logsumexp"))  # tensors that the backward takes, too
 
     class Attention(_SingleLevel):
         @staticmethod  # with setup_context, which torch would rather have, a call costs the host three times as much
         def forward(ctx: Any, *given: Any) -> Any:
             given, parameters = given[: len(tensors)], given[len(tensors) :]
+            for name, tensor in zip(tensors[shared:], given[shared:], strict=True):
+                if tensor is not None:
+                    raise NotImplementedError(f"attn_fwd: a call with {name} has no gradient, which an input asks for")
             for name, asks in zip(tensors[3:], ctx.needs_input_grad[3:], strict=False):
                 if asks and name not in ("bias", "sinks"):
                     raise RuntimeError(f"attn_fwd: {name} asks for a gradient, which attention has not")
             ctx.parameters = dict(zip(names, parameters, strict=True))
             out, logsumexp = call(*given, **ctx.parameters)
-            ctx.save_for_backward(*given, out, logsumexp)
+            ctx.save_for_backward(*given[:shared], out, logsumexp)
             ctx.mark_non_differentiable(logsumexp)
             ctx.set_materialize_grads(False)
             return out, logsumexp
@@ -277,8 +301,9 @@ register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATU
 register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
 register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks"))
 
-# Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped.
-APART = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed", "dropout_offset")
+# Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped, or the first
+# dimension of some tensors is none.
+APART = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed", "dropout_offset", "block_table")
 
 
 def _mapping(operator: Any) -> Any:

@@ -40,6 +40,9 @@ const void* number_at(const char* op, const char* name, const Tensor& q, const M
   return tensor->data_ptr();
 }
 
+// Where a tensor without elements points, which torch gives no address: c.h takes one without for not given.
+alignas(16) char kNoElements;
+
 // Tensors whose last dimension is not contiguous are replaced by copies.
 void set_features(const char* op, const Tensor& q, Features& given, aotriton_attn_features& features) {
   const auto set = [&](const char* name, Maybe& tensor, auto& view) {
@@ -48,6 +51,7 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
     require_one_device(op, {{"q", q}, {name, *tensor}});
     tensor = with_contiguous_rows(*tensor);
     view = view_of<std::remove_reference_t<decltype(view)>>(*tensor);
+    if (!view.data) view.data = &kNoElements;
   };
   set("bias", given.bias, features.bias);
   set("alibi_slopes", given.alibi_slopes, features.alibi_slopes);
@@ -56,6 +60,7 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
   set("cu_seqlens_k", given.cu_seqlens_k, features.cu_seqlens_k);
   set("seqused_q", given.seqused_q, features.seqused_q);
   set("seqused_k", given.seqused_k, features.seqused_k);
+  set("block_table", given.block_table, features.block_table);
   features.dropout_seed = number_at(op, "dropout_seed", q, given.dropout_seed);
   features.dropout_offset = number_at(op, "dropout_offset", q, given.dropout_offset);
   features.max_seqlen_q = given.max_seqlen_q;
@@ -101,6 +106,10 @@ Forward forward_of(const Tensor& q, const Tensor& k, const Tensor& v, Scale sm_s
   require_rank("attn_fwd", "k", k, 4);
   require_rank("attn_fwd", "v", v, 4);
   require_one_device("attn_fwd", {{"q", q}, {"k", k}, {"v", v}});
+  for (const Named& one : {Named{"k", k}, {"v", v}})
+    if (features.block_table && one.tensor.numel() && one.tensor.size(3) > 1 && one.tensor.stride(3) != 1)
+      fail(std::string("attn_fwd: with block_table, the last dimension of ") + one.name +
+           " must be contiguous: no call copies all pages");
   const Tensor rows = with_contiguous_rows(q);
   Forward call = {rows,
                   with_contiguous_rows(k),
@@ -205,13 +214,14 @@ std::tuple<Tensor, Tensor> attn_fwd_features(const Tensor& q, const Tensor& k, c
                                              const Maybe& alibi_slopes, const Maybe& sinks, const Maybe& cu_seqlens_q,
                                              const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k,
                                              const Maybe& dropout_seed, const Maybe& dropout_offset,
-                                             int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
-                                             Scale sm_scale, bool causal, const std::string& causal_variant,
-                                             int64_t window_left, int64_t window_right, const std::string& hints) {
+                                             const Maybe& block_table, int64_t max_seqlen_q, int64_t max_seqlen_k,
+                                             double softcap, double dropout, Scale sm_scale, bool causal,
+                                             const std::string& causal_variant, int64_t window_left,
+                                             int64_t window_right, const std::string& hints) {
   const Mask mask = mask_of("attn_fwd", causal, causal_variant, window_left, window_right);
   const Features features = {bias,         alibi_slopes, sinks,        cu_seqlens_q,   cu_seqlens_k,
                              seqused_q,    seqused_k,    dropout_seed, dropout_offset, max_seqlen_q,
-                             max_seqlen_k, softcap,      dropout};
+                             max_seqlen_k, softcap,      dropout,      block_table};
   const Forward call = forward_of(q, k, v, sm_scale, mask, features);
   raise_if(compute(call, hints));
   return {call.out, call.logsumexp};

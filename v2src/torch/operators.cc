@@ -11,11 +11,11 @@ namespace aotriton_torch {
 
 namespace {
 
-const std::string kFeatures =
+const std::string kTensors =
     "Tensor? bias=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? cu_seqlens_q=None, "
     "Tensor? cu_seqlens_k=None, Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? dropout_seed=None, "
-    "Tensor? dropout_offset=None, *, SymInt max_seqlen_q=0, SymInt max_seqlen_k=0, float softcap=0.0, float "
-    "dropout=0.0, ";
+    "Tensor? dropout_offset=None, ";
+const std::string kNumbers = "*, SymInt max_seqlen_q=0, SymInt max_seqlen_k=0, float softcap=0.0, float dropout=0.0, ";
 const std::string kMask =
     "float? sm_scale=None, bool causal=False, str causal_variant=\"top_left\", int window_left=-1, "
     "int window_right=-1, ";
@@ -25,9 +25,10 @@ const std::string kSchemas[] = {
     "attn_fwd(Tensor q, Tensor k, Tensor v, *, " + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, " + kMask +
         "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
-    "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kFeatures + kMask +
+    "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kTensors + "Tensor? block_table=None, " + kNumbers + kMask +
         "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
-    "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kFeatures + kMask +
+    "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kTensors +
+        kNumbers + kMask +
         "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
         "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     "gemm(Tensor a, Tensor b, Tensor? bias=None, *, float alpha=1.0, str activation=\"none\", str hints=\"\") "

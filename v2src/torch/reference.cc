@@ -80,6 +80,19 @@ int64_t whole(const aotriton_tensor1& of, int64_t index) {
   return static_cast<const int32_t*>(of.data)[index * of.strides[0]];
 }
 
+int64_t page_of(const aotriton_tensor2& table, int64_t sequence, int64_t page) {
+  return static_cast<const int32_t*>(table.data)[sequence * table.strides[0] + page * table.strides[1]];
+}
+
+// The rows of all keys; with pages, the keys that a sequence has room for.
+template <class Params>
+int64_t key_rows(const Params& p) {
+  const int64_t rows = p.k.sizes[2], most = p.features.max_seqlen_k;
+  if (!p.features.block_table.data) return rows;
+  const int64_t room = rows * p.features.block_table.sizes[1];
+  return most ? std::min(most, room) : room;
+}
+
 // Which rows of one side belong to a sequence, and how many of them count.
 struct Rows {
   int64_t begin, count, used;
@@ -141,7 +154,8 @@ class Scores {
         causal_(p.causal),
         scale_(p.sm_scale == 0 && !p.scale_given ? 1 / std::sqrt(static_cast<float>(p.q.sizes[3])) : p.sm_scale),
         q_(rows_of(sequence, p.q.sizes[2], f_.cu_seqlens_q, f_.seqused_q)),
-        k_(rows_of(sequence, p.k.sizes[2], f_.cu_seqlens_k, f_.seqused_k)),
+        k_(rows_of(sequence, key_rows(p), f_.cu_seqlens_k, f_.seqused_k)),
+        sequence_(sequence),
         batch_(f_.cu_seqlens_q.data ? 0 : sequence),
         head_(head),
         slice_(static_cast<uint64_t>(sequence * p.q.sizes[1] + head)) {
@@ -172,6 +186,26 @@ class Scores {
     return {std::max<int64_t>(begin, 0), std::min(end, k_.used)};
   }
 
+  // The keys that any query sees, from one on to before another one: both rise with the query.
+  std::pair<int64_t, int64_t> seen_by_any() const {
+    int64_t query = 0;
+    while (query < q_.used && seen(query).first >= seen(query).second) ++query;
+    return {seen(query).first, query < q_.used ? seen(q_.used - 1).second : 0};
+  }
+
+  // Those rows of keys or values; of what no query sees, there may be no page.
+  Head keys(const aotriton_tensor4& of, int64_t head) const {
+    if (!f_.block_table.data) return Head(of, batch_, head, k_.begin, k_.used);
+    Head made(k_.used, of.sizes[3]);
+    const auto [first, after] = seen_by_any();
+    for (int64_t i = first; i < after; ++i) {
+      const int64_t page = page_of(f_.block_table, sequence_, i / of.sizes[2]);
+      for (int64_t j = 0; j < made.columns; ++j)
+        made[i][j] = load(of.data, of.dtype, offset(of, page, head, i % of.sizes[2], j));
+    }
+    return made;
+  }
+
   // Of the product of a query and a key the score; and what the score's derivative is multiplied by.
   float of(float product, int64_t i, int64_t j, float* derivative = nullptr) const {
     float x = scale_ * product;
@@ -198,12 +232,24 @@ class Scores {
   bool causal_;
   float scale_;
   Rows q_, k_;
-  int64_t batch_, head_;
+  int64_t sequence_, batch_, head_;
   uint64_t slice_;
   float slope_ = 0, sink_ = kNothing;
   uint32_t dropped_ = 0;
   uint64_t seed_ = 0, place_ = 0;
 };
+
+// A GPU would read elsewhere.
+void require_pages(const aotriton_attn_fwd_params& p) {
+  const aotriton_tensor2& table = p.features.block_table;
+  for (int64_t sequence = 0; table.data && sequence < table.sizes[0]; ++sequence) {
+    const auto [first, after] = Scores(p, sequence, 0).seen_by_any();
+    for (int64_t i = first / p.k.sizes[2]; i * p.k.sizes[2] < after; ++i)
+      if (const int64_t page = page_of(table, sequence, i); page < 0 || page >= p.k.sizes[0])
+        fail("attn_fwd: block_table[" + std::to_string(sequence) + ", " + std::to_string(i) + "] is " +
+             std::to_string(page) + ", there are " + std::to_string(p.k.sizes[0]) + " pages");
+  }
+}
 
 float activate(int32_t activation, float x) {
   switch (activation) {
@@ -221,6 +267,7 @@ float activate(int32_t activation, float x) {
 
 void reference(const aotriton_attn_fwd_params& p) {
   require_sequences("attn_fwd", p);
+  require_pages(p);
   const int64_t heads = p.q.sizes[1], group = heads / std::max<int64_t>(p.k.sizes[1], 1);
   const int64_t slices = sequences_of(p.features, p.q.sizes[0]) * heads;
   torch::stable::parallel_for(0, slices, 1, [&](int64_t begin, int64_t end) {
@@ -229,8 +276,8 @@ void reference(const aotriton_attn_fwd_params& p) {
       const Scores scores(p, slice / heads, head);
       const int64_t batch = scores.batch();
       const Rows &of_q = scores.q(), &of_k = scores.k();
-      const Head q(p.q, batch, head, of_q.begin, of_q.used), k(p.k, batch, head / group, of_k.begin, of_k.used),
-          v(p.v, batch, head / group, of_k.begin, of_k.used);
+      const Head q(p.q, batch, head, of_q.begin, of_q.used);
+      const Head k = scores.keys(p.k, head / group), v = scores.keys(p.v, head / group);
       Head out(of_q.count, p.out.sizes[3]);
       float* const logsumexp =
           static_cast<float*>(p.logsumexp.data) + (batch * heads + head) * p.q.sizes[2] + of_q.begin;
