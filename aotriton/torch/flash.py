@@ -1,8 +1,9 @@
 """The functions of flash-attn 2, on this library: ``from aotriton.torch.flash import flash_attn_func``.
 
 Signatures and layouts are flash-attn's: tensors are [batch, seqlen, heads, head_dim] or, of sequences of different
-lengths, [total, heads, head_dim]; ``causal`` and ``window_size`` are aligned at the last key. A call that is not
-supported is a RuntimeError or a NotImplementedError that names the argument.
+lengths, [total, heads, head_dim]; a cache may be in pages, [pages, page_size, heads_k, head_dim], which block_table
+puts in order. ``causal`` and ``window_size`` are aligned at the last key. A call that is not supported is a
+RuntimeError or a NotImplementedError that names the argument.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
 ]
 
 
@@ -72,15 +74,16 @@ def flash_attn_varlen_func(
 ) -> Any:
     """As flash_attn_func of each sequence, whose rows lie one after the other: q is [total_q, heads_q, head_dim], k and
     v are [total_k, heads_k, head_dim], cu_seqlens [sequences + 1] int32, softmax_lse [heads_q, total_q].
+
+    With ``block_table``, [sequences, pages_of_sequence] int32, k and v are [pages, page_size, heads_k, head_dim], as
+    `attention` has them, and without gradients; cu_seqlens_k says how many keys each sequence has.
     """
-    if block_table is not None:
-        raise NotImplementedError("flash_attn_varlen_func: no kernel has block_table")
-    lengths = {
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": max_seqlen_q,
-        "max_seqlen_k": max_seqlen_k,
-    }
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
+    if block_table is None:
+        lengths["cu_seqlens_k"] = cu_seqlens_k
+    else:
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        lengths |= {"seqused_k": cu_seqlens_k.diff(), "block_table": block_table}
     found = _attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         **lengths,
@@ -109,6 +112,111 @@ def flash_attn_varlen_qkvpacked_func(
 def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *others: Any, **named: Any) -> Any:
     """flash_attn_varlen_func of kv as [total_k, 2, heads_k, head_dim], and its other arguments."""
     return flash_attn_varlen_func(q, *kv.unbind(1), *others, **named)
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """flash_attn_func of q as [batch, seqlen_q, heads_q, head_dim] on the keys of a cache; with ``return_softmax_lse``
+    (out, softmax_lse [batch, heads_q, seqlen_q]).
+
+    k_cache and v_cache: [batch, seqlen_cache, heads_k, head_dim], or with ``block_table``, [batch, pages_of_sequence]
+    int32, [pages, page_size, heads_k, head_dim], as `attention` has them. The first ``cache_seqlens`` rows of each
+    sequence count, one number for all or [batch] int32; None: all. ``k`` and ``v``, [batch, seqlen_new, heads_k,
+    head_dim], are first written behind these, in place, and count, too; there must be room. Nothing waits for the
+    device.
+
+    ``rotary_cos`` and ``rotary_sin``, [positions, rotary_dim / 2], rotate the first rotary_dim elements of q and k,
+    neighbours together with ``rotary_interleaved``, else the first half with the second one. New keys are at
+    cache_seqlens and behind, as queries are where the call is causal or has a window; else all queries are at
+    cache_seqlens.
+
+    ``cache_batch_idx``, [batch] int32: which sequence of a cache without pages each of q's is; then seqlen_cache must
+    be a multiple of 16. ``num_splits`` says nothing: the library chooses. Refused is ``cache_leftpad``.
+    """
+    if cache_leftpad is not None:
+        raise NotImplementedError("flash_attn_with_kvcache: no kernel has cache_leftpad")
+    batch, rows = q.shape[0], k_cache.shape[1]
+    if cache_batch_idx is not None:
+        if block_table is not None:
+            raise NotImplementedError("flash_attn_with_kvcache: cache_batch_idx is of caches without block_table")
+        if rows % 16:
+            raise NotImplementedError(
+                f"flash_attn_with_kvcache: with cache_batch_idx, k_cache has {rows} rows, no multiple of 16"
+            )
+        block_table = cache_batch_idx.to(torch.int32)[:, None]  # a page each
+    if (k is None) != (v is None):
+        raise RuntimeError("flash_attn_with_kvcache: one of k and v is given, which go together")
+    if (rotary_cos is None) != (rotary_sin is None):
+        raise RuntimeError("flash_attn_with_kvcache: one of rotary_cos and rotary_sin is given, which go together")
+    used: torch.Tensor | None = None
+    if isinstance(cache_seqlens, int):
+        used = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    elif cache_seqlens is not None:
+        used = cache_seqlens.to(torch.int32)
+    if k is not None and v is not None:
+        if used is None:
+            raise RuntimeError("flash_attn_with_kvcache: k is given, cache_seqlens is not")
+        positions = _positions(used, k.shape[1])
+        if rotary_cos is not None and rotary_sin is not None:
+            moving = causal or tuple(window_size) != (-1, -1)
+            of_q = _positions(used, q.shape[1]) if moving else used[:, None].long()
+            q = _rotated(q, rotary_cos, rotary_sin, of_q, rotary_interleaved)
+            k = _rotated(k, rotary_cos, rotary_sin, positions, rotary_interleaved)
+        if block_table is None:
+            places = torch.arange(batch, device=q.device)[:, None], positions
+        else:
+            places = block_table.long().gather(1, positions // rows), positions % rows
+        k_cache[places], v_cache[places] = k.to(k_cache.dtype), v.to(v_cache.dtype)
+        used = used + k.shape[1]
+    elif rotary_cos is not None:
+        raise RuntimeError("flash_attn_with_kvcache: rotary_cos is given, k is not")
+    if used is None and block_table is not None:
+        used = torch.full((batch,), block_table.shape[1] * rows, dtype=torch.int32, device=q.device)
+    q, k, v = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
+    found = _attention(
+        q, k, v, 0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False, return_softmax_lse,
+        seqused_k=used, block_table=block_table,
+    )  # fmt: skip
+    if return_softmax_lse:
+        out, softmax_lse = found
+        return out.transpose(1, 2), softmax_lse
+    return found.transpose(1, 2)
+
+
+def _positions(first: torch.Tensor, count: int) -> torch.Tensor:
+    """[batch, count] int64: so many positions from the first one of each sequence on."""
+    return first.long()[:, None] + torch.arange(count, device=first.device)
+
+
+def _rotated(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """x, [batch, rows, heads, head_dim], with its first elements rotated by the angles of the rows' positions."""
+    pairs = cos.shape[1]
+    of = x[..., : 2 * pairs].float().unflatten(-1, (pairs, 2) if interleaved else (2, pairs))
+    a, b = of.unbind(-1 if interleaved else -2)
+    cos, sin = (one[positions].float()[:, :, None] for one in (cos, sin))
+    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1 if interleaved else -2).flatten(-2)
+    return torch.cat([rotated.to(x.dtype), x[..., 2 * pairs :]], -1)
 
 
 def _attention(
