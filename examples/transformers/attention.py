@@ -1,6 +1,7 @@
 """Attention of aotriton for any model of transformers: after ``import attention``, a model takes it by its name.
 
-model.set_attn_implementation("aotriton")
+model.set_attn_implementation("aotriton"), and for continuous batching, such as model.generate_batch(prompts), first
+model.set_attn_implementation("paged|aotriton").
 """
 
 import torch
@@ -39,5 +40,39 @@ def mask(
     return sdpa_mask(q_length=q_length, kv_length=kv_length, config=config, **given, **others)
 
 
+def of_layer_type(given, windowed):
+    return given["sliding_attention" if windowed else "full_attention"] if isinstance(given, dict) else given
+
+
+def paged_attention(
+    module, query, key, value, attention_mask, *, cache, cu_seq_lens_q, cu_seq_lens_k, max_seqlen_q, max_seqlen_k,
+    read_index, write_index, scaling=None, sliding_window=None, softcap=None, s_aux=None, **others,
+):  # fmt: skip
+    """Prompts, chunks of prompts and decoding steps in one call; keys are read where the cache has them."""
+    windowed = sliding_window is not None
+    starts, longest = of_layer_type(cu_seq_lens_k, windowed), of_layer_type(max_seqlen_k, windowed)
+    group, layer = cache.layer_index_to_group_indices[module.layer_idx]
+    rows, size = read_index[group], cache.block_size
+    if rows.numel() and not windowed and size % 16 == 0:
+        caches = cache.key_cache[layer], cache.value_cache[layer]
+        for rows_of_cache, new in zip(caches, (key, value), strict=True):
+            rows_of_cache.index_copy_(0, write_index[group], new[0].transpose(0, 1))
+        # The rows of a sequence's keys come in whole pages: each page's first one says which it is.
+        firsts = starts[:-1, None] + torch.arange(0, longest, size, device=rows.device)
+        table = (rows[firsts.clamp(max=rows.numel() - 1)] // size).int()
+        key, value = (one.unflatten(0, (-1, size)).transpose(1, 2) for one in caches)
+        keys = {"block_table": table, "seqused_k": starts.diff()}
+    else:
+        key, value = cache.update(key, value, module.layer_idx, read_index, write_index)
+        keys = {"cu_seqlens_k": starts}
+    out = aotriton.torch.attention(
+        query[0].transpose(0, 1), key, value, scale=scaling, causal=True, causal_variant="bottom_right",
+        window_left=sliding_window - 1 if windowed else -1, softcap=softcap or 0.0, sinks=s_aux,
+        cu_seqlens_q=cu_seq_lens_q, max_seqlen_q=max_seqlen_q, max_seqlen_k=longest, **keys,
+    )  # fmt: skip
+    return out[None], None
+
+
 AttentionInterface.register("aotriton", attention)
+AttentionInterface.register("paged|aotriton", paged_attention)
 AttentionMaskInterface.register("aotriton", mask)

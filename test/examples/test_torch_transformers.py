@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import sys
 from pathlib import Path
@@ -180,3 +181,39 @@ def test_sinks_run_on_it(calls: list[tuple[int, int, bool, int]]) -> None:
     for layer in sunk.model.layers:
         layer.self_attn.sinks.data.fill_(-100)
     assert not torch.allclose(logits(sunk, "aotriton"), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_continuous_batching_runs_on_it(
+    example: Any, model: Any, windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that come in chunks beside decoding steps: new tokens are the likeliest ones, but for roundings. Keys in
+    whole pages are read where they are, those of a window are gathered.
+    """
+    seen: list[tuple[int, int, bool, int]] = []  # sequences, queries, whether keys are in pages, and the window
+    here = example.aotriton.torch.attention
+
+    def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        seen.append((len(how["cu_seqlens_q"]) - 1, q.shape[0], "block_table" in how, how["window_left"]))
+        return here(q, k, v, **how)
+
+    monkeypatch.setattr(example.aotriton.torch, "attention", noted)
+    served = mistral() if windows else model
+    prompts = [list(range(1, 1 + length)) for length in (5, 40, 3, 21)]
+    batching = transformers.ContinuousBatchingConfig(
+        block_size=16, num_blocks=32, max_batch_tokens=24, use_cuda_graph=False
+    )
+    greedy = transformers.GenerationConfig(max_new_tokens=4, do_sample=False, pad_token_id=0)
+    served.set_attn_implementation("paged|aotriton")
+    found = served.generate_batch(prompts, generation_config=greedy, continuous_batching_config=batching)
+    exact = copy.deepcopy(served).double()
+    exact.set_attn_implementation("sdpa")
+    for prompt, made in zip(prompts, found.values(), strict=True):
+        assert len(made.generated_tokens) == 4
+        with torch.no_grad():
+            wanted = exact(torch.tensor([prompt + made.generated_tokens])).logits[0, len(prompt) - 1 : -1]
+        chosen = wanted.gather(1, torch.tensor(made.generated_tokens)[:, None])
+        assert (wanted.amax(1) - chosen[:, 0]).max() < 0.02
+    assert {left for *_, left in seen} == {3 if windows else -1}
+    assert any(1 < sequences < queries for sequences, queries, paged, _ in seen if paged != windows)
+    assert any(sequences == queries for sequences, queries, paged, _ in seen if paged != windows)
