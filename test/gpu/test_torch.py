@@ -722,3 +722,81 @@ def test_flash_attns_functions_run_here() -> None:
     for begin, end in pairwise(STARTS.tolist()):
         one = flash.flash_attn_qkvpacked_func(qkv[begin:end][None], causal=True, window_size=(64, 0))
         torch.testing.assert_close(out[begin:end][None], one, rtol=2**-6, atol=2**-8)
+
+
+def step_on_pages(device: str) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of flash_attn_with_kvcache: a token for each of four sequences, whose pages lie in any order."""
+    q, new = tensor(4, 1, 8, 64, device=device), [tensor(4, 1, 2, 64, seed=n, device=device) for n in (1, 2)]
+    caches = [tensor(40, 32, 2, 64, seed=n, device=device) for n in (3, 4)]
+    table = torch.randperm(40, generator=torch.Generator().manual_seed(5)).int().view(4, 10).to(device)
+    used = torch.tensor([300, 0, 31, 129], dtype=torch.int32, device=device)
+    angles = torch.arange(320.0, device=device)[:, None] * torch.tensor([1.0, 0.1], device=device)
+    return [q, *caches, *new, angles.cos(), angles.sin(), used], {"block_table": table, "causal": True}
+
+
+def test_a_step_on_pages_is_what_it_is_on_a_cpu() -> None:
+    """What it computes, and what it writes into the cache."""
+    results = []
+    for device in ("cuda", "cpu"):
+        given, how = step_on_pages(device)
+        out = flash.flash_attn_with_kvcache(*given, **how)
+        results.append([one.cpu() for one in (out, *given[1:3])])
+    for got, expected in zip(*results, strict=True):
+        close(got, expected, 4)
+
+
+def test_steps_on_pages_in_a_cuda_graph() -> None:
+    """Each replay writes a token behind those of before, and sees it; nothing of a step waits for the device."""
+    given, how = step_on_pages("cuda")
+    again, _ = step_on_pages("cuda")
+    flash.flash_attn_with_kvcache(*given, **how)  # loads images, and writes what the first replay writes
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = flash.flash_attn_with_kvcache(*given, **how)
+        given[-1] += 1
+    for seed in (6, 7, 8):
+        for tensors in (given, again):
+            tensors[0].copy_(tensor(4, 1, 8, 64, seed=seed))
+        graph.replay()
+        close(out, flash.flash_attn_with_kvcache(*again, **how), 1)
+        again[-1] += 1
+    assert all(map(torch.equal, given, again))
+
+
+def test_continuous_batching_of_the_example_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """examples/transformers: chunks of prompts and decoding steps, on keys in pages; new tokens are the likeliest ones,
+    but for roundings.
+    """
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "transformers"))
+    importlib.import_module("attention")  # registers the implementation
+    seen: list[bool] = []
+    here = aotriton.torch.attention
+
+    def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        seen.append("block_table" in how)
+        return here(q, k, v, **how)
+
+    monkeypatch.setattr(aotriton.torch, "attention", noted)
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+    model.set_attn_implementation("paged|aotriton")
+    prompts = [[1 + n % 99 for n in range(length)] for length in (5, 300, 70, 1)]
+    batching = transformers.ContinuousBatchingConfig(
+        block_size=32, num_blocks=64, max_batch_tokens=128, use_cuda_graph=False
+    )
+    greedy = transformers.GenerationConfig(max_new_tokens=8, do_sample=False, pad_token_id=0)
+    found = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=batching)
+    model.set_attn_implementation("sdpa")
+    model.double()
+    for prompt, made in zip(prompts, found.values(), strict=True):
+        tokens = torch.tensor(made.generated_tokens, device="cuda")
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + made.generated_tokens], device="cuda")).logits[0]
+        wanted = logits[len(prompt) - 1 : -1]
+        assert len(tokens) == 8
+        assert (wanted.amax(1) - wanted.gather(1, tokens[:, None])[:, 0]).max() < 0.05
+    assert any(seen)

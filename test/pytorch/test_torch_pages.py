@@ -176,6 +176,11 @@ def test_values_of_another_head_dim_have_that_shape_everywhere() -> None:
     assert made.stride() == fake.stride()
 
 
+def test_opcheck() -> None:
+    """torch's own check of an operator (schema, fake results, tracing with dynamic shapes) finds nothing."""
+    torch.library.opcheck(OPS.attn_fwd.features, (Q, K, V), {**PAGED, "softcap": 0.5})
+
+
 def test_vmap_shares_the_cache() -> None:
     """Each of a batch of batches has queries and a table of its own."""
     q, tables = torch.stack([Q, 2 * Q]), torch.stack([TABLE, TABLE[[2, 1, 0]]])
