@@ -609,6 +609,20 @@ def test_operands_that_are_explained_are_checked_as_in_a_call() -> None:
             aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", **SIZES | given)
 
 
+def test_calls_of_pages_outside_of_the_coverage_are_refused_by_what_it_lacks() -> None:
+    """The first backend never serves them: what is named is the kernel that would, unless none would."""
+    paged: dict[str, Any] = {name: size for name, size in SIZES.items() if name != "seqlen_k"}
+    paged |= {"pages": 9, "page_size": 16, "sequences": 2, "pages_of_sequence": 4, "block_table": True}
+    paged |= {"seqused_k": True, "seqlen_q": 1, "arch": "sm_90"}
+    (choice,) = aotriton.explain("attn_fwd", dtype="bf16", **paged)
+    assert "PAGED=True" in choice["functional"]
+    missing = "attn_fwd_decode sm_90: T=fp16 BLOCK_DMODEL=64 .*PAGED=True is not in this build's coverage"
+    with pytest.raises(aotriton.AotritonError, match=missing):
+        aotriton.explain("attn_fwd", dtype="fp16", **paged)
+    with pytest.raises(aotriton.AotritonError, match="no kernel has alibi_slopes together with block_table yet"):
+        aotriton.explain("attn_fwd", dtype="fp16", **paged, alibi_slopes=True)
+
+
 def test_an_exact_name_wins() -> None:
     """heads stands for the sizes that are not named themselves."""
     fewer = SIZES | {"heads_k": 4}
