@@ -368,6 +368,9 @@ class KernelDescription:
     launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it reads what kernels of the
     backend write, writes anything, or ends.
 
+    ``timed``: its time is measured or predicted. What is not timed has one config, which needs no time to win, and no
+    measured call launches it.
+
     A kernel may have levels, the values of one of its choices: a level is the set of features that a call can ask an
     image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
     is not its own.
@@ -391,6 +394,7 @@ class KernelDescription:
     provider: Provider | None = None  # the compiler, if it is not Triton
     schedule: Expression | None = None
     begins_early: bool = False
+    timed: bool = True
     source: str = ""
     sources: Mapping[int, str] = field(default_factory=dict)
 
@@ -448,7 +452,7 @@ class KernelDescription:
         for vendor in {arch_spec(arch).vendor for arch in self.archs}:
             for parameter in (*self.psels, *self.copts) if not self.timed else ():
                 if len(parameter.of(vendor, rich=True) if vendor in parameter.values else ()) > 1:
-                    raise ValueError(f"{self.name}: without choices it is not timed, so {parameter.name} has one value")
+                    raise ValueError(f"{self.name}: it is not timed, so {parameter.name} has one value")
             for parameter in self.psels:
                 if vendor not in parameter.values and parameter.default is None:
                     raise ValueError(
@@ -471,13 +475,6 @@ class KernelDescription:
     def level_choice(self) -> str:
         """The name of the choice whose values are the kernel's levels; empty if it has one level, 0."""
         return next((choice.name for choice in self.choices if choice.levels), "")
-
-    @property
-    def timed(self) -> bool:
-        """Whether its time is measured or predicted. A kernel without choices has one config, which needs no time to
-        win, and no measured call launches it.
-        """
-        return bool(self.choices)
 
     @property
     def called(self) -> bool:

@@ -1,8 +1,8 @@
-"""The attention family: forward and backward."""
+"""The attention family: forward and backward, and what writes the caches of keys and values."""
 
-from aotriton.rules.flash import backward, forward
+from aotriton.rules.flash import append, backward, forward
 
-OPERATORS = (forward.OPERATOR, backward.OPERATOR)
+OPERATORS = (forward.OPERATOR, backward.OPERATOR, append.OPERATOR)
 
 # The reference has gained the kernels that split keys since, and says the same of these; the splits of calls whose
 # lengths are in device memory have become more, which no measured call has.

@@ -95,8 +95,9 @@ def choices_of(of: Family) -> dict[str, tuple[str, list[Value]]]:
 
 
 def keys_of(of: Family) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The option and the representatives of each tuning key of the family's kernels."""
-    return {key.name: (key.option, key.representatives) for kernel in of.kernels for key in kernel.tuning_keys}
+    """The option and the representatives of each tuning key of the family's timed kernels."""
+    timed = (kernel for kernel in of.kernels if kernel.timed)
+    return {key.name: (key.option, key.representatives) for kernel in timed for key in kernel.tuning_keys}
 
 
 def check_positive(parser: argparse.ArgumentParser, options: argparse.Namespace, names: Iterable[str]) -> None:
