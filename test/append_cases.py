@@ -15,7 +15,7 @@ UNIT = {"fp16": 2.0**-10 + 2.0**-21, "bf16": 2.0**-7 + 2.0**-21, "fp32": 2.0**-2
 
 @dataclass(frozen=True)
 class Append:
-    """``new`` tokens of each sequence, which has ``used`` keys with them, and pages for ``room`` keys, or no pages where
+    """``new`` tokens of each sequence, which has ``used`` keys with them, and room for ``room``, in pages unless
     page_size is 0. Sequences of ``lost`` have pages that are none. ``beyond``: packed rows of no sequence.
     """
 
@@ -48,7 +48,9 @@ CASES = (
     Append((7, 7), (7, 40), page_size=16, rotary_pairs=8, head_dim=48, head_dim_v=24, rows=True),
     Append((7, 7), (3, 68), page_size=48, room=96, rotary_pairs=8, interleaved=True, head_dim=48, dtype="fp16"),
     Append((5, 0, 1, 0, 0, 12, 1), (64, 9, 1, 0, 0, 30, 70), packed=True, page_size=16, rotary_pairs=16, beyond=3),
-    Append((0, 3, 0), (0, 3, 0), packed=True, rotary_pairs=5, interleaved=True, head_dim=13, head_dim_v=7, dtype="fp32"),
+    Append(
+        (0, 3, 0), (0, 3, 0), packed=True, rotary_pairs=5, interleaved=True, head_dim=13, head_dim_v=7, dtype="fp32"
+    ),
     Append((1, 30), (20, 50), packed=True, group=0, head_dim=72, gap=3, lost=(1,), page_size=16),
     Append((4, 4, 4), (4, 66, 2), room=65, group=4, heads_k=1, rotary_pairs=64, head_dim=160, dtype="fp16"),
     Append((3,) * 2, (41, 3), rotary_pairs=16, positions=40, group=3, heads_k=1, gap=5),

@@ -125,11 +125,11 @@ def test_products_are_not_compared() -> None:
 
 def test_the_kernels_of_a_backend_count_together() -> None:
     """Medians of all kernels are added, each of its own cell of the same bins; without one of them there is no time.
-    What has no choices, and so is not measured, does not count.
+    What is not timed does not count.
     """
     first = backward.OPERATOR.backends[0]
     pre, dsinks, dk_dv, dq = first.kernels
-    assert not dsinks.choices
+    assert not dsinks.timed
     operator = replace(backward.OPERATOR, backends=(first, Backend("other", (pre, dq), first.workspace)))
     rows = row(attn(pre), (512,), 1.0), row(attn(dk_dv), DIAGONAL, 5.0), row(attn(dq), DIAGONAL, 4.0)
     assert chosen(operator, attn(dq), DIAGONAL, *rows) == (1, (10.0, 5.0))

@@ -56,9 +56,9 @@ HIP_UNROLL = Parameter("UNROLL", {"hip": (1,)})
 DESCRIPTIONS: dict[str, Wrong] = {
     "an argument twice": (with_argument(KERNEL.arguments[0]), r"scale_rows: an argument name appears twice in \['X', "),
     "a choice twice": (kernel(choices=(*KERNEL.choices, ACCESS)), r"scale_rows: .* appears twice in \[.*'ADDRESSING'"),
-    "several configs, and no choices": (
-        kernel(choices=(), arguments=()),
-        "scale_rows: without choices it is not timed, so BLOCK_M has one value",
+    "several configs, and not timed": (
+        kernel(timed=False),
+        "scale_rows: it is not timed, so BLOCK_M has one value",
     ),
     "a psel and a copt of one name": (
         kernel(copts=(*KERNEL.copts, UNROLL)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.expression import ceil_divide, constant, present, psel, scalar, size
+from aotriton.rules.expression import ceil_divide, constant, minimum, present, psel, scalar, size
 from aotriton.rules.flash import common as c
 from aotriton.rules.kernel import (
     MOST_COUNTED,
@@ -42,6 +42,7 @@ def _sizes(*names: str) -> tuple[Number, ...]:
 
 
 _TOKENS = size("batch") * size("seqlen_new")
+_HEADS = size("heads_q") + size("heads_k") * 2
 
 # Sizes of operands that are not given are 0; the checks set page_size where there is no block table. Nothing is tuned:
 # a decoding step moves a few rows of each head, which takes less time than the launch does, and a prompt's rows are
@@ -79,7 +80,7 @@ KV_APPEND = KernelDescription(
         cuda={"num_warps": (2,), "num_stages": (1,)}, hip={"num_warps": (2,), "num_stages": (1,), "waves_per_eu": (0,)}
     ),
     tuning_keys=(TuningKey("tokens", (1024,), _TOKENS),),
-    grid=(ceil_divide(_TOKENS, psel("ROWS")) * (size("heads_q") + size("heads_k") * 2), constant(1), constant(1)),
+    grid=(ceil_divide(_TOKENS, psel("ROWS")) * _HEADS * minimum(size("page_size"), 1), constant(1), constant(1)),
     guards=(Guard(_TOKENS <= MOST_COUNTED, f"k has more than {MOST_COUNTED} rows"),),
     timed=False,
 )

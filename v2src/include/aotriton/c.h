@@ -295,6 +295,54 @@ typedef struct aotriton_attn_bwd_params {
 AOTRITON_API aotriton_error aotriton_attn_fwd(const aotriton_attn_fwd_params* params, void* stream);
 AOTRITON_API aotriton_error aotriton_attn_bwd(const aotriton_attn_bwd_params* params, void* stream);
 
+/* Appends the keys and values of new tokens to the cache that attn_fwd then reads, and rotates keys and queries by
+ * their positions (a rotary embedding), in one launch.
+ *
+ * Sequence z has seqused_k[z] keys afterwards, the same number that attn_fwd is given: token i of its n new ones is at
+ * position p = seqused_k[z] - n + i. Row p of the sequence in k_cache and v_cache becomes the token's k and v; with
+ * block_table it is row p % page_size of page block_table[z][p / page_size]. Nothing else of the cache is written.
+ *
+ * With rotary_cos and rotary_sin, pair j of a row of k, and of q, is rotated in float32:
+ *
+ *   a_j = a cos[p][j] - b sin[p][j]      b_j = b cos[p][j] + a sin[p][j]
+ *
+ * where a and b are the elements j and j + rotary_pairs of the row, or 2 j and 2 j + 1 with rotary_interleaved. The
+ * elements from 2 rotary_pairs on, v, and without a rotation k are copied. q is rotated in place.
+ *
+ * A token is left out, and its q stays as it is, where p is negative, behind the cache's last row of the sequence, or
+ * behind the last row of rotary_cos; where its entry of block_table is none of the pages; and where it is of no
+ * sequence. So a sequence of a captured graph that has ended may have a seqused_k of 0. Lengths and tables are read on
+ * the device when the kernel runs: the library cannot check their values. Two tokens of a call must not have one place.
+ *
+ * k: [batch, heads_k, seqlen_new, head_dim]; v: [batch, heads_k, seqlen_new, head_dim_v]; k_cache: [sequences, heads_k,
+ * seqlen_k, head_dim], with block_table [pages, heads_k, page_size, head_dim]; v_cache as k_cache, with head_dim_v; q:
+ * [batch, heads_q, seqlen_new, head_dim], of any number of heads. float16, bfloat16 or float32, one type for all; any
+ * head dims; any strides with a contiguous last dimension. rotary_cos and rotary_sin: [positions, rotary_pairs]
+ * float32, rows contiguous; 2 rotary_pairs at most head_dim. seqused_k: [sequences] int32, contiguous. block_table:
+ * [sequences, pages_of_sequence] int32, rows contiguous; page_size may be any, of which attn_fwd takes multiples of 16.
+ *
+ * Each of the batch is a sequence. With cu_seqlens_k, [sequences + 1] int32, contiguous, the batch is 1, and sequence z
+ * has the rows of k, v and q from cu_seqlens_k[z] to before cu_seqlens_k[z + 1], as many as its new tokens; it may have
+ * none.
+ *
+ * AOTRITON_NULL_POINTER: one of rotary_cos and rotary_sin only, or q without them. AOTRITON_INVALID_SHAPE: lengths of
+ * another number of sequences; more pairs than head_dim has. A cache must share no memory with another operand, and q
+ * none with k and v; all may lie side by side in one tensor. */
+typedef struct aotriton_kv_append_params {
+  size_t size;
+  aotriton_tensor4 k, v, k_cache, v_cache;
+  aotriton_tensor1 seqused_k;
+  aotriton_tensor4 q; /* may be left out, as all that follow */
+  aotriton_tensor2 rotary_cos, rotary_sin;
+  aotriton_tensor1 cu_seqlens_k;
+  aotriton_tensor2 block_table;
+  uint8_t rotary_interleaved;
+  uint8_t reserved[7];
+  const aotriton_hints* hints; /* null: none */
+} aotriton_kv_append_params;
+
+AOTRITON_API aotriton_error aotriton_kv_append(const aotriton_kv_append_params* params, void* stream);
+
 /* ---- matrix products --------------------------------------------------------------------------------------------- */
 
 enum { AOTRITON_NO_ACTIVATION = 0, AOTRITON_RELU, AOTRITON_GELU, AOTRITON_SILU };
@@ -320,12 +368,14 @@ AOTRITON_API aotriton_error aotriton_gemm(const aotriton_gemm_params* params, vo
 
 /* ---- before a call ----------------------------------------------------------------------------------------------- */
 
-/* Bytes of workspace that the call needs on the stream's device. Data pointers are looked at only where they are given;
- * where some are not, the size is enough wherever they will be. */
+/* Bytes of workspace that the call needs on the stream's device; 0 for kv_append. Data pointers are looked at only
+ * where they are given; where some are not, the size is enough wherever they will be. */
 AOTRITON_API aotriton_error aotriton_attn_fwd_workspace_size(const aotriton_attn_fwd_params* params, void* stream,
                                                              size_t* bytes);
 AOTRITON_API aotriton_error aotriton_attn_bwd_workspace_size(const aotriton_attn_bwd_params* params, void* stream,
                                                              size_t* bytes);
+AOTRITON_API aotriton_error aotriton_kv_append_workspace_size(const aotriton_kv_append_params* params, void* stream,
+                                                              size_t* bytes);
 AOTRITON_API aotriton_error aotriton_gemm_workspace_size(const aotriton_gemm_params* params, void* stream,
                                                          size_t* bytes);
 
@@ -333,11 +383,13 @@ AOTRITON_API aotriton_error aotriton_gemm_workspace_size(const aotriton_gemm_par
  * pointers are looked at only where they are given; a workspace is not asked for. */
 AOTRITON_API int aotriton_attn_fwd_supported(const aotriton_attn_fwd_params* params, void* stream);
 AOTRITON_API int aotriton_attn_bwd_supported(const aotriton_attn_bwd_params* params, void* stream);
+AOTRITON_API int aotriton_kv_append_supported(const aotriton_kv_append_params* params, void* stream);
 AOTRITON_API int aotriton_gemm_supported(const aotriton_gemm_params* params, void* stream);
 
 /* Loads what the call needs on the stream's device, ahead of stream capture and of latency-critical work. */
 AOTRITON_API aotriton_error aotriton_attn_fwd_preload(const aotriton_attn_fwd_params* params, void* stream);
 AOTRITON_API aotriton_error aotriton_attn_bwd_preload(const aotriton_attn_bwd_params* params, void* stream);
+AOTRITON_API aotriton_error aotriton_kv_append_preload(const aotriton_kv_append_params* params, void* stream);
 AOTRITON_API aotriton_error aotriton_gemm_preload(const aotriton_gemm_params* params, void* stream);
 
 /* What becomes of each of the call's hints on the stream's device, as the call is. `outcomes` is an array of *count
@@ -346,6 +398,8 @@ AOTRITON_API aotriton_error aotriton_attn_fwd_hint_outcomes(const aotriton_attn_
                                                             aotriton_hint_outcome* outcomes, size_t* count);
 AOTRITON_API aotriton_error aotriton_attn_bwd_hint_outcomes(const aotriton_attn_bwd_params* params, void* stream,
                                                             aotriton_hint_outcome* outcomes, size_t* count);
+AOTRITON_API aotriton_error aotriton_kv_append_hint_outcomes(const aotriton_kv_append_params* params, void* stream,
+                                                             aotriton_hint_outcome* outcomes, size_t* count);
 AOTRITON_API aotriton_error aotriton_gemm_hint_outcomes(const aotriton_gemm_params* params, void* stream,
                                                         aotriton_hint_outcome* outcomes, size_t* count);
 
@@ -363,6 +417,8 @@ AOTRITON_API aotriton_error aotriton_attn_fwd_prepare(const aotriton_attn_fwd_pa
                                                       aotriton_prepared** prepared);
 AOTRITON_API aotriton_error aotriton_attn_bwd_prepare(const aotriton_attn_bwd_params* params, void* stream,
                                                       aotriton_prepared** prepared);
+AOTRITON_API aotriton_error aotriton_kv_append_prepare(const aotriton_kv_append_params* params, void* stream,
+                                                       aotriton_prepared** prepared);
 AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* params, void* stream,
                                                   aotriton_prepared** prepared);
 
@@ -373,11 +429,13 @@ AOTRITON_API aotriton_error aotriton_gemm_prepare(const aotriton_gemm_params* pa
  *
  *   attn_bwd: q, k, v, out, dout, logsumexp, dq, dk, dv, workspace
  *
+ *   kv_append: k, v, k_cache, v_cache, seqused_k, q, and null in place of a workspace
+ *
  *   gemm: a, b, d, bias, workspace
  *
  * A call with features takes those of aotriton_attn_features that kernels have, before the workspace: bias,
  * alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dropout_seed, dropout_offset; attn_bwd takes
- * dbias and dsinks behind them.
+ * dbias and dsinks behind them. kv_append with any of them takes rotary_cos, rotary_sin, cu_seqlens_k and block_table.
  *
  * Each must be as aligned as the one that the call was prepared with, up to 16 bytes; what was null stays null. */
 AOTRITON_API aotriton_error aotriton_launch(aotriton_prepared* prepared, void* const* pointers, size_t count,
@@ -490,6 +548,9 @@ AOTRITON_API aotriton_error aotriton_explain_attn_fwd(const aotriton_attn_fwd_pa
 AOTRITON_API aotriton_error aotriton_explain_attn_bwd(const aotriton_attn_bwd_params* params, const char* device,
                                                       int32_t multiprocessors, aotriton_kernel_choice* kernels,
                                                       size_t* count);
+AOTRITON_API aotriton_error aotriton_explain_kv_append(const aotriton_kv_append_params* params, const char* device,
+                                                       int32_t multiprocessors, aotriton_kernel_choice* kernels,
+                                                       size_t* count);
 AOTRITON_API aotriton_error aotriton_explain_gemm(const aotriton_gemm_params* params, const char* device,
                                                   int32_t multiprocessors, aotriton_kernel_choice* kernels,
                                                   size_t* count);

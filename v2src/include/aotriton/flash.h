@@ -1,4 +1,4 @@
-// Attention, forward and backward. C++17.
+// Attention, forward and backward, and what appends to the keys and values that it reads. C++17.
 #pragma once
 
 #include <aotriton/operator.h>
@@ -24,8 +24,13 @@ struct attn_bwd_params : aotriton_attn_bwd_params {
   }
 };
 
+struct kv_append_params : aotriton_kv_append_params {
+  kv_append_params() noexcept : aotriton_kv_append_params{} { size = sizeof(aotriton_kv_append_params); }
+};
+
 AOTRITON_OPERATOR(attn_fwd)
 AOTRITON_OPERATOR(attn_bwd)
+AOTRITON_OPERATOR(kv_append)
 
 }  // namespace abi1
 }  // namespace aotriton::v2

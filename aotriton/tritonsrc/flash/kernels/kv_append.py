@@ -43,9 +43,7 @@ def rotate(x_rows, y_rows, cos_rows, sin_rows, own, pairs, width, interleaved, P
         sin = tl.load(sin_rows + pair[None, :], mask=with_angle)
         a, b = x.to(tl.float32), x_second.to(tl.float32)
         tl.store(y_rows + first[None, :], tl.where(with_angle, (a * cos - b * sin).to(x.dtype), x), mask=there)
-        tl.store(
-            y_rows + second[None, :], tl.where(with_angle, (b * cos + a * sin).to(x.dtype), x_second), mask=both
-        )
+        tl.store(y_rows + second[None, :], tl.where(with_angle, (b * cos + a * sin).to(x.dtype), x_second), mask=both)
 
 
 @triton.jit
@@ -131,7 +129,8 @@ def kv_append(
         page = sequence
 
     batch, row, page = batch.to(tl.int64)[:, None], row.to(tl.int64)[:, None], page.to(tl.int64)[:, None]
-    place, angle, own = (position - number * page_size).to(tl.int64)[:, None], position.to(tl.int64)[:, None], own[:, None]
+    place, angle = (position - number * page_size).to(tl.int64)[:, None], position.to(tl.int64)[:, None]
+    own = own[:, None]
     cos_rows, sin_rows = RotaryCos + angle * stride_rotarycos_s, RotarySin + angle * stride_rotarysin_s
     if head < num_heads_q:
         q_rows = Q + batch * stride_q_b + head.to(tl.int64) * stride_q_h + row * stride_q_s
