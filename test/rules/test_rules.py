@@ -14,6 +14,7 @@ from aotriton.rules.arch import ARCHS, ArchSpec, arch_spec
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
+from aotriton.rules.flash.append import KV_APPEND
 from aotriton.rules.flash.backward import (
     ATTN_BWD_DSINKS,
     ATTN_BWD_HOPPER_DQ_SLIM,
@@ -312,7 +313,8 @@ def test_the_portable_backend_serves_everything(operator: Operator) -> None:
             chosen = any(choice.name == "ADDRESSING" for choice in kernel.choices)
             addressing = set(row.addressing) if chosen else {"general"}
             assert {functional.addressing for functional in kernel.functionals(row.arch)} == addressing
-            assert chosen or not any(isinstance(one, Tensor) and one.dtype == "T" for one in kernel.arguments)
+            of_call = [one for one in kernel.arguments if isinstance(one, Tensor) and one.dtype == "T"]
+            assert chosen or all(one.general for one in of_call)
         for backend in operator.backends[1:]:
             for kernel in backend.kernels:
                 for functional in kernel.functionals(row.arch):
@@ -472,7 +474,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
     """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
     Persistent kernels have no more than there are multiprocessors.
     """
-    if kernel is ATTN_BWD_DSINKS or splits_keys(kernel):
+    if kernel in (ATTN_BWD_DSINKS, KV_APPEND) or splits_keys(kernel):
         return  # their own claims are below
     for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
@@ -643,6 +645,8 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
 @KERNELS
 def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     """A kernel refuses more rows than it counts, of each sequence that it takes, by name; one row less is fine."""
+    if kernel is KV_APPEND:
+        return  # its own claim is below
     taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
     packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
     for side in "qk":
@@ -666,6 +670,25 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
     assert refused(kernel, grouped) == []
     assert len(refused(kernel, grouped | {"seqlen_q": MOST_COUNTED // 4 + 1})) == packed
     assert MOST_COUNTED + 1024 == 2**31
+
+
+def test_appending_takes_a_program_for_a_few_tokens_of_each_head() -> None:
+    """Of q, k and v, whatever sequences the tokens are of; none where a cache has no rows. All tokens are counted."""
+    psels = dict(smallest(KV_APPEND.functional("sm_90", T="bf16")).psels)
+    sizes = dict.fromkeys(operator_of(KV_APPEND).sizes, 1)
+    sizes |= {"batch": 3, "seqlen_new": 7, "heads_q": 0, "heads_k": 5, "page_size": 16}
+
+    def programs(**changes: int) -> int:
+        assert [evaluate(axis, Environment(sizes, psels=psels)) for axis in KV_APPEND.grid[1:]] == [1, 1]
+        return evaluate(KV_APPEND.grid[0], Environment(sizes | changes, psels=psels))
+
+    assert programs() == -(-3 * 7 // psels["ROWS"]) * 10
+    assert programs(heads_q=40) == -(-3 * 7 // psels["ROWS"]) * 50
+    assert programs(page_size=0) == programs(batch=0) == programs(seqlen_new=0) == 0
+    most = {"batch": 1, "seqlen_new": MOST_COUNTED}
+    assert refused(KV_APPEND, sizes | most) == []
+    assert refused(KV_APPEND, sizes | most | {"batch": 2}) == [f"k has more than {MOST_COUNTED} rows"]
+    assert refused(KV_APPEND, sizes | {"positions": 2**31}) == [f"positions is more than {MOST_COUNTED}"]
 
 
 def test_guards_of_single_kernels() -> None:

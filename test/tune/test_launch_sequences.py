@@ -17,7 +17,8 @@ from aotriton.tune.measure.launch_sequences import Sequences
 from aotriton.tune.measure.requests import Draw, LaunchSequence
 from aotriton.tune.problem.family import tuning
 
-BACKENDS = [(one, backend) for name in ("flash", "gemm") for one in family(name).operators for backend in one.backends]
+OPERATORS = [one for name in ("flash", "gemm") for one in family(name).operators]
+BACKENDS = [(one, backend) for one in OPERATORS for backend in one.backends if backend.timed_kernels]
 
 
 def empty(sizes: list[int], dtype: str, device: str) -> Any:
