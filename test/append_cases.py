@@ -49,7 +49,15 @@ CASES = (
     Append((7, 7), (3, 68), page_size=48, room=96, rotary_pairs=8, interleaved=True, head_dim=48, dtype="fp16"),
     Append((5, 0, 1, 0, 0, 12, 1), (64, 9, 1, 0, 0, 30, 70), packed=True, page_size=16, rotary_pairs=16, beyond=3),
     Append(
-        (0, 3, 0), (0, 3, 0), packed=True, rotary_pairs=5, interleaved=True, head_dim=13, head_dim_v=7, dtype="fp32"
+        (0, 3, 0),
+        (0, 3, 0),
+        packed=True,
+        rotary_pairs=5,
+        interleaved=True,
+        head_dim=13,
+        head_dim_v=7,
+        beyond=2,
+        dtype="fp32",
     ),
     Append((1, 30), (20, 50), packed=True, group=0, head_dim=72, gap=3, lost=(1,), page_size=16),
     Append((4, 4, 4), (4, 66, 2), room=65, group=4, heads_k=1, rotary_pairs=64, head_dim=160, dtype="fp16"),

@@ -10,7 +10,9 @@ namespace fuzz {
 
 using Wide = __int128;  // no sum of sizes times strides overflows it
 
-inline Wide element_bytes(const DraftTensor& tensor) { return tensor.dtype == AOTRITON_FLOAT32 ? 4 : 2; }
+inline Wide element_bytes(const DraftTensor& tensor) {
+  return tensor.dtype == AOTRITON_FLOAT32 || tensor.dtype == AOTRITON_INT32 ? 4 : 2;
+}
 
 // The bytes of a tensor, as an interval.
 struct Interval {
@@ -95,7 +97,7 @@ class Judge {
     const DraftTensor& tensor = draft_.tensors[slot];
     const Layout layout = info_.operands[slot].layout;
     if (!tensor.data) complain("has no data", slot);
-    if (tensor.dtype < AOTRITON_FLOAT16 || tensor.dtype > AOTRITON_FLOAT32) complain("has no element type", slot);
+    if (tensor.dtype < AOTRITON_FLOAT16 || tensor.dtype > AOTRITON_INT32) complain("has no element type", slot);
     if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(element_bytes(tensor)))
       complain("is not aligned to its elements", slot);
     Wide contiguous = 1;

@@ -170,6 +170,27 @@ inline Operator gemm() {
   return made;
 }
 
+// Its features, angles among them, are left out, and without angles nothing is done with q.
+inline Operator kv_append() {
+  Operator made = FUZZ_OPERATOR(aotriton::v2, kv_append, [](Draft& draft, kv_append_params& p) {
+    draft.exchange_tensors(p.k, p.v, p.k_cache, p.v_cache, p.seqused_k, p.q);
+    draft.exchange_whole(0, p.rotary_interleaved);
+  });
+  made.suit = [](Draft& draft, Chance& chance) {
+    enum { batch, heads_k, seqlen_new, head_dim, head_dim_v, sequences, seqlen_k, heads_q };
+    draft.sizes[batch] = draft.sizes[sequences] = chance.percent(95) ? chance.between(0, 8) : likely_length(chance);
+    draft.sizes[heads_k] = chance.between(1, 8);
+    draft.sizes[heads_q] = chance.between(1, 64);
+    for (const int size : {head_dim, head_dim_v}) draft.sizes[size] = chance.between(1, 600);
+    for (const int size : {seqlen_new, seqlen_k}) draft.sizes[size] = likely_length(chance);
+  };
+  made.objection = [](const Draft& draft) -> const char* {
+    if (draft.tensors[5].data) return "it has queries and no angles";
+    return draft.tensors[0].sizes[0] == draft.tensors[4].sizes[0] ? nullptr : "its lengths are of other sequences";
+  };
+  return made;
+}
+
 // Of the made-up family.
 inline Operator scale() {
   Operator made = FUZZ_OPERATOR(toy, scale, [](Draft& draft, toy::scale_params& p) {
@@ -197,6 +218,6 @@ inline Operator scale() {
   return made;
 }
 
-inline std::vector<Operator> operators() { return {attn_fwd(), attn_bwd(), gemm(), scale()}; }
+inline std::vector<Operator> operators() { return {attn_fwd(), attn_bwd(), kv_append(), gemm(), scale()}; }
 
 }  // namespace fuzz
