@@ -113,7 +113,17 @@ AT_HOME = ("rows", "size")
 MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
-NEWEST = ("latency", "launch", "new-shape", "pytorch", "pytorch-train", "features", "band", "decode", "pages")  # of any GPU
+NEWEST = (
+    "latency",
+    "launch",
+    "new-shape",
+    "pytorch",
+    "pytorch-train",
+    "features",
+    "band",
+    "decode",
+    "pages",
+)  # of any GPU
 
 
 @cache

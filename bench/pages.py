@@ -24,7 +24,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from attention import gpu_state, machine, race
-from contenders import LIBRARY
 from decode import ROUNDS
 from decode_calls import error
 
@@ -83,7 +82,7 @@ MIXED = (
 
 
 def truth(batch: Batch, q: Any, k: Sequence[Any], v: Sequence[Any]) -> Any:
-    """The answer in fp32: q is [tokens, heads, head_dim], keys and values of each sequence [keys, heads_k, head_dim]."""
+    """The answer in fp32: q is [tokens, heads, head_dim], k and v of each sequence are [keys, heads_k, head_dim]."""
     import torch
 
     found, begin = [], 0

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import attention
 import decode
 import decode_calls
-import pages
 import gemm
+import pages
 import regret
 import unseen
 from contenders import CUDNN, FA2, FA4, LIBRARY

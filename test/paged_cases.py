@@ -19,8 +19,8 @@ def of_pages(case: Case) -> Case:
 
 @dataclass(frozen=True)
 class Pool:
-    """k and v [pages, heads_k, page_size, head_dim], and the table [sequences, pages_of_sequence]. Pages of which no row
-    sees a key are not there.
+    """k and v [pages, heads_k, page_size, head_dim], the table [sequences, pages_of_sequence]; no pages that no row
+    sees.
     """
 
     k: np.ndarray
@@ -54,8 +54,7 @@ def in_pages(case: Case, k: Any, v: Any, page_size: int) -> Pool:
     for (i, page), place in zip(needed, order, strict=True):
         batch, start, _, count = spans[i]
         table[i, page] = place
-        keys = min(page_size, count - page * page_size)
-        rows = slice(start + page * page_size, start + page * page_size + keys)
+        held, at = min(page_size, count - page * page_size), start + page * page_size
         for pool, x in zip(pools, (k, v), strict=True):
-            pool[place, :, :keys] = x[batch, :, rows]
-    return Pool(*pools, table)
+            pool[place, :, :held] = x[batch, :, at : at + held]
+    return Pool(pools[0], pools[1], table)

@@ -12,7 +12,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import pages  # they are no package
-import readme
 
 
 def test_batches_are_what_they_say() -> None:

@@ -88,7 +88,9 @@ def test_a_type_that_is_not_measured_has_the_model_of_the_one_that_is() -> None:
 
 
 def test_a_level_has_the_models_of_plain_images_until_it_has_its_own() -> None:
-    """They are of the images with the same config, whose error at another level nobody knows."""
+    """They are of the images with the same config, whose error at another level nobody knows. All of them may ship, as
+    some may not fit at the level.
+    """
     choices: dict[str, Any] = {"T": "bf16", "BLOCK_DMODEL": 64, "CAUSAL": False, "ADDRESSING": "descriptor"}
     plain, banded = (ATTN_FWD.functional("sm_90", LEVEL=level, **choices) for level in (0, 4))
     config = ImageSpec.of(plain, {"BLOCK_M": 64, "BLOCK_N": 32}, {"num_warps": 4, "num_stages": 2}).config
@@ -98,9 +100,13 @@ def test_a_level_has_the_models_of_plain_images_until_it_has_its_own() -> None:
     assert cost_of(models, USUAL, lent).error == 0.02
     assert [one.name for one in models.shipped(banded)] == [own.name]
     little = made((lent, model(lent, USUAL.name, operator="attn_fwd", saves=0.005)))
-    assert [[one.name for one in little.shipped(functional)] for functional in (plain, banded)] == [[lent.name], []]
+    assert [one.name for one in little.shipped(plain)] == [lent.name]
+    least = made((lent, model(lent, USUAL.name, operator="attn_fwd", saves=1e-5)))
+    assert [[one.name for one in least.shipped(functional)] for functional in (plain, banded)] == [[], [own.name]]
+    assert [least.are_of_level(functional) for functional in (plain, banded)] == [True, False]
     both = made(*((one, model(one, USUAL.name, operator="attn_fwd")) for one in (lent, own)))
     assert cost_of(both, USUAL, own).source == ""
+    assert both.are_of_level(banded)
 
 
 def test_a_product_has_its_own_model_or_the_nearest_ones(toy: KernelDescription) -> None:

@@ -49,7 +49,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def in_pool(prepared: Prepared, page_size: int) -> dict[str, Any]:
     """The arguments of a forward, with keys and values in pages of a pool, and its block table."""
-    pool = in_pages(prepared.case, *(prepared.operands[one].double().cpu().numpy() for one in "kv"), page_size)
+    k, v = (prepared.operands[one].double().cpu().numpy() for one in "kv")
+    pool = in_pages(prepared.case, k, v, page_size)
     given = {name: one for name, one in prepared.features.items() if name not in ("dout", "cu_seqlens_k")}
     for name, values in (("k", pool.k), ("v", pool.v)):
         guarded = prepared._guarded(values.shape, prepared.dtype, float("nan"))

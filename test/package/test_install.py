@@ -330,7 +330,7 @@ def test_the_first_line_is_short_and_of_this_very_call(prefix: Path) -> None:
     assert "; this call has max_seqlen_q=100000 max_seqlen_k=100000 waves=" in beyond
     assert re.search(r"predicted \d+\.?\d* ms, \d+ TFLOP/s$", first_line(beyond)), first_line(beyond)
     assert "e+" not in beyond
-    alike = must(*command, "--batch", "1", "--heads", "1", "--seqlen", "64", "--head-dim", "64")
+    alike = must(*command, "--batch", "1", "--heads", "1", "--seqlen", "64", "--head-dim", "64", "--causal")
     assert "    measured at  max_seqlen_q=64 max_seqlen_k=64 waves=1, which this call has, too\n" in alike
 
 
@@ -528,7 +528,7 @@ def test_explain_lists_what_the_build_has(prefix: Path) -> None:
     text, listed = must(program, "--list"), json.loads(must(program, "--list", "--json"))
     assert listed["archs"] == ["sm_90", "gfx942"]
     assert first_line(text) == f"aotriton {listed['version']} for sm_90, gfx942"
-    assert [one["op"] for one in listed["operators"]] == ["attn_fwd", "attn_bwd", "gemm"]
+    assert [one["op"] for one in listed["operators"]] == ["attn_fwd", "attn_bwd", "kv_append", "gemm"]
     for one in listed["operators"]:
         of = operator(one["op"])
         assert f"\n{of.name}\n" in text

@@ -83,8 +83,17 @@ DESCRIPTIONS: dict[str, Wrong] = {
         r"scale_rows: sources of \[4\], of the levels \[0\]",
     ),
     "a level beyond": (
-        kernel(choices=(*KERNEL.choices, Choice("LEVEL", (0, 8), e.scalar("times"), default=0))),
+        kernel(choices=(*KERNEL.choices, Choice("LEVEL", (0, 8), e.scalar("times"), default=0, levels=True))),
         r"scale_rows: sources of \[\], of the levels \[0, 8\]",
+    ),
+    "two choices of levels": (
+        kernel(
+            choices=(
+                *KERNEL.choices,
+                *(Choice(name, (0, 1), e.scalar("times"), levels=True) for name in ("LEVEL", "PAGED")),
+            )
+        ),
+        "scale_rows: two choices are its levels",
     ),
     "a number of a level beyond": (
         lambda: Number("times", "i32", e.scalar("times"), levels=(8,)),

@@ -66,7 +66,7 @@ from aotriton.rules.kernel import (
     parse_functional,
 )
 from aotriton.rules.operators import Operator, derived_sizes
-from aotriton.tritonsrc.flash.lib.features import PACKED, SOFTCAP
+from aotriton.tritonsrc.flash.lib.features import PACKED, SOFTCAP, USED_K
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -630,9 +630,9 @@ def test_parts_of_tiles_of_64_keys_fill_the_gpu() -> None:
 
 def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) -> list[str]:
     """Why the kernel does not serve a call, whose values have the head dim of keys unless it is given; without a level,
-    apart from that it is plain, and has no band.
+    apart from that it is plain, and has no band. It has no pages.
     """
-    sizes = {"head_dim_v": sizes["head_dim"]} | sizes
+    sizes = {"head_dim_v": sizes["head_dim"], "page_size": 0} | sizes
     environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
     guards = (
         one
@@ -691,6 +691,23 @@ def test_appending_takes_a_program_for_a_few_tokens_of_each_head() -> None:
     assert refused(KV_APPEND, sizes | {"positions": 2**31}) == [f"positions is more than {MOST_COUNTED}"]
 
 
+def test_keys_of_sequences_of_different_lengths_are_split_further() -> None:
+    """Programs that find no keys leave rounds to others, where there are rounds: few tiles are split as ever."""
+
+    def splits(sizes: dict[str, int], features: int) -> int:
+        last = sizes["seqlen_k"] - 1
+        banded = {"level": 4, "lo": -3, "hi": last, "features": features, "longest_k": last + 1}
+        return evaluate(
+            SPLITS_OF_KEYS, Environment(sizes, scalars_of(ATTN_FWD_SPLIT, sizes) | banded, multiprocessors=132)
+        )
+
+    few = {"batch": 1, "heads_q": 14, "heads_k": 2, "head_dim": 64, "head_dim_v": 64, "seqlen_q": 3, "seqlen_k": 50000}
+    used = USED_K.value
+    assert [splits(few, one) for one in (0, used)] == [196, 196]
+    assert [splits(few | {"batch": 300}, one) for one in (0, used)] == [2, 5]
+    assert [splits(few | {"batch": 300, "seqlen_k": 600}, one) for one in (0, used)] == [2, 2]
+
+
 def test_guards_of_single_kernels() -> None:
     """The persistent forward counts tiles of 64 rows in 31 bits, twice; the adding backward is not deterministic."""
     most = 2**30 - 1
@@ -733,14 +750,11 @@ def test_guards_of_single_kernels() -> None:
         assert len(refused(other, rows | {"seqlen_q": queries}, **features)) == 1
     assert refused(ATTN_FWD_SPLIT, rows | {"seqlen_q": 147}) == ["more than 1024 rows of q share a head of k"]
     few = rows | {"seqlen_q": 3}
-    enough = ["with a band, keys are split where tiles are few and keys four times as many as queries"]
     weighted = ["it has bias, ALiBi or dropout"]
     assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
-    assert refused(ATTN_FWD_SPLIT, few | {"seqlen_k": 11}, **features | {"level": 4, "lo": -3, "hi": 10}) == enough
-    assert refused(ATTN_FWD_SPLIT, few | {"batch": 400}, **features | {"level": 4, "lo": -3, "hi": 4999}) == enough
     assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
     for kernel in FLASH.kernels:
-        if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT):
+        if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, KV_APPEND):
             continue
         adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
         assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

@@ -123,7 +123,8 @@ def test_each_call_has_its_image_or_a_reason() -> None:
         assert found.checked
     (features, *_) = calls_of(GPT_OSS, context=2048)
     found = serve(features, "bf16", **target)
-    assert (found.microseconds, found.known) == (0, "no time is known of such a call")
+    assert found.microseconds > 0
+    assert found.known.startswith("predicted, off by ")
     assert found.images
     assert all("attn_fwd" in name for name in found.images)
     (chunked, *_) = calls_of(LLAMA | {"layer_types": ["chunked_attention"] * 16})

@@ -54,7 +54,8 @@ def functional(kernel: str = "attn_fwd", head_dim: int = 128, **choices: str | b
     description = kernel_named(kernel)
     values: dict[str, Any] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": head_dim, "CAUSAL": False}
     values |= {"ADDRESSING": "offset32"} | choices
-    return description.functional("gfx942", **{choice.name: values[choice.name] for choice in description.choices})
+    own = {choice.name: values[choice.name] for choice in description.choices if choice.name in values}
+    return description.functional("gfx942", **own)
 
 
 def candidate(registers: int, shared: int = 16384, **config: int) -> Candidate:

@@ -101,7 +101,7 @@ _LONGEST = Number("longest", "i32", scalar("longest_q"))
 
 # Images with the device code of pages; borrow from the others until they are measured.
 _PAGED = Choice("PAGED", (False, True), present("block_table"), default=False, lends=True, levels=True)
-_OF_PAGES = {"levels": (int(True),)}
+_OF_PAGES = (int(True),)
 _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
 _MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
@@ -142,10 +142,10 @@ ATTN_FWD_SPLIT = KernelDescription(
         Number("rows_of_all", "i32", ROWS_OF_ALL),
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
-        Tensor("BlockTable", c.BLOCK_TABLE, general=True, **_OF_PAGES),
-        *strides("b", "BlockTable", **_OF_PAGES),
-        Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, **_OF_PAGES),
-        Number("magic", "i64", _MAGIC, **_OF_PAGES),
+        Tensor("BlockTable", c.BLOCK_TABLE, general=True, levels=_OF_PAGES),
+        *strides("b", "BlockTable", levels=_OF_PAGES),
+        Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, levels=_OF_PAGES),
+        Number("magic", "i64", _MAGIC, levels=_OF_PAGES),
         *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
     ),
     sources={int(True): "attn_fwd_split_paged"},
@@ -180,7 +180,9 @@ ATTN_FWD_SPLIT = KernelDescription(
         *_GUARDS,
         Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
         # No other backend serves pages; more tiles leave fewer splits.
-        Guard(maximum(present("block_table"), _ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
+        Guard(
+            maximum(present("block_table"), _ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"
+        ),
     ),
     restrictions=SPLIT_RESTRICTIONS,
 )

@@ -39,8 +39,9 @@ class Invocation:
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators that have one of these kernels."""
-        return [one for one in self.family.operators if any(kernel in self.kernels for kernel in one.kernels)]
+        """The operators that have one of these kernels, and are timed."""
+        timed = [kernel for kernel in self.kernels if kernel.timed]
+        return [one for one in self.family.operators if any(kernel in timed for kernel in one.kernels)]
 
     @property
     def wish(self) -> Wish:

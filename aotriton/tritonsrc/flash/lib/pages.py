@@ -39,8 +39,8 @@ def pages_of(pages, key, KEYS: tl.constexpr):
 
 @triton.jit
 def load_from_pages(x, pages, head, page, key, KEYS: tl.constexpr, COLUMNS: tl.constexpr):
-    """[KEYS, COLUMNS] elements of keys from ``key`` on, which lie in each one's ``page``, of a [pages, heads, page_size,
-    head_dim] tensor; those that are not used, and those outside of head_dim, are zero.
+    """[KEYS, COLUMNS] elements of keys from ``key`` on, which lie in each one's ``page``, of a tensor [pages, heads,
+    page_size, head_dim]; those that are not used, and those outside of head_dim, are zero.
     """
     keys = key + tl.arange(0, KEYS)
     columns = tl.arange(0, COLUMNS)
