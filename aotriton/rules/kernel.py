@@ -369,7 +369,7 @@ class KernelDescription:
     backend write, writes anything, or ends.
 
     ``timed``: its time is measured or predicted. What is not timed has one config, which needs no time to win, and no
-    measured call launches it.
+    measured call launches it; so it is with each kernel without choices.
 
     A kernel may have levels, the values of one of its choices: a level is the set of features that a call can ask an
     image for. Images of level 0 are plain. ``sources`` maps a level to the kernel whose device code serves it, if that
@@ -408,6 +408,7 @@ class KernelDescription:
         meant = [arch_spec(arch) for arch in self.archs] or ARCHS
         served = tuple(one.arch for one in meant if set(self.needs) <= one.capabilities)
         object.__setattr__(self, "archs", served)  # a frozen dataclass has no other way
+        object.__setattr__(self, "timed", self.timed and bool(self.choices))
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")
@@ -442,6 +443,9 @@ class KernelDescription:
         levels = {int(value) for value in values.get(self.level_choice, (0,))}
         if not set(self.sources) <= levels or not levels <= set(range(LEVELS)):
             raise ValueError(f"{self.name}: sources of {sorted(self.sources)}, of the levels {sorted(levels)}")
+        for argument in self.arguments:
+            if argument.levels and levels.isdisjoint(argument.levels):
+                raise ValueError(f"{self.name}: {argument.name} is of levels that it has none of: {argument.levels}")
         for parameter in self.psels:
             for place in (place for row in (*parameter.values.values(), *parameter.more.values()) for place in row):
                 if place not in range(self.places_of.get(parameter.name, place + 1)):

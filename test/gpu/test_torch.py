@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -411,18 +411,19 @@ def test_after_the_pages_lines_sdpa_runs_here() -> None:
     assert backward == {"aotriton": 4, "torch": {}}
 
 
-def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """examples/transformers: each layer of prefill, decoding and training calls the operator, which runs here or fails;
-    logits are those of torch's attention, within roundings.
+def llama_of_the_example(
+    monkeypatch: pytest.MonkeyPatch, note: Callable[[Any, Any, Mapping[str, Any]], None]
+) -> tuple[Any, Any]:
+    """transformers, and a small model with random weights that examples/transformers serves. ``note`` is given q, k and
+    the options of each call of `attention`.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "transformers"))
     importlib.import_module("attention")  # registers the implementation
-    seen: list[tuple[int, int]] = []
     here = aotriton.torch.attention
 
     def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
-        seen.append((q.shape[2], k.shape[2]))
+        note(q, k, how)
         return here(q, k, v, **how)
 
     monkeypatch.setattr(aotriton.torch, "attention", noted)
@@ -430,7 +431,15 @@ def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch)
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=100,
     )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+    return transformers, transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+
+
+def test_the_example_for_transformers_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """examples/transformers: each layer of prefill, decoding and training calls the operator, which runs here or fails;
+    logits are those of torch's attention, within roundings.
+    """
+    seen: list[tuple[int, int]] = []
+    _, model = llama_of_the_example(monkeypatch, lambda q, k, how: seen.append((q.shape[2], k.shape[2])))
     tokens = torch.randint(1, 100, (2, 64), device="cuda")  # 0 pads: it would bring a mask along
     logits = {}
     for name in ("sdpa", "aotriton"):
@@ -767,22 +776,8 @@ def test_continuous_batching_of_the_example_runs_here(monkeypatch: pytest.Monkey
     """examples/transformers: chunks of prompts and decoding steps, on keys in pages; new tokens are the likeliest ones,
     but for roundings.
     """
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "transformers"))
-    importlib.import_module("attention")  # registers the implementation
     seen: list[bool] = []
-    here = aotriton.torch.attention
-
-    def noted(q: Any, k: Any, v: Any, **how: Any) -> Any:
-        seen.append("block_table" in how)
-        return here(q, k, v, **how)
-
-    monkeypatch.setattr(aotriton.torch, "attention", noted)
-    config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=100,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
+    transformers, model = llama_of_the_example(monkeypatch, lambda q, k, how: seen.append("block_table" in how))
     model.set_attn_implementation("paged|aotriton")
     prompts = [[1 + n % 99 for n in range(length)] for length in (5, 300, 70, 1)]
     batching = transformers.ContinuousBatchingConfig(

@@ -95,6 +95,10 @@ DESCRIPTIONS: dict[str, Wrong] = {
         ),
         "scale_rows: two choices are its levels",
     ),
+    "an argument of levels that are none": (
+        kernel(arguments=(*KERNEL.arguments, Number("more", "i32", e.scalar("times"), levels=(4,)))),
+        r"scale_rows: more is of levels that it has none of: \(4,\)",
+    ),
     "a number of a level beyond": (
         lambda: Number("times", "i32", e.scalar("times"), levels=(8,)),
         r"times: levels are from 0 to 7, got \(8,\)",

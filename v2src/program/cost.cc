@@ -23,10 +23,9 @@ template <Form kForm>
 template <Form kForm>
 Cheapest cheapest_of(std::span<const Cost> costs, const WorkOfCall& work) {
   Cheapest best = {0, 0};
-  if (work.rows <= 0) return {0, costs.empty() || !costs[0].known() ? 0 : kNoTime};
   for (size_t i = 0; i < costs.size(); ++i) {
     if (!costs[i].known()) continue;
-    const float time = sum_of<kForm>(costs[i], work);
+    const float time = work.rows > 0 ? sum_of<kForm>(costs[i], work) : kNoTime;
     if (best.predicted_us <= 0 || time < best.predicted_us) best = {i, time};
   }
   return best;

@@ -5,16 +5,7 @@ from __future__ import annotations
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import ceil_divide, constant, minimum, present, psel, scalar, size
 from aotriton.rules.flash import common as c
-from aotriton.rules.kernel import (
-    MOST_COUNTED,
-    Guard,
-    KernelDescription,
-    Number,
-    Operand,
-    Tensor,
-    by_vendor,
-    strides,
-)
+from aotriton.rules.kernel import MOST_COUNTED, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 K = Operand("k", ("batch", "heads_k", "seqlen_new", "head_dim"))

@@ -109,7 +109,6 @@ ATTN_BWD_DSINKS = KernelDescription(
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=(size("heads_q") * present("dsinks"), constant(1), constant(1)),
-    timed=False,
 )
 
 ATTN_BWD_DK_DV = KernelDescription(

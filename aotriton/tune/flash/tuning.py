@@ -50,11 +50,10 @@ class FlashTuning:
         diagonal = seqlen_q == keys.get("max_seqlen_k", seqlen_q)
         if functional.get("CAUSAL", False) and not diagonal:
             return False  # of unequal lengths it is a band, so this cell is never reached
-        if functional.get("PAGED", False):
-            return False  # pages take a few hundredths longer, and the same images win
         if functional.kernel in SPLIT_QUERIES:
             served = seqlen_q in SPLIT_QUERIES[functional.kernel] and keys["max_seqlen_k"] in SPLIT_KEYS[seqlen_q]
-            return served and keys["waves"] == 1
+            # In pages, keys take a few hundredths longer, and the same images win.
+            return served and keys["waves"] == 1 and not functional.level
         if wish.bins.get("max_seqlen_q") and wish.bins.get("max_seqlen_k"):
             return True
         if functional.addressing == "general" and not any((wish.choices.get("ADDRESSING"), *wish.bins.values())):
