@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Any
 
-from aotriton.codegen.program import ALL_LEVELS, Code, KernelProgram, OperatorProgram, operator_program, steps_of
+from aotriton.codegen.program import (
+    ALL_LEVELS,
+    ChoiceProgram,
+    Code,
+    KernelProgram,
+    OperatorProgram,
+    operator_program,
+    step_of,
+    steps_of,
+)
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.kernel import Number
 from aotriton.rules.operators import Operator
@@ -20,15 +29,16 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     for code, psels in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
-            # An expression with a step is not evaluated by itself; a single instruction is as fast in the interpreter.
+            # What is evaluated by itself, too; a single instruction is as fast in the interpreter.
             compiled = code not in roots and len(code) > 1
-            rows.append((expressions[code], code, roots.get(code), compiled, _text(code, program, psels)))
+            rows.append((expressions[code], code, step_of(code, steps), compiled, _text(code, program, psels)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
         """The name of each arch's table, ``<stem>_<arch>_<tail>``, or None if it is not ``among`` the names."""
         return [name if (name := f"{stem}_{row.arch}_{tail}") in among else None for row in ARCHS]
 
     guards = program.guards
+    numbers = {kernel.name: number for number, kernel in enumerate(filter(_is_of_kind, program.kernels))}
     of_kernels = {kernel.name: existing(kernel.name, "table", tables) for kernel in program.kernels}
     return {
         "operator": operator,
@@ -36,6 +46,9 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
         "expressions": rows,
         "names": expressions,
         "steps": steps,
+        "rounded": _rounded(program),
+        "choice_steps": list(dict.fromkeys(roots[choice.value] for choice in program.choices)),
+        "uses": _bits({use for kernel in program.kernels for use in kernel.uses}),
         "tensors": (*program.operands, *program.workspace),
         "all_levels": ALL_LEVELS,
         "most": _most(operator),
@@ -44,14 +57,37 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
             {
                 "program": kernel,
                 "tables": of_kernels[kernel.name],
-                "slots": sum(1 << slot for slot, _ in set(kernel.uses)),
+                "number": numbers.get(kernel.name),
+                "uses": _bits(set(kernel.uses)),
                 "guard_bits": sum(1 << guards.index(one.condition) for one in kernel.guards),
-                "strided": sum(1 << slot for slot, strided in set(kernel.uses) if strided),
             }
             for kernel in program.kernels
         ],
         "kernel_tables": [name for names in of_kernels.values() for name in names if name],
         "backend_tables": existing(operator.name, "backends", backend_tables),
+    }
+
+
+def _is_of_kind(kernel: KernelProgram) -> bool:
+    """Whether no choice of the kernel follows from its addressing and from the call together."""
+    codes = [tuple(name for name, _ in choice.value) for choice in kernel.choices]
+    return all(code == ("addressing",) or "addressing" not in code for code in codes)
+
+
+def _bits(uses: Set[tuple[int, bool]]) -> dict[str, int]:
+    """The slots of ``uses``, and those whose strides are followed, as bits."""
+    slots, strided = {slot for slot, _ in uses}, {slot for slot, follows in uses if follows}
+    return {"all": sum(1 << slot for slot in slots), "strided": sum(1 << slot for slot in strided)}
+
+
+def _rounded(program: OperatorProgram) -> dict[ChoiceProgram, int]:
+    """The choices that round a value up to others than the lead's choice of that name does, and the place of that."""
+    of_lead = program.lead.choices
+    places = {one.name: place for place, one in enumerate(of_lead) if one.round_up}
+    return {
+        one: places[one.name]
+        for one in program.choices
+        if one.round_up and one.name in places and one != of_lead[places[one.name]]
     }
 
 

@@ -177,6 +177,11 @@ class OperatorProgram:
         return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
 
     @property
+    def lead(self) -> KernelProgram:
+        """The last kernel of the first backend."""
+        return next(kernel for kernel in self.kernels if kernel.name == self.backends[0].kernels[-1])
+
+    @property
     def guards(self) -> tuple[tuple[Code, ...], ...]:
         """The conditions of all kernels' guards, without duplicates."""
         return tuple(dict.fromkeys(guard.condition for kernel in self.kernels for guard in kernel.guards))
@@ -202,6 +207,19 @@ def steps_of(codes: Iterable[tuple[Code, ...]]) -> tuple[tuple[Step, ...], dict[
             stack.append(numbers.setdefault(Step(name, tuple(operands), value), len(numbers)))
         roots[code] = stack[0]
     return tuple(numbers), roots
+
+
+def step_of(code: tuple[Code, ...], steps: Sequence[Step]) -> int | None:
+    """The number of the step that has the expression's value; None where there is none."""
+    numbers = {step: number for number, step in enumerate(steps)}
+    stack: list[int] = []
+    for name, value in code:
+        first = len(stack) - arity(name)
+        number = numbers.get(Step(name, tuple(stack[first:]), value))
+        if number is None:
+            return None
+        stack[first:] = [number]
+    return stack[0]
 
 
 def operator_program(operator: Operator) -> OperatorProgram:

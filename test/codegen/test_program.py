@@ -219,7 +219,7 @@ def test_codes_and_types_are_in_the_order_of_cxx() -> None:
 def test_limits_are_those_of_cxx() -> None:
     """What the runner's own headers have as well, program_limits.h does not contradict."""
     assert constant("v2src/call/expressions.h", "kStackDepth") == program.DEPTH
-    assert constant("v2src/dispatch/survey.cc", "kMostPacked") == MOST_PACKED
+    assert constant("v2src/call/operands.h", "kMostPacked") == MOST_PACKED
     assert constant("v2src/include/aotriton/explain.h", "kMaxKernels") == program.MAX_KERNELS
 
 

@@ -1,7 +1,10 @@
 // Tables, tuning keys, explanations and the log line.
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <span>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "calls.h"
@@ -311,6 +314,39 @@ TEST("a backend that rounds up less far than the first one serves what fits in n
   // There is no image of 96 columns in this build.
   for (const int64_t head_dim : {72, 96})
     CHECK_EQ(state(head_dim).refusal, std::string("this build has no image of it for this functional"));
+}
+
+// What of each backend explain says of a call by names, or the error.
+std::string told_of(const char* op, const char* dtype, double head_dim, double causal, double heads) {
+  const Named attention[] = {
+      {"batch", 2}, {"heads", heads}, {"seqlen", 300}, {"head_dim", head_dim}, {"causal", causal}};
+  const Named product[] = {{"batch", 2}, {"m", heads}, {"n", 8 * head_dim}, {"k", 64}, {"transposed_a", causal}};
+  const bool is_product = !strcmp(op, "gemm");
+  Explanation made;
+  const Error error =
+      explain({.op = op, .arch = "sm_90", .dtype = dtype, .values = is_product ? product : attention}, &made);
+  if (error != Error::success) return last_error_message();
+  std::string told;
+  for (size_t i = 0; i < made.kernel_count; ++i) told += made.kernels[i].image + std::string("\n");
+  for (int32_t i = 0; i < made.kernels[0].backend_count; ++i)
+    told += made.kernels[0].backend_states[i].refusal + std::string("\n");
+  return told;
+}
+
+TEST("calls of many kinds in turns get what each of them gets in a thread that had none before") {
+  std::set<std::string> all;
+  for (int turn = 0; turn < 2; ++turn)
+    for (const double heads : {4.0, 3e9})
+      for (const double causal : {0, 1})
+        for (const double head_dim : {40, 64, 96, 192, 200, 300})
+          for (const char* dtype : {"bf16", "fp32"})
+            for (const char* op : {"attn_fwd", "attn_bwd", "gemm"}) {
+              std::string alone;
+              std::thread([&] { alone = told_of(op, dtype, head_dim, causal, heads); }).join();
+              CHECK_EQ(told_of(op, dtype, head_dim, causal, heads), alone);
+              all.insert(alone);
+            }
+  CHECK(all.size() > 10);
 }
 
 TEST("a dtype has two names, and the archs are those of the build") {

@@ -6,26 +6,41 @@
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-thread_local Message last;
-}
+
+// The thread's message, and room for that of an attempt.
+struct Messages {
+  char texts[2][512];
+  bool last;            // which one is the thread's
+  bool trying, failed;  // whether an attempt is under way, and has written to the other one
+};
+thread_local Messages messages;
+
+}  // namespace
 
 Error fail(Error error, const char* format, ...) noexcept {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(last.text, sizeof last.text, format, arguments);
+  messages.failed = true;
+  vsnprintf(messages.texts[messages.last != messages.trying], sizeof *messages.texts, format, arguments);
   va_end(arguments);
   return error;
 }
 
-Message message() noexcept { return last; }
+void begin_attempt() noexcept {
+  messages.trying = true;
+  messages.failed = false;
+}
 
-void set_message(const Message& message) noexcept { last = message; }
+void end_attempt(Error error) noexcept {
+  messages.trying = false;
+  if (error != Error::success) messages.last ^= messages.failed;
+}
 
 }  // namespace aotriton::v2::inline abi1
 
 extern "C" {
 
-const char* aotriton_last_error_message(void) { return aotriton::v2::last.text; }
+const char* aotriton_last_error_message(void) { return aotriton::v2::messages.texts[aotriton::v2::messages.last]; }
 
 const char* aotriton_error_name(aotriton_error error) {
   switch (error) {

@@ -29,19 +29,17 @@ class [[nodiscard]] Result {
   std::optional<Stage> stage_;  // empty after an error
 };
 
-// This thread's message.
-struct Message {
-  char text[512];
-};
-Message message() noexcept;
-void set_message(const Message& message) noexcept;
+// Between these, failures of this thread write a message aside, which end_attempt() makes the thread's where the
+// attempt failed. One is not within another.
+void begin_attempt() noexcept;
+void end_attempt(Error error) noexcept;
 
 // Runs body() -> Error. Where that succeeds, what it tried on the way leaves no message behind.
 template <class Body>
 Error keep_message(Body&& body) noexcept {
-  const Message before = message();
+  begin_attempt();
   const Error error = body();
-  if (error == Error::success) set_message(before);
+  end_attempt(error);
   return error;
 }
 

@@ -33,7 +33,7 @@ union Scalar {
   float real;     // of fp32; the rest of the bytes is zero
 };
 
-enum class Data { needed, optional };  // optional: of an explanation or a query, which need not have memory yet
+enum class Data : bool { needed, optional };  // optional: of an explanation or a query, which need not have memory yet
 
 struct Call {
   explicit Call(const OperatorInfo& operator_info) noexcept : info(&operator_info) {

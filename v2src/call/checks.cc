@@ -7,17 +7,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "call/operands.h"
 #include "call/overlap.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-
-// An operand that may be left out is given where it has data.
-bool given(const Call& call, size_t slot) {
-  const View& view = call[slot];
-  return view.sizes && (view.data || !call.info->slot(slot).optional);
-}
 
 Footprint footprint_of(const OperandInfo& operand, const View& view) {
   const int64_t bytes = bytes_of(view.dtype);
@@ -29,6 +24,8 @@ Footprint footprint_of(const OperandInfo& operand, const View& view) {
   return made;
 }
 
+size_t first_of(unsigned slots) { return static_cast<size_t>(std::countr_zero(slots)); }
+
 // Where the messages of one call come from, and what its sizes were set by.
 class Checker {
  public:
@@ -36,25 +33,39 @@ class Checker {
       : call_(call), info_(*call.info), data_(data), partial_(partial), paged_(is_paged(call)) {}
 
   Error check() {
-    call_.dtype = DType::none;
-    call_.empty = false;
-    for (size_t i = 0; i < (partial_ ? info_.given_sizes : info_.sizes.size()); ++i) call_.sizes[i] = 0;
-    const size_t count = partial_ ? info_.slots() : info_.operands.size();
-    unsigned all = 0;
-    for (size_t slot = 0; slot < count; ++slot) {
-      call_.extents[slot] = 0;
-      if (given(call_, slot)) all |= 1u << slot;
+    begin();
+    const Look found = info_.compiled.look && !partial_ ? info_.compiled.look(call_, data_, paged_) : Look::unusual;
+    if (found == Look::unusual) {
+      begin();
+      AOTRITON_TRY(check_closely());
     }
-    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_sizes(first_of(left)));
-    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_dtype(first_of(left)));
-    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_layout(first_of(left)));
-    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_data(first_of(left)));
-    AOTRITON_TRY(check_overlap(call_, partial_));
+    if (found != Look::plain) AOTRITON_TRY(check_overlap(call_, partial_));
     return info_.check && !partial_ ? info_.check(call_) : Error::success;
   }
 
  private:
-  static size_t first_of(unsigned slots) { return static_cast<size_t>(std::countr_zero(slots)); }
+  // Forgets what the call's tensors were found to have.
+  void begin() {
+    call_.dtype = DType::none;
+    call_.empty = false;
+    std::fill_n(call_.sizes, partial_ ? info_.given_sizes : info_.sizes.size(), 0);
+    std::fill_n(call_.extents, slots(), 0);
+  }
+
+  size_t slots() const { return partial_ ? info_.slots() : info_.operands.size(); }
+
+  // Tells what is wrong with a call, if anything is.
+  Error check_closely() {
+    std::fill_n(set_by_, kMaxSizes, nullptr);
+    unsigned all = 0;
+    for (size_t slot = 0; slot < slots(); ++slot)
+      if (is_given(info_.slot(slot), call_[slot])) all |= 1u << slot;
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_sizes(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_dtype(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_layout(first_of(left)));
+    for (unsigned left = all; left; left &= left - 1) AOTRITON_TRY(check_data(first_of(left)));
+    return Error::success;
+  }
 
   std::span<const uint8_t> dims_of_call(const OperandInfo& operand) const { return dims_of(operand, paged_); }
   const char* dim_name(const OperandInfo& operand, size_t dim) const { return info_.sizes[dims_of_call(operand)[dim]]; }
@@ -66,8 +77,6 @@ class Checker {
     for (size_t i = 0; i < dims.size(); ++i) {
       const int64_t size = sizes[i];
       const uint8_t number = dims[i];
-      if (set_by_[number] && size == call_.sizes[number] && size > 0) [[likely]]
-        continue;
       if (size < 0)
         return fail(Error::invalid_shape, "%s: %s has %s %" PRId64 ", which must not be negative", info_.name,
                     operand.name, dim_name(operand, i), size);
@@ -109,40 +118,6 @@ class Checker {
 
   // Sets the operand's extent. Strides of tensors without elements say nothing.
   Error check_layout(size_t slot) {
-    const OperandInfo& operand = info_.slot(slot);
-    const View& view = call_[slot];
-    const size_t rank = operand.dims.size();
-    const int64_t *const sizes = view.sizes, *const strides = view.strides;
-    int64_t elements = 1, reach = 1;  // all, and from the first to the last one
-    int64_t negative = 0;             // its sign, where a size is not positive or a stride is negative
-    unsigned lost = 0,
-             within = 0;  // numbers that overflow, dimensions whose stride is within the reach of the inner ones
-    for (size_t i = rank; i-- > 0;) {
-      const int64_t size = sizes[i], stride = strides[i];
-      int64_t span;
-      negative |= (size - 1) | stride;
-      lost |= static_cast<unsigned>(__builtin_mul_overflow(elements, size, &elements)) |
-              static_cast<unsigned>(__builtin_mul_overflow(size - 1, stride, &span));
-      within |= static_cast<unsigned>(size != 1) & static_cast<unsigned>(stride < reach);
-      lost |= static_cast<unsigned>(__builtin_add_overflow(reach, span, &reach));
-    }
-    bool usual = negative >= 0;
-    if (operand.layout == Layout::rows) usual &= sizes[rank - 1] == 1 || strides[rank - 1] == 1;
-    if (operand.layout == Layout::contiguous) {
-      int64_t wanted = 1;
-      for (size_t i = rank; i-- > 0;
-           wanted = static_cast<int64_t>(static_cast<uint64_t>(wanted) * static_cast<uint64_t>(sizes[i])))
-        usual &= sizes[i] == 1 || strides[i] == wanted;
-    }
-    lost |= static_cast<unsigned>(__builtin_mul_overflow(reach, bytes_of(view.dtype), &call_.extents[slot]));
-    if (usual && !lost && !(within && operand.written)) [[likely]]
-      return Error::success;
-    call_.extents[slot] = 0;
-    return look_closely(slot);
-  }
-
-  // What is wrong with a layout, if anything is.
-  Error look_closely(size_t slot) {
     const OperandInfo& operand = info_.slot(slot);
     const View& view = call_[slot];
     const size_t rank = operand.dims.size();
@@ -198,7 +173,7 @@ class Checker {
   const OperatorInfo& info_;
   const Data data_;
   const bool partial_, paged_;
-  const char* set_by_[kMaxSizes] = {};
+  const char* set_by_[kMaxSizes];
 };
 
 }  // namespace
@@ -212,16 +187,21 @@ Result<CheckedCall> check_call(Call& call, Data data, bool partial) noexcept {
 Error check_overlap(const Call& call, bool partial) noexcept {
   const OperatorInfo& info = *call.info;
   const size_t count = partial ? info.slots() : info.operands.size();
-  for (size_t a = 0; a < count; ++a) {
-    const bool writes = info.slot(a).written;
-    if (!writes || !call[a].data || !call.extents[a]) continue;
-    for (size_t b = 0; b < count; ++b) {
-      const bool both = info.slot(b).written;
-      if (!call[b].data || !call.extents[b] || a == b || (both && b < a)) continue;
+  unsigned others = 0, written = 0;
+  for (size_t slot = 0; slot < count; ++slot) {
+    if (!call[slot].data || !call.extents[slot]) continue;
+    others |= 1u << slot;
+    written |= static_cast<unsigned>(info.slot(slot).written) << slot;
+  }
+  for (; written; written &= written - 1) {
+    const size_t a = first_of(written);
+    others &= ~(1u << a);
+    for (unsigned left = others; left; left &= left - 1) {
+      const size_t b = first_of(left);
       if (!ranges_overlap(call[a].data, call.extents[a], call[b].data, call.extents[b])) [[likely]]
         continue;
       if (!overlap(footprint_of(info.slot(a), call[a]), footprint_of(info.slot(b), call[b]))) continue;
-      if (both)
+      if (info.slot(b).written)
         return fail(Error::invalid_stride, "%s: %s and %s are written, but overlap", info.name, info.slot(a).name,
                     info.slot(b).name);
       return fail(Error::invalid_stride, "%s: %s is written and %s is read, but they overlap", info.name,

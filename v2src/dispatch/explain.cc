@@ -78,7 +78,7 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.image = entry.image->name;
   choice.psels = entry.psels_text;
   choice.copts = entry.copts_text;
-  const Entry& of_bin = selection.lut->entries[selection.table->index[selection.cell]];
+  const Entry& of_bin = selection.lut->entries[selection.table->index[selection.cell()]];
   choice.bin_image = of_bin.image->name;
   choice.bin_psels = of_bin.psels_text;
   choice.bin_copts = of_bin.copts_text;
@@ -121,8 +121,10 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
   choice.hint_count = static_cast<int32_t>(dispatch.hint_count);
   std::copy_n(dispatch.hints, dispatch.hint_count, choice.hints);
   choice.backend_count = static_cast<int32_t>(backends.size());
-  for (size_t i = 0; i < backends.size(); ++i)
-    choice.backends[i] = {backends[i].name, dispatch.times ? dispatch.times[i] : 0};
+  for (size_t i = 0; i < backends.size(); ++i) {  // field by field: what lies between them stays zero
+    choice.backends[i].name = backends[i].name;
+    choice.backends[i].median_us = dispatch.times ? dispatch.times[i] : 0;
+  }
   return choice;
 }
 

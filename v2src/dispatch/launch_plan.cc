@@ -11,12 +11,6 @@ namespace {
 // Threads of all programs along x that the vendor's driver counts.
 uint64_t most_threads(const ArchInfo& arch) { return std::string_view(arch.vendor) == "hip" ? UINT32_MAX : UINT64_MAX; }
 
-// Whether the argument is a whole number that follows from the call.
-bool is_number(const Argument& argument) {
-  return argument.pass == Pass::i32 || argument.pass == Pass::i64 ||
-         (argument.pass == Pass::tensor && !argument.value.code.empty());
-}
-
 // Whether a tensor map can describe a contiguous tensor of the workspace.
 bool has_map(const OperandInfo& operand, const View& view) {
   for (size_t i = 0; i < operand.dims.size(); ++i)
@@ -42,14 +36,15 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
   }
   if (!plan->has_programs) return {};  // no driver launches none
   if (uint64_t{plan->grid[0]} * image.threads > most_threads(gpu.info())) return {Misfit::threads, 0, &kernel};
+  const size_t operands = call.info->operands.size();
   int64_t* next = plan->numbers;
   for (const Argument& argument : kernel.arguments) {
-    if (!argument.is_of(image)) continue;
+    if (argument.pass == Pass::stride || argument.pass == Pass::fp32 || !argument.is_of(image)) continue;
     // Choosing has looked at the caller's tensors, but those of the workspace had no sizes yet.
-    if (argument.pass == Pass::tensor && argument.block && image.descriptor_count &&
-        argument.slot >= call.info->operands.size() && !has_map(call.info->slot(argument.slot), call[argument.slot]))
+    if (argument.slot >= operands && argument.pass == Pass::tensor && argument.block && image.descriptor_count &&
+        !has_map(call.info->slot(argument.slot), call[argument.slot]))
       return {Misfit::tensor_map, argument.slot};
-    if (!is_number(argument)) continue;
+    if (argument.pass == Pass::tensor && argument.value.code.empty()) continue;  // no number that follows from the call
     if (next == plan->numbers + kMaxNumbers) return {Misfit::many_numbers, 0, &kernel};
     const bool fits = number(argument.value, next);
     const bool is_i32 = argument.pass == Pass::i32;

@@ -32,7 +32,7 @@ void log_first_use_slow(const Dispatch& dispatch, size_t kernel) noexcept {
     seen.clear();
   }
   const Selection& selection = dispatch.kernels[kernel];
-  if (log_state != LogState::info || !seen.emplace(selection.table, selection.cell).second) return;
+  if (log_state != LogState::info || !seen.emplace(selection.table, selection.cell()).second) return;
   char line[1024];
   format_line(explain(dispatch, kernel), line, sizeof line);
   fprintf(stderr, "aotriton: %s\n", line);

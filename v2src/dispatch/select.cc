@@ -20,38 +20,51 @@ const KernelTable* table_of(const KernelInfo& kernel, int arch) {
   return index < kernel.tables.size() ? kernel.tables[index] : nullptr;
 }
 
-// The kernel's table for the call; false where its guards refuse the call, or it is not in this build.
-bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
+// The kernel's functional for the call; none where its guards refuse the call, or it is not in this build.
+Kind::Functional find_functional(const KernelInfo& kernel, Survey& survey) {
   const Gpu& gpu = survey.gpu;
   const KernelTable* table = table_of(kernel, gpu.arch);
-  if (!table || survey.refusal(kernel)) return false;
+  if (!table || survey.refusal(kernel)) return {nullptr, 0};
   const Addressing reached = survey.addressing(kernel);
   int number = 0;
   for (const ChoiceInfo& choice : kernel.choices) {
     const int digit = survey.digit(choice, reached);
-    if (digit < 0) return false;
+    if (digit < 0) return {nullptr, 0};
     number = number * static_cast<int>(choice.values.size()) + digit;
   }
   const auto index = static_cast<size_t>(number);
   const Lut* lut = index < table->luts.size() ? table->luts[index] : nullptr;
   const auto product = static_cast<size_t>(gpu.product);
-  if (!lut || product >= lut->products.size()) return false;  // too few: of a family built beside another library
+  if (lut && product >= lut->products.size()) lut = nullptr;  // too few: of a family built beside another library
+  return {lut, number};
+}
+
+// The kernel's table for the call; false where it has none.
+bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
+  Kind::Functional own;
+  Kind::Functional* found = &own;
+  Kind* const kind = survey.kind(kernel);
+  if (kind) found = &kind->functionals[kernel.number];
+  if (!kind || !(kind->known >> kernel.number & 1)) {
+    *found = find_functional(kernel, survey);
+    if (kind) kind->known |= uint64_t{1} << kernel.number;
+  }
+  if (!found->lut) return false;
   selection->kernel = &kernel;
-  selection->lut = lut;
-  selection->table = &lut->products[product];
-  selection->godel_number = number;
+  selection->lut = found->lut;
+  selection->table = &found->lut->products[static_cast<size_t>(survey.gpu.product)];
+  selection->godel_number = found->godel_number;
   selection->predicted_us = 0;
   return true;
 }
 
-// The call's cell in the table, and what won there unless a predicted time has chosen. False where a tuning key does
-// not fit in 63 bits.
+// The call's keys in the table, and what won in their cell unless a predicted time has chosen. False where a tuning key
+// does not fit in 63 bits.
 bool find_cell(const Survey& survey, Selection* selection) {
   const std::span<const KeyInfo> keys = selection->kernel->keys;
   for (size_t i = 0; i < keys.size(); ++i)
     if (!survey.value(keys[i].value, &selection->keys[i])) return false;
-  selection->cell = selection->lut->cell(selection->keys);
-  if (selection->predicted_us <= 0) selection->chosen = selection->table->index[selection->cell];
+  if (selection->predicted_us <= 0) selection->chosen = selection->table->index[selection->cell()];
   return true;
 }
 
@@ -144,7 +157,7 @@ const BackendCell* compared(const Selection& lead, const Dispatch& dispatch) {
   const OperatorTable* table = arch < dispatch.info->tables.size() ? dispatch.info->tables[arch] : nullptr;
   if (!table) return nullptr;
   const BackendCells cells = table->products[product][static_cast<size_t>(lead.godel_number)];
-  return cells.empty() ? nullptr : &cells[lead.cell];
+  return cells.empty() ? nullptr : &cells[lead.cell()];
 }
 
 // Whether the call is the very problem that the backends were compared on in its cell.
@@ -230,7 +243,7 @@ class Chooser {
     if (cell) dispatch_.times = cell->median_us;
     if (by_ == By::time && cell && was_measured(*dispatch_.info, lead)) {
       by_ = By::cell;
-      lead.chosen = lead.table->index[lead.cell];
+      lead.chosen = lead.table->index[lead.cell()];
       lead.predicted_us = 0;
     }
     while (serving_ < others && select(*first_kernels()[serving_], survey_, by_, &dispatch_.kernels[serving_]))

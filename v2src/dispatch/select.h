@@ -14,14 +14,14 @@ struct Selection {
   const Lut* lut;
   const ProductTable* table;  // of the GPU's product
   int godel_number;
-  size_t cell;
   size_t chosen;       // an entry
   float predicted_us;  // of that entry; 0 where it is not known
   int64_t keys[kMaxKeys];
 
   const Entry& entry() const noexcept { return lut->entries[chosen]; }
   const Cost* cost() const noexcept { return table->costs.empty() ? nullptr : &table->costs[chosen]; }
-  const Origin& origin() const noexcept { return table->origins[cell]; }
+  size_t cell() const noexcept { return lut->cell(keys); }
+  const Origin& origin() const noexcept { return table->origins[cell()]; }
 };
 
 // Which of a kernel's entries may serve.

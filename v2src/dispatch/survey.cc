@@ -1,8 +1,7 @@
 #include "dispatch/survey.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <iterator>
 
 namespace aotriton::v2::inline abi1 {
 
@@ -31,11 +30,54 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
     int64_t holds;
     if (!value(call.info->guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
   }
-  for (size_t slot = 0; slot < call.info->slots(); ++slot) {
-    const auto bit = uint32_t{1} << slot;
-    if (fast_ == Addressing::offset32 && !near(slot)) unreached_.all |= bit;
-    if (!strides_suit(slot)) unreached_.strided |= bit;
+  const OperatorInfo& info = *call.info;
+  const bool by_descriptor = fast_ == Addressing::descriptor;
+  unreached_.strided = info.compiled.unsuited
+                           ? info.compiled.unsuited(call, by_descriptor)
+                           : unsuited(call, info.uses.strided, by_descriptor, EachAtRunTime{info.operands});
+  for (size_t slot = info.operands.size(); slot < info.slots(); ++slot)
+    if (info.uses.strided >> slot & 1 && given(slot) &&
+        (call.misaligned >> call.from[slot] & 1 || !strides_suit(info.slot(slot), call[slot], by_descriptor)))
+      unreached_.strided |= uint32_t{1} << slot;
+  for (size_t slot = 0; fast_ == Addressing::offset32 && slot < info.slots(); ++slot)
+    if (info.uses.all >> slot & 1 && given(slot) && !near(slot)) unreached_.all |= uint32_t{1} << slot;
+  kind_ = find_kind();
+  version_ = kind_ ? kind_->version : 0;
+}
+
+// The thread's, of this operator, or one that is forgotten for it.
+Kind* Survey::find_kind() const noexcept {
+  static thread_local Kind kinds[4];
+  static thread_local uint64_t versions;
+  Kind* kind = kinds;
+  while (kind != std::end(kinds) && kind->info != call.info) ++kind;
+  if (kind == std::end(kinds)) {
+    kind = &kinds[versions % std::size(kinds)];
+    kind->info = nullptr;
   }
+  const std::span<const uint8_t> choices = call.info->choices;
+  int64_t differing = 0;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    int64_t number;
+    if (!values_.get(choices[i], &number)) {
+      kind->version = 0;
+      kind->info = nullptr;  // some of its values are this call's
+      return nullptr;
+    }
+    differing |= kind->choices[i] ^ number;
+    kind->choices[i] = number;
+  }
+  if (kind->info == call.info && kind->arch == gpu.arch && kind->product == gpu.product && kind->failing == failing_ &&
+      kind->unreached.all == unreached_.all && kind->unreached.strided == unreached_.strided && !differing)
+    return kind;
+  kind->version = ++versions;
+  kind->info = call.info;
+  kind->arch = gpu.arch;
+  kind->product = gpu.product;
+  kind->failing = failing_;
+  kind->unreached = unreached_;
+  kind->known = 0;
+  return kind;
 }
 
 bool Survey::work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
@@ -55,7 +97,7 @@ int Survey::own_digit(const ChoiceInfo& choice, Addressing reached) const noexce
 
 // A kernel that rounds a value further up than the lead does would compute the call, but is for others. One that rounds
 // it less far up has a value between two of the lead's.
-int16_t Survey::shared_digit(const ChoiceInfo& choice) const noexcept {
+int16_t Survey::shared_digit(const ChoiceInfo& choice) noexcept {
   int64_t number;
   if (!value(choice.value, &number)) return -1;
   const int found = index_of(choice, number);
@@ -63,57 +105,18 @@ int16_t Survey::shared_digit(const ChoiceInfo& choice) const noexcept {
   return static_cast<int16_t>(found);
 }
 
-bool Survey::beyond_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept {
-  for (const ChoiceInfo& of_lead : call.info->lead().choices) {
-    int64_t wanted;
-    if (!of_lead.round_up || strcmp(of_lead.name, choice.name)) continue;
-    if (!value(of_lead.value, &wanted)) continue;
-    const int found = index_of(of_lead, wanted);
-    if (found >= 0) return of_lead.values[static_cast<size_t>(found)] < rounded;
-  }
-  return false;
-}
-
-// Without a tensor nothing is in the way.
-bool Survey::given(size_t slot) const noexcept {
-  return call[slot].sizes && (call[slot].data || !call.info->slot(slot).optional);
+bool Survey::beyond_lead(const ChoiceInfo& choice, int64_t rounded) noexcept {
+  if (choice.of_lead == kNoNumber) return false;
+  const ChoiceInfo& of_lead = call.info->lead().choices[choice.of_lead];
+  const int found = digit(of_lead, fast_);
+  return found >= 0 && of_lead.values[static_cast<size_t>(found)] < rounded;
 }
 
 // Whether buffer instructions reach all of the tensor.
 bool Survey::near(size_t slot) const noexcept {
   constexpr int64_t kBufferLimit = int64_t{1} << 31;  // bytes
   if (slot < call.info->operands.size()) return call.extents[slot] < kBufferLimit;
-  return !given(slot) || extent(call.info->slot(slot), call[slot]) < kBufferLimit;
-}
-
-// Whether the fast way can follow the tensor's strides.
-bool Survey::strides_suit(size_t slot) const noexcept {
-  constexpr uint64_t kMostPacked = 16;        // along the second of four dimensions, by any description
-  constexpr uint64_t kSizeLimit = INT32_MAX;  // elements along a dimension, of a tensor map's argument
-  constexpr int64_t kAlignment = 16;          // bytes, of both
-  if (!given(slot)) return true;
-  const OperandInfo& operand = call.info->slot(slot);
-  const View& view = call[slot];
-  if (!aligned_to(view.data, kAlignment) || (call.misaligned >> call.from[slot] & 1)) return false;
-  const bool swapped = operand.layout == Layout::strided && transposed(operand, view);
-  const size_t rank = operand.dims.size(), contiguous = rank - 1 - swapped;
-  const int shift = std::countr_zero(static_cast<uint64_t>(bytes_of(view.dtype)));  // of bytes to elements
-  const uint64_t limit = static_cast<uint64_t>(kMapStrideLimit) >> shift;
-  const int64_t partial = (kAlignment >> shift) - 1;
-  // Each is below a power of two where all of them are, bit by bit.
-  uint64_t sizes = 0, strides = 0;
-  int64_t least = 1;
-  for (size_t i = 0; i < rank; ++i) {
-    const int64_t size = view.sizes[i], stride = size == 1 || i == contiguous ? partial + 1 : view.strides[i];
-    const auto bits = static_cast<uint64_t>(stride);
-    sizes |= static_cast<uint64_t>(size);
-    strides |= rank == 4 && i == 1 ? bits * kMostPacked | bits : bits;
-    least = std::min({least, size, stride});
-  }
-  if (sizes > kSizeLimit || strides >= limit || (strides & static_cast<uint64_t>(partial)) || least < 1) return false;
-  if (view.sizes[contiguous] > 1 && view.strides[contiguous] != 1) return false;
-  // A descriptor's store ends at a multiple of 16 bytes, where the next element may not be ours.
-  return !(operand.written && fast_ == Addressing::descriptor && (view.sizes[contiguous] & partial));
+  return extent(call.info->slot(slot), call[slot]) < kBufferLimit;
 }
 
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept {

@@ -3,9 +3,30 @@
 
 #include "call/call.h"
 #include "call/gpu.h"
+#include "call/operands.h"
 #include "program/cost.h"
 
 namespace aotriton::v2::inline abi1 {
+
+// The functionals of an operator's kernels for calls of one kind: all that they follow from is the same. A thread keeps
+// those of its last calls, as tensors of other sizes are mostly of a kind that it had before.
+struct Kind {
+  struct Functional {
+    const Lut* lut;  // null: the kernel can not serve such calls
+    int godel_number;
+  };
+
+  static constexpr size_t kMost = 40;  // kernels
+
+  uint64_t version;  // no other kind of the thread has the same
+  const OperatorInfo* info;
+  int arch, product;
+  uint64_t failing;
+  Uses unreached;
+  int64_t choices[kMaxChoices];   // the values of the operator's
+  uint64_t known;                 // kernels by number, as bits, whose functional is known
+  Functional functionals[kMost];  // by the kernel's number
+};
 
 class Survey {
  public:
@@ -48,6 +69,11 @@ class Survey {
   // What the kernel has to compute for the call on the GPU; false where a number does not fit in 63 bits.
   bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
 
+  // What keeps the kernel's functional; null where nothing does.
+  Kind* kind(const KernelInfo& kernel) const noexcept {
+    return kernel.number < Kind::kMost && kind_ && kind_->version == version_ ? kind_ : nullptr;
+  }
+
   const Values& steps() const noexcept { return values_; }
 
   const Call& call;
@@ -56,19 +82,21 @@ class Survey {
  private:
   static constexpr int16_t kUnknown = -2;
 
+  Kind* find_kind() const noexcept;  // null where a choice has no value
   bool own_value(const Expression& expression, int64_t* value) const noexcept;
   int own_digit(const ChoiceInfo& choice, Addressing reached) const noexcept;
-  int16_t shared_digit(const ChoiceInfo& choice) const noexcept;
-  bool beyond_lead(const ChoiceInfo& choice, int64_t rounded) const noexcept;
-  bool given(size_t slot) const noexcept;
+  int16_t shared_digit(const ChoiceInfo& choice) noexcept;
+  bool beyond_lead(const ChoiceInfo& choice, int64_t rounded) noexcept;
+  bool given(size_t slot) const noexcept { return is_given(call.info->slot(slot), call[slot]); }
   bool near(size_t slot) const noexcept;
-  bool strides_suit(size_t slot) const noexcept;
 
   const Addressing fast_;
   Uses unreached_ = {};  // slots that the fast way does not reach, and of which it can not follow the strides
   const Values values_;
   uint64_t failing_ = 0;         // guards of the operator that do not hold, as bits
   int16_t digits_[kMaxChoices];  // by the choice's number; kUnknown where it is not computed yet
+  Kind* kind_;
+  uint64_t version_;  // of the kind, unless another survey has needed its room since
 };
 
 // The digit of a choice; -1 where the call has no value of it.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -15,6 +16,11 @@ namespace aotriton::v2::inline abi1 {
 namespace {
 
 constexpr size_t align_up(size_t value, size_t alignment) { return (value + alignment - 1) / alignment * alignment; }
+
+// Of numbers that are not negative. Processors divide those of 32 bits in half the time.
+int64_t quotient(int64_t a, int64_t b) {
+  return static_cast<uint64_t>(a | b) <= UINT32_MAX ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
+}
 
 }  // namespace
 
@@ -31,12 +37,13 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.launch_count = 0;
   made_.argument_count = made_.pointer_count = 0;
   byte_count_ = 0;
-  overflow_ = false;
-  for (size_t slot = 0; slot < call.info->operands.size(); ++slot) {
-    data_[call.from[slot]] = call[slot].data;
-    extents_[call.from[slot]] = call.extents[slot];
+  const size_t operands = call.info->operands.size();
+  for (size_t slot = 0; slot < operands; ++slot) {
+    const size_t from = call.from[slot];
+    data_[from] = call.views[slot].data;
+    extents_[from] = call.extents[slot];
   }
-  data_[call.info->operands.size()] = call.workspace;
+  data_[operands] = call.workspace;
 }
 
 Result<BuiltCall> Builder::build_chunks(const ChunkedCall& chunks, const Device& device,
@@ -94,6 +101,44 @@ Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const K
   return BuiltCall(*this);
 }
 
+// Where the arguments of a kernel go. Numbers of its own, not the builder's: those would be read again behind each byte
+// that is written.
+struct Builder::Cursor {
+  Builder& builder;
+  const size_t most;                // bytes that they may end at
+  size_t arguments, pointers, end;  // so far: in number, and in bytes
+  int descriptors = 0;
+  const int64_t* number;  // the next of the plan's
+
+  // Notes where the next argument lies.
+  void note(size_t begin, size_t size) {
+    builder.offsets_[arguments] = static_cast<uint32_t>(begin);
+    builder.sizes_[arguments++] = static_cast<uint16_t>(size);
+    end = begin + size;
+  }
+
+  template <class Number>
+  void put(Number value) {
+    put_at(align_up(end, alignof(Number)), value);
+  }
+
+  template <class Number>
+  void put_at(size_t begin, Number value) {
+    memcpy(builder.bytes_ + begin, &value, sizeof value);
+    note(begin, sizeof value);
+  }
+
+  // Notes that the next argument follows the data of `slot`.
+  void note_pointer(const Call& call, size_t slot, bool map) {
+    const bool of_workspace = slot >= call.info->operands.size();
+    if (of_workspace && !builder.made_.workspace_bytes) return;
+    builder.pointers_[pointers++] = {static_cast<uint16_t>(arguments), of_workspace ? kWorkspaceSlot : call.from[slot],
+                                     map, of_workspace ? builder.offsets_of_workspace_[slot] : 0};
+  }
+
+  bool fits() const { return arguments <= kMaxArguments && pointers <= kMaxPointers && end <= most; }
+};
+
 Error Builder::add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan,
                    Image& image, bool early, Stream stream) noexcept {
   if (!plan.has_programs) return Error::success;
@@ -103,51 +148,55 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
   std::copy_n(plan.grid, 3, launch.grid);
   AOTRITON_TRY(load_image(device, image, stream, &launch.function));
   launch.first = made_.argument_count;
-  kernel_begin_ = byte_count_ = static_cast<uint32_t>(align_up(byte_count_, alignof(TensorMap)));
-  descriptors_ = 0;
-  const int64_t* number = plan.numbers;
-  for (const Argument& argument : kernel.arguments)
-    if (argument.is_of(image)) AOTRITON_TRY(add_argument(call, argument, image, &number));
-  put<void*>(nullptr);  // global scratch
-  put<void*>(nullptr);  // profile scratch
-  if (overflow_) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
+  const size_t begin = align_up(byte_count_, alignof(TensorMap)), most = std::min(begin + kMaxKernelBytes, kMaxBytes);
+  Cursor cursor = {*this, most, made_.argument_count, made_.pointer_count, begin, 0, plan.numbers};
+  for (const Argument& argument : kernel.arguments) {
+    if (!argument.is_of(image)) continue;
+    AOTRITON_TRY(add_argument(call, argument, image, cursor));
+    if (!cursor.fits()) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
+  }
+  cursor.put<void*>(nullptr);  // global scratch
+  cursor.put<void*>(nullptr);  // profile scratch
+  if (!cursor.fits()) return fail(Error::not_supported, "%s: takes too many arguments", image.name);
   if (image.global_scratch)
     return fail(Error::not_supported, "%s: needs scratch memory, which is not provided", image.name);
-  if (descriptors_ != image.descriptor_count)
+  if (cursor.descriptors != image.descriptor_count)
     return fail(Error::damaged_image, "%s: takes %d descriptors, its description has %d", image.name,
-                image.descriptor_count, descriptors_);
+                image.descriptor_count, cursor.descriptors);
+  made_.argument_count = static_cast<uint16_t>(cursor.arguments);
+  made_.pointer_count = static_cast<uint16_t>(cursor.pointers);
+  byte_count_ = cursor.end;
   launch.count = static_cast<uint16_t>(made_.argument_count - launch.first);
   return Error::success;
 }
 
-// `number`: the next of the plan's.
-Error Builder::add_argument(const Call& call, const Argument& argument, const Image& image,
-                            const int64_t** number) noexcept {
+[[gnu::always_inline]] inline Error Builder::add_argument(const Call& call, const Argument& argument,
+                                                          const Image& image, Cursor& cursor) noexcept {
   const View& view = call[argument.slot];
   switch (argument.pass) {
     case Pass::tensor: {
       // How many neighbours along the second dimension are packed; 0 where the description packs none.
-      const int64_t packed = argument.value.code.empty() ? 0 : *(*number)++;
+      const int64_t packed = argument.value.code.empty() ? 0 : *cursor.number++;
       const bool map = argument.block && image.descriptor_count;
-      note_pointer(call, argument.slot, map);
-      if (map) return add_map(call.info->slot(argument.slot), view, packed, image);
-      put(view.data);
+      cursor.note_pointer(call, argument.slot, map);
+      if (map) return add_map(call.info->slot(argument.slot), view, packed, image, cursor);
+      cursor.put(view.data);
       return Error::success;
     }
     case Pass::stride:
       if (argument.block && image.descriptor_count) return Error::success;  // the descriptor has it
       // A kernel may take a stride as i32 where tensors are small: the driver reads the leading bytes, which on the
       // little-endian hosts of both vendors are the low ones.
-      put(view.strides ? view.strides[argument.dim] : int64_t{0});
+      cursor.put(view.strides ? view.strides[argument.dim] : int64_t{0});
       return Error::success;
     case Pass::fp32:
-      put(call.scalars[argument.slot].real);
+      cursor.put(call.scalars[argument.slot].real);
       return Error::success;
     case Pass::i32:
-      put(static_cast<int32_t>(*(*number)++));
+      cursor.put(static_cast<int32_t>(*cursor.number++));
       return Error::success;
     case Pass::i64:
-      put(*(*number)++);
+      cursor.put(*cursor.number++);
       return Error::success;
   }
   return Error::success;
@@ -156,97 +205,66 @@ Error Builder::add_argument(const Call& call, const Argument& argument, const Im
 // Triton passes a host descriptor as the tensor map, then every size as i32, then every stride as i64, in elements and
 // with the innermost one. The contiguous dimension comes last. Of `packed` neighbours along the second one a box
 // has as many rows each.
-Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept {
+[[gnu::always_inline]] inline Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t packed,
+                                                     const Image& image, Cursor& cursor) noexcept {
   const Driver& driver = *made_.driver;
-  int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
-  size_t rank = operand.dims.size();
-  std::copy_n(view.sizes, rank, sizes);
-  std::copy_n(view.strides, rank, strides);
-  if (transposed(operand, view)) {
-    std::swap(sizes[rank - 1], sizes[rank - 2]);
-    std::swap(strides[rank - 1], strides[rank - 2]);
-  }
-  if (packed) {
-    // [a, b, rows, columns] as [a, b / packed, rows, packed, columns]
-    sizes[4] = sizes[3], strides[4] = strides[3];
-    sizes[3] = packed, strides[3] = strides[1];
-    sizes[1] /= packed, strides[1] *= packed;
-    ++rank;
-  }
-  const int index = descriptors_++;
-  const size_t begin = align_up(byte_count_, alignof(TensorMap));
-  if (!has_room(1 + 2 * rank, begin + sizeof(TensorMap) + 2 * rank * sizeof(int64_t))) return Error::success;
-  void* const map = bytes_ + begin;
-  note(begin, sizeof(TensorMap));
-  for (size_t i = 0; i < rank; ++i) append(static_cast<int32_t>(sizes[i]));
-  for (size_t i = 0; i < rank; ++i) append(strides[i]);
+  const int index = cursor.descriptors++;
+  const size_t rank = operand.dims.size() + (packed ? 1 : 0);
   if (index >= image.descriptor_count || image.descriptors[index].rank != rank)
     return fail(Error::damaged_image, "%s: descriptor %d is not as its description has it", image.name, index);
   if (!driver.encode_tensor_map)
     return fail(Error::not_supported, "%s: %s has no tensor descriptors", image.name, driver.name);
   const DescriptorLayout& layout = image.descriptors[index];
-  TensorMapRequest request = {.dtype = view.dtype,
-                              .rank = static_cast<int>(rank),
-                              .address = view.data,
-                              .sizes = {},
-                              .strides = {},
-                              .box = {},
-                              .swizzle = layout.swizzle};
-  for (size_t i = 0; i < rank; ++i) {
-    const size_t from = rank - 1 - i;
-    request.sizes[i] = static_cast<uint64_t>(sizes[from]);
-    request.box[i] = layout.block[from];
-    // No access follows the stride of a dimension of size 1, but the driver wants it to be a multiple of 16 all the
-    // same.
-    if (i > 0)
-      request.strides[i - 1] = sizes[from] == 1 ? 16 : static_cast<uint64_t>(strides[from] * bytes_of(view.dtype));
-  }
+  const size_t begin = align_up(cursor.end, alignof(TensorMap));
+  cursor.note(begin, sizeof(TensorMap));
+  TensorMapRequest request;
+  request.dtype = view.dtype;
+  request.rank = static_cast<int>(rank);
+  request.address = view.data;
+  request.swizzle = layout.swizzle;
+  // A constant rank lets the compiler unroll the loops.
+  const auto write = [&](auto of_map) __attribute__((always_inline)) {
+    int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
+    const size_t given = packed ? of_map - 1 : of_map;
+    for (size_t i = 0; i < given; ++i) sizes[i] = view.sizes[i], strides[i] = view.strides[i];
+    if (transposed(operand, view)) {
+      std::swap(sizes[given - 1], sizes[given - 2]);
+      std::swap(strides[given - 1], strides[given - 2]);
+    }
+    if (packed) {
+      // [a, b, rows, columns] as [a, b / packed, rows, packed, columns]
+      sizes[4] = sizes[3], strides[4] = strides[3];
+      sizes[3] = packed, strides[3] = strides[1];
+      sizes[1] = quotient(sizes[1], packed), strides[1] *= packed;
+    }
+    const int64_t width = bytes_of(view.dtype);
+    // Behind a map all else is as far from it as the rank says.
+    constexpr size_t kSize = sizeof(int32_t), kStride = sizeof(int64_t);
+    const size_t of_sizes = begin + sizeof(TensorMap), of_strides = of_sizes + align_up(of_map * kSize, kStride);
+    for (size_t i = 0; i < of_map; ++i) cursor.put_at(of_sizes + i * kSize, static_cast<int32_t>(sizes[i]));
+    for (size_t i = 0; i < of_map; ++i) cursor.put_at(of_strides + i * kStride, strides[i]);
+    for (size_t i = 0; i < of_map; ++i) {
+      const size_t from = of_map - 1 - i;
+      request.sizes[i] = static_cast<uint64_t>(sizes[from]);
+      request.box[i] = layout.block[from];
+      // No access follows the stride of a dimension of size 1, but the driver wants it to be a multiple of 16 all the
+      // same.
+      if (i > 0) request.strides[i - 1] = sizes[from] == 1 ? 16 : static_cast<uint64_t>(strides[from] * width);
+    }
+    for (size_t i = of_map; i <= kMaxRank; ++i) request.sizes[i] = request.strides[i - 1] = request.box[i] = 0;
+  };
+  if (rank == 4)
+    write(std::integral_constant<size_t, 4>());
+  else if (rank == 5)
+    write(std::integral_constant<size_t, 5>());
+  else
+    write(rank);
   if (packed) {
     request.box[1] *= static_cast<uint32_t>(packed);
     request.box[2] /= static_cast<uint32_t>(packed);
   }
-  const Status status = driver.encode_tensor_map(static_cast<TensorMap*>(map), request);
+  const Status status = driver.encode_tensor_map(reinterpret_cast<TensorMap*>(bytes_ + begin), request);
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;
-}
-
-// Notes that the next argument follows the data of `slot`.
-void Builder::note_pointer(const Call& call, size_t slot, bool map) noexcept {
-  const bool of_workspace = slot >= made_.info->operands.size();
-  if (of_workspace && !made_.workspace_bytes) return;
-  if (made_.pointer_count == kMaxPointers) {
-    overflow_ = true;
-    return;
-  }
-  pointers_[made_.pointer_count++] = {made_.argument_count, of_workspace ? kWorkspaceSlot : call.from[slot], map,
-                                      of_workspace ? offsets_of_workspace_[slot] : 0};
-}
-
-// Whether there is room for this number of further arguments, which end at this byte. add() reports a lack of room.
-bool Builder::has_room(size_t arguments, size_t end) noexcept {
-  const bool fits =
-      made_.argument_count + arguments <= kMaxArguments && end <= kernel_begin_ + kMaxKernelBytes && end <= kMaxBytes;
-  overflow_ |= !fits;
-  return fits;
-}
-
-// Notes where the next argument lies. There is room for it.
-inline void Builder::note(size_t begin, size_t size) noexcept {
-  const size_t index = made_.argument_count++;
-  offsets_[index] = static_cast<uint32_t>(begin);
-  sizes_[index] = static_cast<uint16_t>(size);
-  byte_count_ = static_cast<uint32_t>(begin + size);
-}
-
-template <class Number>
-inline void Builder::append(Number number) noexcept {
-  const size_t begin = align_up(byte_count_, alignof(Number));
-  memcpy(bytes_ + begin, &number, sizeof number);
-  note(begin, sizeof number);
-}
-
-template <class Number>
-void Builder::put(Number number) noexcept {
-  if (has_room(1, align_up(byte_count_, alignof(Number)) + sizeof number)) append(number);
 }
 
 Prepared* BuiltCall::finish(const Key& key, Prepared* recycled) const noexcept {

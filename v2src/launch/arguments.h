@@ -52,34 +52,31 @@ class Builder {
   static constexpr size_t kMaxPointers = kMaxKernels * (kMaxOperands + 4);  // a kernel may take an operand twice
   static constexpr size_t kMaxKernelBytes = 4096;                           // what a CUDA kernel can take
   static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
+  // Whether an argument had room is seen when it is written. A tensor map is the largest one, with its sizes and
+  // strides.
+  static constexpr size_t kMoreArguments = 1 + 2 * (kMaxRank + 1) + 2;
+  static constexpr size_t kMoreBytes = alignof(TensorMap) + sizeof(TensorMap) + 8 * kMoreArguments;
+
+  struct Cursor;
 
   void begin(const Call& call, const Device& device) noexcept;
   Error add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan, Image& image,
             bool early, Stream stream) noexcept;
-  Error add_argument(const Call& call, const Argument& argument, const Image& image, const int64_t** number) noexcept;
-  Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image) noexcept;
-  void note_pointer(const Call& call, size_t slot, bool map) noexcept;
-  bool has_room(size_t arguments, size_t end) noexcept;
-  void note(size_t begin, size_t size) noexcept;
-  template <class Number>
-  void append(Number number) noexcept;
-  template <class Number>
-  void put(Number number) noexcept;
+  Error add_argument(const Call& call, const Argument& argument, const Image& image, Cursor& cursor) noexcept;
+  Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image,
+                Cursor& cursor) noexcept;
 
   Prepared made_;  // but for what stands behind one
   PreparedLaunch launches_[kMaxKernels];
   void* data_[kMaxOperands + 1];
   int64_t extents_[kMaxOperands];
   int64_t chunk_strides_[kMaxOperands];
-  size_t kernel_begin_;  // of the kernel's bytes
-  uint32_t byte_count_;
-  int descriptors_;  // that the kernel took so far
-  bool overflow_;
-  const size_t* offsets_of_workspace_;  // by slot
-  uint32_t offsets_[kMaxArguments];     // into bytes_
-  uint16_t sizes_[kMaxArguments];
-  PointerArgument pointers_[kMaxPointers];
-  alignas(64) unsigned char bytes_[kMaxBytes];
+  size_t byte_count_;
+  const size_t* offsets_of_workspace_;                // by slot
+  uint32_t offsets_[kMaxArguments + kMoreArguments];  // into bytes_
+  uint16_t sizes_[kMaxArguments + kMoreArguments];
+  PointerArgument pointers_[kMaxPointers + 1];
+  alignas(64) unsigned char bytes_[kMaxBytes + kMoreBytes];
 };
 
 }  // namespace aotriton::v2::inline abi1

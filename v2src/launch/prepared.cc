@@ -1,7 +1,6 @@
 #include "launch/prepared.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -10,22 +9,13 @@
 #include "base/error.h"
 #include "call/checks.h"
 #include "call/hints.h"
+#include "call/operands.h"
 #include "launch/empty_results.h"
 #include "launch/load.h"
 
 namespace aotriton::v2::inline abi1 {
 
 namespace {
-
-bool given(const Call& call, size_t slot) {
-  const View& view = call[slot];
-  return view.sizes && (view.data || !call.info->operands[slot].optional);
-}
-
-// The key's word for an operand that is given: its type, and whether it is aligned as kernels can use it.
-int64_t key_word(const View& view) {
-  return 1 | static_cast<int64_t>(aligned_to(view.data, 16)) << 1 | static_cast<int64_t>(view.dtype) << 2;
-}
 
 // The bytes of the hints in which two calls must agree.
 std::string_view bytes_of(const aotriton_hints& hints) { return {reinterpret_cast<const char*>(&hints), kHintBytes}; }
@@ -44,30 +34,15 @@ int64_t last_key_word(const Call& call) { return (call.workspace ? 1 : 0) | (cal
 }  // namespace
 
 Key::Key(const Call& call) noexcept : info(call.info), hints(call.hints) {
-  int64_t* end = words;
-  for (size_t slot = 0; slot < info->operands.size(); ++slot) {
-    const View& view = call[slot];
-    const size_t rank = info->operands[slot].dims.size();
-    if (!given(call, slot)) {
-      *end++ = 0;
-      continue;
-    }
-    *end++ = key_word(view);
-    end = std::copy_n(view.sizes, rank, end);
-    end = std::copy_n(view.strides, rank, end);
-  }
-  for (size_t i = 0; i < info->scalars.size(); ++i) *end++ = call.scalars[i].whole;
-  *end++ = last_key_word(call);
-  count = static_cast<size_t>(end - words);
-  // Products of pairs do not wait for each other, as a chain of words would. As wyhash mixes them.
-  constexpr uint64_t kEven = 0xA0761D6478BD642Fu, kOdd = 0xE7037ED1A0B428DBu;
-  *end = 0;  // beside an odd last one
   uint64_t mixed = reinterpret_cast<uint64_t>(info);
-  for (size_t i = 0; i < count; i += 2) {
-    const auto product = static_cast<unsigned __int128>(static_cast<uint64_t>(words[i]) ^ kEven) *
-                         (static_cast<uint64_t>(words[i + 1]) ^ kOdd);
-    mixed = std::rotl(mixed, 7) + (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64));
-  }
+  int64_t* end = info->compiled.write_words ? info->compiled.write_words(call, words, &mixed)
+                                            : write_words(call, words, &mixed, EachAtRunTime{info->operands});
+  const size_t scalars = info->scalars.size();
+  for (size_t i = 0; i < scalars; ++i) end[i] = call.scalars[i].whole;
+  end[scalars] = last_key_word(call);
+  end[scalars + 1] = 0;  // beside an odd last one
+  for (size_t i = 0; i <= scalars; i += 2) mixed = hash_of(mixed, end[i], end[i + 1]);
+  count = static_cast<size_t>(end + scalars + 1 - words);
   if (hints) mixed ^= std::hash<std::string_view>{}(bytes_of(*hints));
   hash = mixed * 0x9E3779B97F4A7C15u;
   hash ^= hash >> 32;
@@ -93,7 +68,7 @@ bool Prepared::is(const Call& call, uint64_t id) const noexcept {
   const int64_t* word = key;
   for (size_t slot = 0; slot < info->operands.size(); ++slot) {
     const View& view = call[slot];
-    if (*word++ != (given(call, slot) ? key_word(view) : 0)) return false;
+    if (*word++ != (is_given(info->operands[slot], view) ? key_word(view) : 0)) return false;
     if (!word[-1]) continue;
     const size_t rank = info->operands[slot].dims.size();
     if (rank == kMaxRank ? differ<kMaxRank>(word, view, kMaxRank) : differ(word, view, rank)) return false;

@@ -49,6 +49,7 @@ inline constexpr uint8_t kNoNumber = 255;
 
 // A digit of the godel number: the index of `value` among `values`; the first that is not smaller where `round_up`.
 // `number`: its index among the choices of the operator that kernels share; kNoNumber of the kernel's addressing.
+// `of_lead`: the index of the lead's own choice of this name, where both round up; kNoNumber where there is none.
 struct ChoiceInfo {
   const char* name;
   Expression value;
@@ -56,6 +57,7 @@ struct ChoiceInfo {
   std::span<const int64_t> values;
   std::span<const char* const> texts;  // of the values
   uint8_t number = kNoNumber;
+  uint8_t of_lead = kNoNumber;
 
   bool of_addressing() const noexcept { return value.code.size() == 1 && value.code[0].code == Code::addressing; }
 };
@@ -83,8 +85,11 @@ struct KernelInfo {
   const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
   Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
-  uint64_t guard_bits = 0;                     // of the operator's guards those that are this kernel's
-  bool begins_early = false;                   // it may while the kernel before it in its backend runs
+  // Its number among the operator's kernels whose functional follows from the values of the operator's choices, its
+  // guards and the kernel's addressing; kNoNumber of others.
+  uint8_t number = kNoNumber;
+  uint64_t guard_bits = 0;    // of the operator's guards those that are this kernel's
+  bool begins_early = false;  // it may while the kernel before it in its backend runs
 };
 
 enum class Layout : uint8_t {
@@ -145,6 +150,16 @@ struct BackendInfo {
   bool own_shapes;  // its kernels are measured on other shapes than the first backend's
 };
 
+enum class Data : bool;
+enum class Look;
+
+// What is asked of each operand, compiled for those of an operator (call/operands.h).
+struct CompiledOperands {
+  Look (*look)(Call& call, Data data, bool paged) noexcept;
+  int64_t* (*write_words)(const Call& call, int64_t* words, uint64_t* hash) noexcept;
+  uint32_t (*unsuited)(const Call& call, bool by_descriptor) noexcept;
+};
+
 struct OperatorInfo {
   const char* name;
   std::span<const char* const> sizes;      // with the derived ones behind
@@ -158,7 +173,10 @@ struct OperatorInfo {
   bool fills_when_empty;
   std::span<const Step> steps;         // what choosing asks of a call
   Compiled compiled_steps;             // of these; null: they are interpreted
+  CompiledOperands compiled;           // without functions: of operands that are not constants
   std::span<const Expression> guards;  // of all kernels, each condition once
+  Uses uses = {~0u, ~0u};              // of all kernels; the slots of others are not looked at
+  std::span<const uint8_t> choices;    // of all kernels, the steps of their values, each once
   Expression flops;         // floating-point operations of a call; empty where the operator does not count them
   bool exact_cells;         // a call with all keys at representatives is the problem that was measured for its cell
   uint8_t cut = kNoNumber;  // the size along which a call may be made in chunks; kNoNumber for none
