@@ -231,7 +231,7 @@ def launch_program(kernel: KernelDescription, operator: Operator) -> dict[str, A
     """The plain data that the binding needs to launch an image of ``kernel``."""
     whole = operator_program(operator)
     own = next(one for one in whole.kernels if one.name == kernel.name)
-    names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes")
+    names = ("name", "sizes", "given_sizes", "operands", "workspace", "scalars", "dtypes", "block_table")
     return {"operator": {name: asdict(whole)[name] for name in names}, "kernel": asdict(own)}
 
 
@@ -243,7 +243,7 @@ def _passed(kernel: KernelProgram, operator: OperatorProgram) -> int:
     count = 2
     for argument in kernel.arguments:
         if argument.kind == "tensor" and argument.block:
-            count += 1 + 2 * (len(tensors[argument.slot].dims) + bool(argument.value))
+            count += 1 + 2 * (len(tensors[argument.slot].dims) + (argument.dim == 1 and bool(argument.value)))
         elif not (argument.kind == "stride" and argument.block):
             count += 1
     return count
@@ -376,9 +376,11 @@ class _Numbering:
         for argument in kernel.arguments:
             levels = sum(1 << level for level in argument.levels) or ALL_LEVELS
             if isinstance(argument, Tensor):
-                packed = code(argument.packed) if argument.packed else ()
+                # Which dimension of the box the value is of.
+                dim, value = (2, argument.box_rows) if argument.box_rows else (1, argument.packed)
+                of_box = code(value) if value else ()
                 for block, where in _ways(argument, levels):
-                    arguments.append(Argument("tensor", block, slots[argument.name], value=packed, levels=where))
+                    arguments.append(Argument("tensor", block, slots[argument.name], dim, of_box, where))
             elif isinstance(argument, Stride):
                 for block, where in _ways(tensors[argument.tensor], levels):
                     arguments.append(Argument("stride", block, slots[argument.tensor], argument.dim, levels=where))

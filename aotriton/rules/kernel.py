@@ -74,6 +74,8 @@ class Tensor:
     ``packed`` is the number of neighbours along the second dimension that count as one, with their rows side by side.
     The descriptor then has the shape [.., .. / packed, rows, packed, columns], and the neighbours share the rows of its
     ``block``.
+    ``box_rows``: the rows of the box that the host's descriptor has, of a block whose rows are a part of it that the
+    compiler knows of. The kernel says how many there are.
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
     whose content is undefined before and after the kernel. The caller's operands are read or written. ``general``:
     every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
@@ -86,6 +88,7 @@ class Tensor:
     does: str = ""
     swizzled: bool = True
     packed: Expression | None = None
+    box_rows: Expression | None = None
     general: bool = False
     levels: tuple[int, ...] = ()
     by_pointer: tuple[int, ...] = ()
@@ -93,6 +96,8 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.packed and (self.rank != 4 or not self.block):
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
+        if self.box_rows and (self.packed or self.rank != 4 or not self.block):
+            raise ValueError(f"{self.name}: a box with rows of its own has four dimensions, a block and nothing packed")
         if self.general and self.block:
             raise ValueError(f"{self.name}: general addressing has no block")
         if self.by_pointer and not self.block:

@@ -18,6 +18,7 @@ from aotriton.rules.arch import ADDRESSING, DTYPES
 from aotriton.rules.expression import LEAVES, OPERATIONS, Expression
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.common import MOST_PACKED
+from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.kernel import MOST_COUNTED, Number, Stride, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.problem import dtypes
@@ -244,3 +245,10 @@ def test_what_is_counted_ends_before_32_bits_do() -> None:
         with np.errstate(over="ignore"):
             counted = (most.astype(np.int32) + np.int32(side - 1)) // np.int32(side) * np.int32(side)
         assert (counted[0], counted[1] == tiles[1] * side) == (tiles[0] * side, False)
+
+
+def test_values_of_a_box_say_of_which_dimension_they_are() -> None:
+    """Packed heads are the second dimension's, and rows the third one's, of images with pages alone."""
+    kernel = next(one for one in operator_program(FORWARD).kernels if one.name == "attn_fwd_hopper_planned")
+    boxes = [(one.dim, one.levels) for one in kernel.arguments if one.kind == "tensor" and one.block and one.value]
+    assert boxes == [(1, 255), (2, 1 << 1), (2, 1 << 1)]

@@ -170,6 +170,10 @@ DESCRIPTIONS: dict[str, Wrong] = {
         lambda: Tensor("X", X, block=(1, 1, "BLOCK_M", "BLOCK_DMODEL"), general=True),
         "X: general addressing has no block",
     ),
+    "a box with rows of its own, of packed heads": (
+        lambda: Tensor("X", X, block=(1, 1, 16, 1, 32), packed=e.constant(2), box_rows=e.constant(32)),
+        "X: a box with rows of its own has four dimensions, a block and nothing packed",
+    ),
     "a tensor of an unknown level": (
         lambda: Tensor("X", X, levels=(0, 8)),
         r"X: levels are from 0 to 7, got \(0, 8\)",

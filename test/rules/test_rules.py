@@ -43,6 +43,11 @@ from aotriton.rules.flash.forward import (
     ATTN_FWD_HOPPER_FEATURES,
     ATTN_FWD_HOPPER_SLIM,
 )
+from aotriton.rules.flash.planned import (
+    ATTN_FWD_HOPPER_PLANNED,
+    ATTN_FWD_PLAN,
+    PLANNED,
+)
 from aotriton.rules.flash.split import (
     ATTN_FWD_COMBINE,
     ATTN_FWD_DECODE,
@@ -175,10 +180,10 @@ def always_general(kernel: KernelDescription) -> set[str]:
 
 @serving("sm_90", "general")
 def test_general_addressing(kernel: KernelDescription) -> None:
-    """general: pointers and 64-bit strides of which nothing is promised, but that L, Delta and partial results are
+    """general: pointers and 64-bit strides of which nothing is promised, but that L, Delta and what kernels hand on are
     aligned.
     """
-    aligned = {"L", "Delta", "Partial", "PartialL"}
+    aligned = {"L", "Delta", "Partial", "PartialL", "Items", "Splits", "Counts"}
     for made, arguments in requests(kernel, "sm_90", "general"):
         for argument in arguments:
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
@@ -466,6 +471,7 @@ FOLLOWING = [
     "attn_fwd_decode",
     "attn_fwd_split",
     "attn_fwd_combine",
+    "attn_fwd_plan",
 ]  # whose grid is that of packed sequences, too
 
 
@@ -474,7 +480,7 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
     """A program for each tile of each head of each batch, or for each part of its walk, all along x; or for each head.
     Persistent kernels have no more than there are multiprocessors.
     """
-    if kernel in (ATTN_BWD_DSINKS, KV_APPEND) or splits_keys(kernel):
+    if kernel in (ATTN_BWD_DSINKS, KV_APPEND, *PLANNED.kernels) or splits_keys(kernel):
         return  # their own claims are below
     for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
@@ -515,8 +521,8 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:
         return  # it clears the tiles of all sequences
     assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
-    if kernel.name not in FOLLOWING or splits_keys(kernel):
-        return  # those that split keys have their own claim below
+    if kernel.name not in FOLLOWING or splits_keys(kernel) or kernel is ATTN_FWD_PLAN:
+        return  # those that split keys, or plan how, have their own claim below
     psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
     side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
     sizes = SIZES | {"batch": 1}
@@ -555,6 +561,23 @@ def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
     assert of(1, 8, 2, 7, 3000, **packed) == (1, 128, 10, 0)  # 72 keys
     packed |= {"lo": -5000}
     assert of(1, 8, 2, 7, 3000, **packed) == (5, 128, 50, 2 * 8 * 5)
+
+
+def test_a_plan_has_a_program_for_each_sequence_and_room_for_all_items() -> None:
+    """What follows it has a program for each multiprocessor, or for some rows of two split tiles for each. Heads that
+    share keys are packed, up to 16 of them.
+    """
+    sizes = {"batch": 1, "heads_q": 28, "heads_k": 4, "seqlen_q": 1000, "seqlen_k": 9000, "head_dim": 64}
+    scalars = scalars_of(ATTN_FWD_PLAN, sizes, packed_sequences=50, level=4)
+    environment = Environment(sizes, scalars, {"ROWS": 16}, multiprocessors=132)
+    grids = [[evaluate(axis, environment) for axis in one.grid] for one in PLANNED.kernels]
+    assert grids == [[50, 1, 1], [132, 1, 1], [132 * 2 * 8, 1, 1]]
+    derived = derived_sizes(PLANNED, environment)
+    # 18 positions in seven heads are a tile: 56 of them are full, and each sequence may have one that is not.
+    assert derived["plan_items"] == (56 + 49) * 4 + 4 * 132
+    assert (derived["plan_tiles"], derived["part_places"], derived["part_rows"]) == (264, 528, 128)
+    alone = derived_sizes(PLANNED, replace(environment, sizes=sizes | {"heads_q": 71, "heads_k": 1}))
+    assert alone["plan_items"] == (-(-1000 // 128) + 49) * 71 + 4 * 132
 
 
 def test_the_gradient_of_sinks_has_a_program_for_each_head_where_it_is_asked_for() -> None:
@@ -632,7 +655,7 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
     """Why the kernel does not serve a call, whose values have the head dim of keys unless it is given; without a level,
     apart from that it is plain, and has no band. It has no pages.
     """
-    sizes = {"head_dim_v": sizes["head_dim"], "page_size": 0} | sizes
+    sizes = {"head_dim_v": sizes["head_dim"], "page_size": 0, "pages": 0} | sizes
     environment = Environment(sizes, scalars_of(kernel, sizes) | {"deterministic": 0} | scalars, multiprocessors=132)
     guards = (
         one
@@ -649,6 +672,7 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
         return  # its own claim is below
     taken = {argument.name for argument in kernel.arguments if isinstance(argument, Number)}
     packed = any(isinstance(argument, Tensor) and argument.packed for argument in kernel.arguments)
+    packed &= kernel is not ATTN_FWD_HOPPER_PLANNED  # which counts positions
     for side in "qk":
         one = dict.fromkeys(("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"), 1)
         large = one | {f"seqlen_{side}": MOST_COUNTED}
@@ -751,10 +775,14 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_FWD_SPLIT, rows | {"seqlen_q": 147}) == ["more than 1024 rows of q share a head of k"]
     few = rows | {"seqlen_q": 3}
     weighted = ["it has bias, ALiBi or dropout"]
+    assert refused(ATTN_FWD_HOPPER_PLANNED, few, **features) == []
+    assert len(refused(ATTN_FWD_HOPPER_PLANNED, few | {"seqlen_q": 2}, **features)) == 1
+    asked = features | {"level": 5, "features": SOFTCAP.value}
+    assert refused(ATTN_FWD_HOPPER_PLANNED, few, **asked) == [*weighted, "it has softcap"]
     assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
     assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
     for kernel in FLASH.kernels:
-        if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, KV_APPEND):
+        if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, KV_APPEND, ATTN_FWD_HOPPER_PLANNED):
             continue
         adds = any(isinstance(one, Tensor) and one.access == "add" for one in kernel.arguments)
         assert bool(refused(kernel, SIZES, deterministic=1)) == adds, kernel.name

@@ -250,11 +250,11 @@ TEST("a backend that cannot serve the call, or that the operator has not, is ref
            "attn_fwd: its hints leave nothing that serves this call; portable: another one is asked for; hopper: it "
            "cannot address the tensors as they lie (attn_fwd_hopper); hopper_slim: another one is asked for; "
            "portable_slim: another one is asked for; hopper_features: another one is asked for; decode: another one is "
-           "asked for; split: another one is asked for");
+           "asked for; split: another one is asked for; hopper_planned: another one is asked for");
   CHECK_EQ(
       refused("backend=halves"),
       "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-      "decode, split");
+      "decode, split, hopper_planned");
 }
 
 TEST("what is excluded does not run, be it a backend, a kernel or an image") {
@@ -309,7 +309,7 @@ TEST("a call that is left nothing is refused, with what is in the way of each ba
       "excluded; hopper_slim: it has no image for this choice (attn_fwd_hopper_slim); portable_slim: this build has "
       "no images of it for the arch (attn_fwd_slim); hopper_features: it has no image for this choice "
       "(attn_fwd_hopper_features); decode: this build has no images of it for the arch (attn_fwd_decode); split: this "
-      "build has no images of it for the arch (attn_fwd_split)");
+      "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has");  // as far as it fits
   start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});

@@ -11,9 +11,12 @@ import torch
 from aotriton.rules.family import family
 from aotriton.rules.flash.backward import ATTN_BWD_DSINKS
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
+from aotriton.rules.flash.planned import PLANNED
+from aotriton.rules.flash.split import ATTN_FWD_COMBINE
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
-from aotriton.tune.flash.reference import SHARED, Attention, name_of
+from aotriton.tune.flash.plan import combine_tiles
+from aotriton.tune.flash.reference import UNCHECKED, Attention, combined, name_of
 from aotriton.tune.flash.split import in_halves
 from aotriton.tune.problem.family import results_of
 from aotriton.tune.problem.problems import Wish, problems, scalars_of
@@ -21,8 +24,8 @@ from aotriton.tune.problem.problems import Wish, problems, scalars_of
 # Scalars of which checks alone make something.
 CHECKED = {"deterministic", "causal_variant", "window_left", "window_right", "max_seqlen_q", "max_seqlen_k"}
 # Scalars of features, which a measured call leaves at their default of 0.
-OFF = {"features", "softcap", "dropout"}
-MEASURED = [kernel for kernel in family("flash").kernels if kernel is not ATTN_BWD_DSINKS]
+OFF = {"softcap", "dropout"}
+MEASURED = [kernel for kernel in family("flash").kernels if kernel.timed and kernel is not ATTN_BWD_DSINKS]
 
 
 def attention(dtype: str = "bfloat16", causal: bool = False, truth: str = "float32") -> Attention:
@@ -113,12 +116,16 @@ def test_the_gradient_of_sinks_is_not_measured() -> None:
         assert problems([ATTN_BWD_DSINKS], arch, 132, Wish()) == []
 
 
-@pytest.mark.parametrize("kernel", MEASURED, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [one for one in MEASURED if one not in PLANNED.kernels], ids=lambda kernel: kernel.name
+)
 def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> None:
     """The truth passes as a kernel's result, in the tensor that the launcher gives it; the same upside down does not,
     and neither does a tensor that the kernel has not written.
     """
-    data = Attention(1, 2, 96, 96, 32, True, torch.bfloat16, "cpu", torch.float32, 132)
+    combines = kernel is ATTN_FWD_COMBINE  # what more keys leave
+    keys, causal = (600, False) if combines else (96, True)
+    data = Attention(1, 2, 96, keys, 32, causal, torch.bfloat16, "cpu", torch.float32, 132)
     results = {}
     for argument in results_of(kernel):
         tensor, fill = data.result(kernel, argument, {})
@@ -126,8 +133,8 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
     for argument in results_of(kernel):
         name, tensor = argument.operand.name, results[argument.operand.name].clone()
         data.expect(kernel, argument)
-        if name in SHARED:
-            continue  # as a part of dk and dv
+        if name in UNCHECKED:
+            continue  # but as a part of other results
         if argument.access == "write":
             assert "not written" in str(data.check(kernel, argument, {}, results).wrong)
         ordered = name == "dq_sum"
@@ -140,6 +147,83 @@ def test_every_result_of_every_kernel_is_checked(kernel: KernelDescription) -> N
         assert data.check(kernel, argument, {}, {**results, name: tensor}).wrong is None
         wrong = tensor.flip(2) if tensor.any() else tensor + 1
         assert data.check(kernel, argument, {}, {**results, name: wrong}).wrong is not None
+
+
+def planned(kernel: KernelDescription) -> tuple[Attention, dict[str, torch.Tensor]]:
+    """A problem with split tiles, and what a kernel of the planned forward finds in the place of its results."""
+    data = Attention(2, 3, 200, 700, 32, False, torch.bfloat16, "cpu", torch.float32, 24)
+    results = {}
+    for argument in results_of(kernel):
+        tensor, fill = data.result(kernel, argument, {})
+        results[argument.operand.name] = tensor.fill_(fill)
+    return data, results
+
+
+def wrongs(data: Attention, kernel: KernelDescription, results: dict[str, torch.Tensor]) -> list[str]:
+    """What is wrong with the results, which stay as they are."""
+    checks = [
+        data.check(kernel, one, {}, {name: result.clone() for name, result in results.items()})
+        for one in results_of(kernel)
+    ]
+    return [check.wrong for check in checks if check.wrong is not None]
+
+
+def test_a_plan_is_checked() -> None:
+    """A right one passes; one that lacks keys, a tile or a split tile's place does not."""
+    plan = PLANNED.kernels[0]
+    data, results = planned(plan)
+    assert wrongs(data, plan, results) == ["it has -1 items and -1 split tiles, for which there is no room"]
+    count, split, _ = data.tensors["counts"].tolist()
+    results["items"][:count], results["split_tiles"][:split] = data.tensors["items"], data.tensors["split_tiles"]
+    results["counts"].copy_(data.tensors["counts"])
+    assert split > 0
+    assert wrongs(data, plan, results) == []
+    for change in ("items", count - 1, 4, -128), ("items", 0, 3, 128), ("items", count - 1, 5, -1), ("counts", 0, 0, 0):
+        name, row, column, by = change
+        broken = {one: tensor.clone() for one, tensor in results.items()}
+        if name == "counts":
+            broken[name][0] -= 1
+        else:
+            broken[name][row, column] += by
+        assert len(wrongs(data, plan, broken)) == 1, change
+
+
+def test_parts_of_a_plan_are_checked() -> None:
+    """What the main kernel leaves in Out and in parts, and what the last kernel makes of these: as they should be, or
+    wrong in one part, or written in a tile that is not the kernel's.
+    """
+    _, main, last = PLANNED.kernels
+    data, results = planned(main)
+    logits = (data.q.float() @ data.k.float().mT) * data.sm_scale
+    for batch, head, position, first, behind, place, *_ in data.tensors["items"].tolist():
+        rows = slice(position, min(position + 128, 200))
+        own = logits[batch, head, rows, max(first, 0) : min(behind, 700)]
+        out = own.softmax(-1) @ data.v[batch, head, max(first, 0) : min(behind, 700)].float()
+        if place < 0:
+            results["out"][batch, head, rows], results["logsumexp"][batch, head, rows] = out, own.logsumexp(-1)
+        else:
+            results["parts"][place, : len(out)] = out
+            results["parts_lse"][place, : len(out)] = own.logsumexp(-1) / torch.log(torch.tensor(2.0))
+    for one in results_of(main):
+        data.expect(main, one)
+    assert wrongs(data, main, results) == []
+    part = data._plan.tiles[-1].places[-1]
+    results["parts"][part] += 0.3
+    assert len(wrongs(data, main, results)) == 1
+    results["parts"][part] -= 0.3
+    results["out"][1, 2, 0, 0] = 0.0
+    assert len(wrongs(data, main, results)) == 1
+
+    data, results = planned(last)
+    for one in results_of(last):
+        data.expect(last, one)
+    assert "not written" in wrongs(data, last, results)[0]
+    for tile, out, lse in combine_tiles(data._plan, data.tensors, combined):
+        results["out"][tile.batch, tile.head, tile.rows] = out.bfloat16()
+        results["logsumexp"][tile.batch, tile.head, tile.rows] = lse
+    assert wrongs(data, last, results) == []
+    results["out"][0, 0, 0, 0] = 1.0
+    assert len(wrongs(data, last, results)) == 1
 
 
 def test_what_a_measured_call_does_not_ask_for_is_no_result() -> None:
@@ -199,6 +283,8 @@ def test_what_kernels_read_is_there() -> None:
     """
     data = attention()
     for operator in family("flash").operators:
+        if not any(kernel.timed for kernel in operator.kernels):
+            continue
         assert {scalar.name for scalar in operator.scalars} - CHECKED - OFF <= set(data.scalars)
         assert {scalar.default for scalar in operator.scalars if scalar.name in OFF} == {0}
     for kernel in MEASURED:

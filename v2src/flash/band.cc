@@ -55,8 +55,9 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
     // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to
-    // see to that, and take pointers.
-    if (level == kFull || std::max(head_dim, head_dim_v) > kMostColumns) call.misaligned |= 1u << call.from[x.q];
+    // see to that, and take pointers. Pages are for other kernels.
+    if (level == kFull || (level != kPaged && std::max(head_dim, head_dim_v) > kMostColumns))
+      call.misaligned |= 1u << call.from[x.q];
     return set(level, false, -before, behind);
   }
   const int64_t lo = std::clamp(own - before, -seqlen_q, seqlen_k), hi = std::clamp(own + behind, -seqlen_q, seqlen_k);

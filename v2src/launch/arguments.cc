@@ -175,11 +175,10 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
   const View& view = call[argument.slot];
   switch (argument.pass) {
     case Pass::tensor: {
-      // How many neighbours along the second dimension are packed; 0 where the description packs none.
-      const int64_t packed = argument.value.code.empty() ? 0 : *cursor.number++;
+      const int64_t of_box = argument.value.code.empty() ? 0 : *cursor.number++;
       const bool map = argument.block && image.descriptor_count;
       cursor.note_pointer(call, argument.slot, map);
-      if (map) return add_map(call.info->slot(argument.slot), view, packed, image, cursor);
+      if (map) return add_map(argument, call.info->slot(argument.slot), view, of_box, image, cursor);
       cursor.put(view.data);
       return Error::success;
     }
@@ -203,11 +202,13 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
 }
 
 // Triton passes a host descriptor as the tensor map, then every size as i32, then every stride as i64, in elements and
-// with the innermost one. The contiguous dimension comes last. Of `packed` neighbours along the second one a box
-// has as many rows each.
-[[gnu::always_inline]] inline Error Builder::add_map(const OperandInfo& operand, const View& view, int64_t packed,
-                                                     const Image& image, Cursor& cursor) noexcept {
+// with the innermost one. The contiguous dimension comes last. `of_box`, if it is not 0: how many neighbours along the
+// second dimension are packed, of which a box has as many rows each; or the rows of a box.
+[[gnu::always_inline]] inline Error Builder::add_map(const Argument& argument, const OperandInfo& operand,
+                                                     const View& view, int64_t of_box, const Image& image,
+                                                     Cursor& cursor) noexcept {
   const Driver& driver = *made_.driver;
+  const int64_t packed = argument.dim == 1 ? of_box : 0;
   const int index = cursor.descriptors++;
   const size_t rank = operand.dims.size() + (packed ? 1 : 0);
   if (index >= image.descriptor_count || image.descriptors[index].rank != rank)
@@ -262,6 +263,8 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
   if (packed) {
     request.box[1] *= static_cast<uint32_t>(packed);
     request.box[2] /= static_cast<uint32_t>(packed);
+  } else if (of_box) {
+    request.box[1] = static_cast<uint32_t>(of_box);
   }
   const Status status = driver.encode_tensor_map(reinterpret_cast<TensorMap*>(bytes_ + begin), request);
   return status ? driver_failure(driver, status, image.name, "encode a tensor descriptor") : Error::success;

@@ -63,8 +63,8 @@ class Builder {
   Error add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan, Image& image,
             bool early, Stream stream) noexcept;
   Error add_argument(const Call& call, const Argument& argument, const Image& image, Cursor& cursor) noexcept;
-  Error add_map(const OperandInfo& operand, const View& view, int64_t packed, const Image& image,
-                Cursor& cursor) noexcept;
+  Error add_map(const Argument& argument, const OperandInfo& operand, const View& view, int64_t of_box,
+                const Image& image, Cursor& cursor) noexcept;
 
   Prepared made_;  // but for what stands behind one
   PreparedLaunch launches_[kMaxKernels];

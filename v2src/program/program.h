@@ -18,8 +18,9 @@ namespace aotriton::v2::inline abi1 {
 
 // How a kernel takes an argument.
 enum class Pass : uint8_t {
-  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`: how
-           // many neighbours along its second dimension are packed, if it has code
+  tensor,  // data pointer of `slot`, or its descriptor where `block` and the image takes descriptors; `value`, if it
+           // has code: how many neighbours along the second dimension are packed, where that is `dim`, or the rows of
+           // a box, where `dim` is theirs
   stride,  // of dimension `dim` of `slot`, but where that is passed as a descriptor
   i32,     // `value`
   i64,     // `value`

@@ -66,17 +66,21 @@ std::span<const T> OwnedProgram::numbers(const py::handle& values, std::deque<st
 
 std::span<const OperandInfo> OwnedProgram::operands(const py::handle& rows, std::vector<OperandInfo>& into) {
   for (const py::handle row : rows) {
-    auto& dims = dims_.emplace_back();
-    for (const py::handle dim : row["dims"]) dims.push_back(index(dim, kMaxSizes));
-    if (dims.size() > kMaxRank) throw py::value_error("a program with an operand of too many dimensions");
+    const auto sizes = [&](const char* key) {
+      auto& dims = dims_.emplace_back();
+      for (const py::handle dim : row[key]) dims.push_back(index(dim, kMaxSizes));
+      if (dims.size() > kMaxRank) throw py::value_error("a program with an operand of too many dimensions");
+      return std::span<const uint8_t>(dims);
+    };
     into.push_back({.name = keep(row["name"]),
-                    .dims = dims,
+                    .dims = sizes("dims"),
                     .dtype = static_cast<DType>(py::cast<int32_t>(row["dtype"])),
                     .layout = named(kLayouts, row["layout"]),
                     .written = py::cast<bool>(row["written"]),
                     .optional = py::cast<bool>(row["optional"]),
                     .alignment = py::cast<uint16_t>(row["alignment"]),
-                    .if_empty = py::cast<float>(row["if_empty"])});
+                    .if_empty = py::cast<float>(row["if_empty"]),
+                    .paged_dims = sizes("paged_dims")});
   }
   return into;
 }
@@ -99,6 +103,8 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
   }
   operator_.scalars = scalars_;
   operator_.dtypes = numbers<int64_t>(of_operator["dtypes"], values_);
+  if (const int slot = py::cast<int>(of_operator["block_table"]); slot >= 0)
+    operator_.block_table = index(of_operator["block_table"], operator_.operands.size());
   if (sizes.size() > kMaxSizes || operator_.given_sizes > sizes.size() || operator_.slots() > kMaxOperands ||
       scalars_.size() > kMaxScalars)
     throw py::value_error("a program of an operator that is too large");

@@ -363,9 +363,11 @@ PRODUCTS_OF_FP32 = by_vendor({BF16_PRODUCTS: 0}, cuda={BF16_PRODUCTS: (0, 6)}, h
 
 
 def tiled_side(kernel: KernelDescription) -> str:
-    """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names, or whose heads."""
+    """ "q" or "k": whose rows the kernel's grid walks, of both the first one that it names, or whose heads; those of q,
+    where the grid follows a plan.
+    """
     named = (name for axis in kernel.grid for _, name in axis.postfix())
-    return next(str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k", "heads_q", "heads_k"))
+    return next((str(name)[-1] for name in named if name in ("seqlen_q", "seqlen_k", "heads_q", "heads_k")), "q")
 
 
 GUARD_BAND = Guard(

@@ -16,6 +16,7 @@ from aotriton.rules.expression import (
     size,
 )
 from aotriton.rules.flash import common as c
+from aotriton.rules.flash.planned import PLANNED
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
 from aotriton.rules.flash.split import DECODE, SPLIT
@@ -216,6 +217,7 @@ OPERATOR = Operator(
         Backend("hopper_features", (ATTN_FWD_HOPPER_FEATURES,)),
         DECODE,
         SPLIT,
+        PLANNED,
     ),
     fills_when_empty=True,
     checked=True,

@@ -191,3 +191,32 @@ FEATURES_RESTRICTIONS = (
     Restriction("the accumulators do not fit in the registers", _of_plain(_certain_spill)),
     Restriction("the tiles do not fit in shared memory", _of_plain(_too_much_shared)),
 )
+
+
+def _planned(rule: Rule) -> Rule:
+    """A rule of the plain forward for images of the planned one, whose constants are no psels."""
+
+    def applies(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+        return rule(functional, keys, {"CONSUMERS": 2, "Q_IN_REGISTERS": 0, **config})
+
+    return applies
+
+
+def _planned_in_shared(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    rows = 2 * ROWS + 2 * config["STAGES"] * config["BLOCK_N"]
+    return rows * _head_dim(functional) * ELEMENT + BARRIERS > functional.arch_spec.shared_limit
+
+
+def _too_few_planned_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
+    more = {**config, "STAGES": config["STAGES"] + 1}
+    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    return possible and not any(rule(functional, keys, more) for rule in (_too_many_stages, _planned_in_shared))
+
+
+PLANNED_RESTRICTIONS = (
+    Restriction("BLOCK_N is larger than max_seqlen_k", _wider_than_keys),
+    Restriction("more stages than the loop fills", _too_many_stages, certain=False),
+    Restriction("one more stage fits", _too_few_planned_stages, certain=False),
+    Restriction("the accumulators do not fit in the registers", _planned(_certain_spill)),
+    Restriction("the tiles do not fit in shared memory", _planned_in_shared),
+)

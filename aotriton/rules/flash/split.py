@@ -23,6 +23,7 @@ from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import SPLIT_RESTRICTIONS
 from aotriton.rules.kernel import (
     MOST_COUNTED,
+    Argument,
     Choice,
     Guard,
     KernelDescription,
@@ -51,9 +52,9 @@ FEWEST_STEPS_OF_LENGTHS = 8, 32
 # Programs of a multiprocessor, by their registers.
 _AT_ONCE = multiprocessors() * choose(size("head_dim") <= 64, 3, 2)
 
-_ROWS = scalar("longest_q") * c.GROUP
+ROWS = scalar("longest_q") * c.GROUP
 _HEADS = size("batch") * c.SEQUENCES * size("heads_k")
-_TILES = maximum(_HEADS * ceil_divide(_ROWS, 64), 1)
+_TILES = maximum(_HEADS * ceil_divide(ROWS, 64), 1)
 # The most keys that a tile sees: a band has so many for each row.
 _SEEN = choose(
     scalar("level"), minimum(scalar("longest_k"), c.END - c.BEGIN + scalar("longest_q")), scalar("longest_k")
@@ -73,7 +74,7 @@ def _splits_of_rounds(rounds: int = 1) -> Expression:
 
 _OF_LENGTHS = minimum(
     quotient(_AT_ONCE * ROUNDS_OF_LENGTHS, _TILES),
-    quotient(_STEPS, choose(_ROWS <= DECODED_ROWS, *FEWEST_STEPS_OF_LENGTHS)),
+    quotient(_STEPS, choose(ROWS <= DECODED_ROWS, *FEWEST_STEPS_OF_LENGTHS)),
 )
 _OF_CALL = maximum(_splits_of_rounds(), choose(c.LENGTHS_ON_HOST, 1, _OF_LENGTHS))
 _WISHED = minimum(maximum(_OF_CALL, 1), ceil_divide(_STEPS, FEWEST_STEPS))
@@ -89,25 +90,33 @@ SIZES = (
 )
 
 # Of a call without a band the one that hides nothing.
-_BAND = (
+BAND_OF_ANY = (
     Number("lo", "i32", choose(scalar("level"), c.BEGIN, NONE - size("seqlen_q"))),
     Number("hi", "i32", choose(scalar("level"), c.END, size("seqlen_k"))),
 )
-_FEATURES = replace(c.FEATURES, levels=())
-_CU_SEQLENS_Q = Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True)
-_SEQUSED_Q = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
-_SINKS = Tensor("Sinks", c.SINKS, general=True)
+FEATURES_OF_ANY = replace(c.FEATURES, levels=())
+CU_SEQLENS_Q_OF_ANY = Tensor("CuSeqlensQ", c.CU_SEQLENS_Q, general=True)
+SEQUSED_Q_OF_ANY = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
+SINKS_OF_ANY = Tensor("Sinks", c.SINKS, general=True)
 _LONGEST = Number("longest", "i32", scalar("longest_q"))
 
 # Images with the device code of pages; borrow from the others until they are measured.
-_PAGED = Choice("PAGED", (False, True), present("block_table"), default=False, lends=True, levels=True)
-_OF_PAGES = (int(True),)
+IN_PAGES = Choice("PAGED", (False, True), present("block_table"), default=False, lends=True, levels=True)
+OF_PAGES = (int(True),)
 _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
 _MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
 
-_GUARDS = (
-    Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout"),
+PAGES: tuple[Argument, ...] = (
+    Tensor("BlockTable", c.BLOCK_TABLE, general=True, levels=OF_PAGES),
+    *strides("b", "BlockTable", levels=OF_PAGES),
+    Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, levels=OF_PAGES),
+    Number("magic", "i64", _MAGIC, levels=OF_PAGES),
+)
+
+GUARD_LEVEL = Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout")
+GUARDS = (
+    GUARD_LEVEL,
     Guard(ROWS_OF_ALL <= MOST_COUNTED, f"q has more than {MOST_COUNTED} rows"),
     c.GUARD_BAND,
 )
@@ -130,26 +139,23 @@ ATTN_FWD_SPLIT = KernelDescription(
         *strides("bhs", "Q", "K", "V", "Out"),
         *c.LENGTHS,
         *(replace(one, levels=()) for one in (c.WIDTH_OF_QK, c.WIDTH_OF_V)),
-        *_BAND,
-        _FEATURES,
+        *BAND_OF_ANY,
+        FEATURES_OF_ANY,
         Number("softcap", "fp32", scalar("softcap")),
-        _SINKS,
-        _CU_SEQLENS_Q,
+        SINKS_OF_ANY,
+        CU_SEQLENS_Q_OF_ANY,
         Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True, levels=(int(False),)),
-        _SEQUSED_Q,
+        SEQUSED_Q_OF_ANY,
         Tensor("SequsedK", c.SEQUSED_K, general=True),
         _LONGEST,
         Number("rows_of_all", "i32", ROWS_OF_ALL),
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
-        Tensor("BlockTable", c.BLOCK_TABLE, general=True, levels=_OF_PAGES),
-        *strides("b", "BlockTable", levels=_OF_PAGES),
-        Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, levels=_OF_PAGES),
-        Number("magic", "i64", _MAGIC, levels=_OF_PAGES),
+        *PAGES,
         *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
     ),
     sources={int(True): "attn_fwd_split_paged"},
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), _PAGED),
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), IN_PAGES),
     # A step of fewer keys begins earlier, which counts where there is one of them.
     psels=by_vendor(
         {"EARLY": 0},
@@ -162,9 +168,9 @@ ATTN_FWD_SPLIT = KernelDescription(
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=(ceil_divide(_ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
+    grid=(ceil_divide(ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
     work=Work(
-        rows=_ROWS,
+        rows=ROWS,
         row_tile=psel("BLOCK_M"),
         packed=c.GROUP,
         outer=_HEADS,
@@ -177,12 +183,10 @@ ATTN_FWD_SPLIT = KernelDescription(
         slow=c.PARTIAL_SECTORS,
     ),
     guards=(
-        *_GUARDS,
-        Guard(DECODED_ROWS + 1 <= _ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
+        *GUARDS,
+        Guard(DECODED_ROWS + 1 <= ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
         # No other backend serves pages; more tiles leave fewer splits.
-        Guard(
-            maximum(present("block_table"), _ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"
-        ),
+        Guard(maximum(present("block_table"), ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
     ),
     restrictions=SPLIT_RESTRICTIONS,
 )
@@ -196,7 +200,7 @@ ATTN_FWD_DECODE = replace(
         *by_vendor(cuda={"BLOCK_M": (DECODED_ROWS,)}, hip={"BLOCK_M": (DECODED_ROWS,)}),
         *(one for one in ATTN_FWD_SPLIT.psels if one.name != "BLOCK_M"),
     ),
-    guards=(*_GUARDS, Guard(_ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k")),
+    guards=(*GUARDS, Guard(ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k")),
 )
 
 ATTN_FWD_COMBINE = KernelDescription(
@@ -212,10 +216,10 @@ ATTN_FWD_COMBINE = KernelDescription(
         c.HEADS_Q,
         c.SEQLEN_Q,
         Number("head_dim_v", "i32", size("head_dim_v")),
-        _FEATURES,
-        _SINKS,
-        _CU_SEQLENS_Q,
-        _SEQUSED_Q,
+        FEATURES_OF_ANY,
+        SINKS_OF_ANY,
+        CU_SEQLENS_Q_OF_ANY,
+        SEQUSED_Q_OF_ANY,
         _LONGEST,
         Number("rows_of_all", "i32", size("partial_rows")),
         Number("splits", "i32", size("partial_splits")),

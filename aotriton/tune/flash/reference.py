@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import BANDED, PLAIN
+from aotriton.rules.flash.planned import PLANNED, TILE_ROWS
 from aotriton.rules.flash.split import SPLIT
 from aotriton.rules.kernel import KernelDescription, Tensor
 from aotriton.rules.operators import Backend, derived_sizes
 from aotriton.tune.flash.dq_layout import from_dq_layout, to_dq_layout
+from aotriton.tune.flash.plan import Plan, combine_tiles, plan_of, wrong_with
 from aotriton.tune.flash.split import ROWS, in_halves, sums, with_tiles
 from aotriton.tune.problem.accuracy import Check, Expected
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 SUMMED, SHARED = ("dv", "dk"), ("split", "split_of")  # of split tiles, in the order of their halves, and where
 PARTIAL, PARTIAL_LSE = PARTIALS = ("partial", "partial_lse")  # of parts of the keys: results, and their logsumexp
+PARTS, PARTS_LSE = PARTS_OF_PLAN = ("parts", "parts_lse")  # the same, of the items of a plan
+PLAN = ("items", "split_tiles", "counts")  # checked at once
+UNCHECKED = (*SHARED, *PARTIALS, *PARTS_OF_PLAN, *PLAN)  # but as a part of dk and dv, or of out and logsumexp
 PEAK = 8.0  # scale of q in peaked heads: logits of this standard deviation leave a few keys with all the weight
 SAMPLED_HEADS = 8
 EIGHTH = 1.15  # of normal numbers so many are above
@@ -146,6 +151,32 @@ class Attention:
         unseen[:1] = False
         return partial.masked_fill_(unseen[..., None], torch.nan), lse.masked_fill_(unseen, -torch.inf)
 
+    @cached_property
+    def _plan(self) -> Plan:
+        """What the kernels behind the first one of a planned forward read."""
+
+        return plan_of(self.batch, self.heads, self.seqlen_q, self._keys_of, self.multiprocessors, self.device)
+
+    def _keys_of(self, begin: int, end: int) -> tuple[int, int]:
+        """The first key that rows from one to before another see, and the one behind their last."""
+        lo, hi = self.band or (-self.seqlen_q, 0 if self.causal else self.seqlen_k)
+        return max(begin + lo, 0), min(end + hi, self.seqlen_k)
+
+    @cached_property
+    def _parts(self) -> dict[str, torch.Tensor]:
+        """What the last kernel of a planned forward reads; any numbers will do. A row sees no key in an eighth of the
+        parts, of which there is nothing to read.
+        """
+        import torch
+
+        sizes = self._derived(PLANNED)
+        parts = self._any_sum(torch.empty(sizes["part_places"], sizes["part_rows"], self.head_dim), 8)
+        lse = self._any_sum(parts[..., 0], 9) * PEAK
+        unseen = self._any_sum(parts[..., 0], 10) > EIGHTH
+        unseen[[tile.places[0] for tile in self._plan.tiles]] = False
+        parts = parts.masked_fill_(unseen[..., None], torch.nan)
+        return {PARTS: parts, PARTS_LSE: lse.masked_fill_(unseen, -torch.inf)}
+
     def _derived(self, backend: Backend) -> dict[str, int]:
         """The sizes that a backend derives."""
         sizes = {"batch": self.batch, "heads_q": self.heads, "heads_k": self.heads}
@@ -160,12 +191,15 @@ class Attention:
         generator = torch.Generator(device=self.device).manual_seed(self.seed + seed)
         return torch.randn(like.shape, generator=generator, device=self.device, dtype=torch.float32)
 
+    def _heads(self) -> list[Head]:
+        return [divmod(index, self.heads) for index in range(self.batch * self.heads)]
+
     @cached_property
     def sample(self) -> list[Head]:
         """The heads that are compared: the first, the last and some between, flat and peaked alike."""
         count = self.batch * self.heads
         if count <= SAMPLED_HEADS:
-            return [divmod(index, self.heads) for index in range(count)]
+            return self._heads()
         half = SAMPLED_HEADS // 2
         chosen: set[int] = set()
         for kind in (range(0, count, 2), range(1, count, 2)):
@@ -190,6 +224,10 @@ class Attention:
             "split_of": self._portions[1],
             PARTIAL: self._partials[0],
             PARTIAL_LSE: self._partials[1],
+            "items": self._plan.items,
+            "split_tiles": self._plan.split_tiles,
+            "counts": self._plan.counts,
+            **self._parts,
         }
 
     @property
@@ -197,7 +235,7 @@ class Attention:
         begin, end = self.band or (0, 0)
         level = BANDED if self.band else PLAIN
         lengths = {"longest_q": self.seqlen_q, "longest_k": self.seqlen_k, "packed_sequences": 1}
-        band = {"causal": self.causal, "level": level, "lo": begin, "hi": end}
+        band = {"causal": self.causal, "level": level, "lo": begin, "hi": end, "features": 0}
         return {"sm_scale": self.sm_scale, **band, **lengths}
 
     def result(
@@ -206,15 +244,17 @@ class Attention:
         import torch
 
         fill = 0.0 if argument.access == "add" else torch.nan
-        if argument.operand.name in ("dq_sum", *SHARED, *PARTIALS):
+        if argument.operand.name in ("dq_sum", *UNCHECKED):
             sizes = self._derived(next(one for one in operator_of(kernel).backends if kernel in one.kernels))
+            if argument.dtype == "i32":
+                return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=torch.int32), -1.0
             dtype = self.dtype if argument.dtype == "T" else torch.float32
             return self.lse.new_empty([sizes[dim] for dim in argument.operand.dims], dtype=dtype), fill
         like = {"out": self.q, "logsumexp": self.lse, "dq": self.q, "dk": self.k, "dv": self.v} | self.tensors
         return torch.empty_like(like[argument.operand.name]), fill
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
-        if argument.operand.name not in (*SHARED, *PARTIALS):
+        if argument.operand.name not in UNCHECKED:
             self.expected(name_of(kernel, argument))
 
     def check(
@@ -228,13 +268,19 @@ class Attention:
 
         operand, name = argument.operand.name, name_of(kernel, argument)
         actual = results[operand]
-        if operand in (*SHARED, *PARTIALS):
-            return Check(None, None)  # as a part of dk and dv, or of out and logsumexp
+        if operand == PLAN[0]:
+            tiles = [(*head, row) for head in self._heads() for row in range(0, self.seqlen_q, TILE_ROWS)]
+            wrong = wrong_with(results, tiles, self._keys_of, self.seqlen_q, self.multiprocessors)
+            return Check(None, None, wrong) if wrong else Check(0.0, 0.0)
+        if operand in UNCHECKED:
+            return Check(None, None)
         if PARTIAL in results and len(results[PARTIAL]):
             if not bool(actual.isnan().all()):
                 return Check(None, None, f"{operand} was written, which is another kernel's to combine")
             out, lse = combined(results[PARTIAL], results[PARTIAL_LSE])
             actual = (out.to(self.dtype) if name == "out" else lse).view(actual.shape)
+        if PARTS in results or name.endswith("_of_parts"):
+            return self._check_plan(name, actual, results)
         if operand in SUMMED and "split" in results:
             split = sums(results["split"], results["split_of"])
             actual = with_tiles(actual, {tile: summed[SUMMED.index(operand)] for tile, summed in split.items()})
@@ -244,6 +290,25 @@ class Attention:
             if not bool((actual.isnan() | (split != 0)).all()):
                 return Check(None, None, f"{operand} was written outside of the split tiles")
             actual = torch.where(split != 0, actual, self.tensors[f"{operand}_sum"].to(self.dtype))
+        return self.compare(name, actual)
+
+    def _check_plan(self, name: str, actual: torch.Tensor, results: Mapping[str, torch.Tensor]) -> Check:
+        """Checks out or logsumexp of a planned forward, of which one kernel writes the whole tiles, with parts of the
+        others in ``results``, and one the split ones.
+        """
+        import torch
+
+        split = torch.zeros(self.lse.shape, dtype=torch.bool, device=self.device)
+        for tile in self._plan.tiles:
+            split[tile.batch, tile.head, tile.rows] = True
+        own = split if name.endswith("_of_parts") else ~split
+        if not bool(actual[~own].isnan().all()):
+            return Check(None, None, f"{name} was written in tiles that are another kernel's")
+        if name.endswith("_of_parts"):
+            actual = actual.masked_fill(~(split[..., None] if actual.ndim == 4 else split), 0)
+        else:
+            for tile, out, lse in combine_tiles(self._plan, results, combined):
+                actual[tile.batch, tile.head, tile.rows] = out.to(self.dtype) if actual.ndim == 4 else lse
         return self.compare(name, actual)
 
     def compare(self, name: str, actual: torch.Tensor) -> Check:
@@ -282,6 +347,8 @@ class Attention:
         gradient, _, what = name.partition("_")
         if what == "of_partial":
             return self._of_partials
+        if what == "of_parts":
+            return self._of_parts
         if gradient not in ("dq", "dk", "dv"):
             return self._forward
         return self._around_sums if what in ("cleared", "of_sum", "of_split") else self._backward
@@ -320,6 +387,18 @@ class Attention:
         rows = slice(first, first + self.seqlen_q)
         out, lse = combined(*(one[:, rows].to(self.truth) for one in self._partials))
         return {"out_of_partial": out.to(self.dtype).to(self.truth) if low else out, "lse_of_partial": lse}
+
+    def _of_parts(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
+        """What the last kernel of a planned forward makes of its parts, of one head; zeros in whole tiles."""
+        import torch
+
+        out = torch.zeros(self.seqlen_q, self.head_dim, dtype=self.truth, device=self.device)
+        lse = torch.zeros(self.seqlen_q, dtype=self.truth, device=self.device)
+        given = {name: one.to(self.truth) for name, one in self._parts.items()}
+        for tile, own_out, own_lse in combine_tiles(self._plan, given, combined):
+            if (tile.batch, tile.head) == head:
+                out[tile.rows], lse[tile.rows] = own_out, own_lse
+        return {"out_of_parts": out.to(self.dtype).to(self.truth) if low else out, "lse_of_parts": lse}
 
     def _backward(self, head: Head, low: bool) -> dict[str, torch.Tensor]:
         """Gradients of one head from lse and delta: exact, or with P, dS and the results rounded to ``dtype``."""
@@ -368,7 +447,7 @@ def name_of(kernel: KernelDescription, argument: Tensor) -> str:
     if operand in SUMMED and "split" in reads:
         return f"{operand}_of_split"
     name = {"logsumexp": "lse"}.get(operand, operand)
-    return f"{name}_of_partial" if PARTIAL in reads else name
+    return f"{name}_of_partial" if PARTIAL in reads else f"{name}_of_parts" if PARTS in reads else name
 
 
 def combined(partial: torch.Tensor, partial_lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

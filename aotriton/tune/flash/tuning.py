@@ -8,6 +8,7 @@ from random import Random
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import operator_of
 from aotriton.rules.flash.common import HEAD_DIM, REFERENCE_TILE, tiled_side, waves
+from aotriton.rules.flash.planned import ATTN_FWD_HOPPER_PLANNED, ATTN_FWD_PLAN, ATTN_FWD_PLANNED_COMBINE
 from aotriton.rules.flash.split import ATTN_FWD_COMBINE, ATTN_FWD_DECODE, ATTN_FWD_SPLIT
 from aotriton.rules.kernel import Functional
 from aotriton.tune.flash import estimate
@@ -30,7 +31,14 @@ SHORT_QUERY_BINS = (
     {"max_seqlen_q": 64, "max_seqlen_k": 8192, "waves": 1},
 )
 # Of kernels that split keys, how many queries, of heads that share no keys, stand for a bin.
-SPLIT_QUERIES = {ATTN_FWD_DECODE: {64: 16}, ATTN_FWD_SPLIT: {64: 64, 512: 128}, ATTN_FWD_COMBINE: {64: 16}}
+SPLIT_QUERIES = {
+    ATTN_FWD_DECODE: {64: 16},
+    ATTN_FWD_SPLIT: {64: 64, 512: 128},
+    ATTN_FWD_COMBINE: {64: 16},
+    ATTN_FWD_PLAN: {64: 64},
+    ATTN_FWD_HOPPER_PLANNED: {64: 64, 512: 128},
+    ATTN_FWD_PLANNED_COMBINE: {64: 64},
+}
 SPLIT_KEYS = {64: (2048, 8192), 512: (8192,)}  # the bins of keys, by that of queries
 
 
@@ -78,8 +86,7 @@ class FlashTuning:
             reached = evaluate(key.quantity, Environment(sizes=sizes, multiprocessors=multiprocessors))
             if key.representatives[key.bin_of(reached)] != keys["waves"]:
                 return None
-        head_dim = int(functional["BLOCK_DMODEL"])
-        return shape_of(batch=batch, heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, head_dim=head_dim)
+        return shape_of(batch=batch, heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, head_dim=_head_dim(functional))
 
     def sizes(self, shape: Mapping[str, int]) -> dict[str, int]:
         heads = {f"heads_{side}": shape["heads"] for side in "qk"} if "heads" in shape else {}
@@ -96,7 +103,7 @@ class FlashTuning:
             -keys.get("waves", FULL),
             _place(SEQLEN_RANK, seqlen_q),
             _place(SEQLEN_RANK, keys.get("max_seqlen_k", seqlen_q)),
-            _place(HEAD_DIM_RANK, int(functional["BLOCK_DMODEL"])),
+            _place(HEAD_DIM_RANK, _head_dim(functional)),
             functional.get("CAUSAL", False),  # kernels last: they share inputs and reference
             problem.kernel.name,
         )
@@ -169,6 +176,11 @@ class FlashTuning:
 
     def model_source(self, functional: Functional) -> str:
         return estimate.source(functional)
+
+
+def _head_dim(functional: Functional) -> int:
+    """Its columns, padded; those of most models where it has the same images for all."""
+    return int(functional.get("BLOCK_DMODEL", HEAD_DIM_RANK[0]))
 
 
 def _may_split(functional: Functional) -> bool:

@@ -21,7 +21,7 @@ class Pages:
 
 
 @triton.jit
-def _place_in_table(pages, keys):
+def place_in_table(pages, keys):
     """Where the table has the page of each key.
 
     A number of 16 keys times ``magic`` is 2³¹ times its place, and less than 2³¹ more while a sequence's keys times
@@ -34,7 +34,7 @@ def _place_in_table(pages, keys):
 def pages_of(pages, key, KEYS: tl.constexpr):
     """The page of each of KEYS keys from ``key`` on."""
     keys = key + tl.arange(0, KEYS)
-    return tl.load(pages.table + _place_in_table(pages, keys), mask=keys < pages.used, other=0)
+    return tl.load(pages.table + place_in_table(pages, keys), mask=keys < pages.used, other=0)
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def load_from_pages(x, pages, head, page, key, KEYS: tl.constexpr, COLUMNS: tl.c
     """
     keys = key + tl.arange(0, KEYS)
     columns = tl.arange(0, COLUMNS)
-    row = keys - _place_in_table(pages, keys) * pages.page_size
+    row = keys - place_in_table(pages, keys) * pages.page_size
     offsets = (page.to(tl.int64) * x.stride_b + row.to(tl.int64) * x.stride_s)[:, None] + columns[None, :]
     mask = (keys < pages.used)[:, None] & (columns[None, :] < x.head_dim)
     return tl.load(x.tensor + head * x.stride_h + offsets, mask=mask, other=0.0)

@@ -1,0 +1,122 @@
+"""Attention by a plan made on the device: the backend `hopper_planned` against float64, whatever is faster.
+
+Each call is made with keys and values in rows, if those are served, and in pages.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("numpy", reason="numpy is not installed")
+aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+
+import torch  # noqa: E402 - where it is installed
+from attention_cases import Case  # noqa: E402
+from gpu import gpu_problem  # noqa: E402
+from gpu.gpu_problem import Guarded, bits  # noqa: E402
+from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
+from gpu.test_pages import MIXED, PAGE_SIZES, in_pool, served  # noqa: E402
+from gpu.test_split import LONG, decoding, is_served  # noqa: E402
+
+HINTS = {"backend": "hopper_planned"}
+FEWEST_ROWS = 17  # of the query heads that share a key head
+MOST_COLUMNS = 128  # that are measured
+
+
+pytestmark = pytest.mark.skipif(
+    bool(torch.version.hip) or not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="the backend is for sm_90",
+)
+
+
+def of_planned(case: Case) -> Case:
+    """What the backend serves of the case."""
+    longest = max(case.lengths_q) + case.beyond
+    group = case.group if longest * case.group >= FEWEST_ROWS else -(-FEWEST_ROWS // longest)
+    dims = {name: min(getattr(case, name), MOST_COLUMNS) for name in ("head_dim", "head_dim_v")}
+    return served(replace(case, softcap=0.0, group=group, **dims))
+
+
+CHUNKS = [
+    Case((128,), (9000,), heads_k=2, group=4, causal=True, causal_variant="bottom_right", head_dim=128, dtype="bf16"),
+    Case((300, 5, 64), (7000, 800, 64), packed=True, heads_k=2, group=7, causal=True, causal_variant="bottom_right",
+         head_dim=128, dtype="bf16", sinks=True),
+    Case((70,) * 3, (3000,) * 3, heads_k=2, group=3, window=(500, 0), causal_variant="bottom_right", head_dim=64),
+    Case((33,), (5000,), heads_k=1, group=20, head_dim=96, dtype="bf16"),
+    Case((257,) * 2, (1000,) * 2, heads_k=1, group=16, head_dim=128, dtype="bf16"),
+    Case((1,) * 300, (77,) * 300, used_k=(77,) * 299 + (0,), heads_k=1, group=17, head_dim=32),
+]  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        count, seed = (metafunc.config.getoption(name) for name in ("--random-calls", "--random-seed"))
+        cases = dict.fromkeys(
+            map(of_planned, [*CHUNKS, *MIXED, *LONG, *decoding(80 + count, seed + 2), *CASES[:120], *UNEVEN])
+        )
+        metafunc.parametrize("case", cases, ids=str)
+
+
+def forward(prepared: Prepared, given: dict[str, Any]) -> None:
+    """A forward by the backend, with a workspace that holds no numbers and has ones around."""
+    results = {name: prepared.results[name].view for name in FORWARD}
+    size = aotriton.attn_fwd_workspace_size(**given, **results, hints=HINTS)
+    workspace = Guarded((max(size // 4, 1),), torch.float32, "contiguous", 1.0)
+    workspace.view.fill_(float("nan"))
+    prepared.results["workspace"] = workspace
+    aotriton.attn_fwd(**given, **results, workspace=workspace.view.view(torch.uint8), hints=HINTS)
+
+
+def test_in_pages_the_forward_is_as_accurate(case: Case) -> None:
+    """Out and logsumexp are as near to float64 as ordinary low precision is; what counts not is not read, and what is
+    nobody's is not written.
+    """
+    prepared = Prepared(case)
+    forward(prepared, in_pool(prepared, PAGE_SIZES[case.number % len(PAGE_SIZES)]))
+    torch.cuda.synchronize()
+    prepared.check(*FORWARD, "workspace")
+
+
+def test_in_rows_the_forward_is_as_accurate(case: Case) -> None:
+    """The same, of keys and values in rows of a tensor."""
+    if not is_served(case):
+        pytest.skip("a causal call of equal lengths is plain, and not of this backend")
+    prepared = Prepared(case)
+    forward(prepared, {name: one for name, one in prepared.features.items() if name != "dout"})
+    torch.cuda.synchronize()
+    prepared.check(*FORWARD, "workspace")
+
+
+def test_a_graph_follows_what_is_on_the_device() -> None:
+    """A captured call makes its plan anew at each replay, from the lengths of queries and keys, and gives the bits of a
+    call of its own.
+    """
+    case = Case((500, 1, 1, 300), (4000, 3000, 900, 300), packed=True, causal=True, causal_variant="bottom_right",
+                heads_k=2, group=4, head_dim=128, dtype="bf16")  # fmt: skip
+    prepared = Prepared(of_planned(case))
+    given = in_pool(prepared, 64)
+    forward(prepared, given)
+    torch.cuda.synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    results = {name: prepared.results[name].view for name in FORWARD}
+    workspace = prepared.results["workspace"].view.view(torch.uint8)
+    with torch.cuda.graph(graph, stream=stream):
+        aotriton.attn_fwd(**given, **results, workspace=workspace, hints=HINTS, stream=stream.cuda_stream)
+    draw = random.Random(1)
+    for lengths in ((500, 1, 1, 300), (1, 1, 1, 500), (0, 400, 400, 2)):
+        starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+        used = [max(rows, draw.randint(1, keys)) if rows <= keys else keys
+                for rows, keys in zip(lengths, case.lengths_k, strict=True)]  # fmt: skip
+        given["cu_seqlens_q"].copy_(torch.tensor(starts, dtype=torch.int32, device=gpu_problem.DEVICE))
+        given["seqused_k"].copy_(torch.tensor(used, dtype=torch.int32, device=gpu_problem.DEVICE))
+        graph.replay()
+        torch.cuda.synchronize()
+        replayed = bits(prepared.results["out"].view.contiguous())
+        forward(prepared, given)
+        torch.cuda.synchronize()
+        assert torch.equal(replayed, bits(prepared.results["out"].view.contiguous())), lengths
