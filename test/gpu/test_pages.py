@@ -14,10 +14,10 @@ aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not o
 import torch  # noqa: E402 - where it is installed
 from attention_cases import Case  # noqa: E402
 from gpu import gpu_problem  # noqa: E402
-from gpu.gpu_problem import Guarded, bits  # noqa: E402
+from gpu.gpu_problem import bits  # noqa: E402
 from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
 from gpu.test_features_hopper import without_weights  # noqa: E402
-from gpu.test_split import LONG, decoding  # noqa: E402
+from gpu.test_split import LONG, decoding, run  # noqa: E402
 from paged_cases import in_pages, of_pages  # noqa: E402
 
 PAGE_SIZES = (16, 32, 48, 64, 128, 256, 272)
@@ -63,22 +63,12 @@ def in_pool(prepared: Prepared, page_size: int) -> dict[str, Any]:
     return given
 
 
-def forward(prepared: Prepared, given: dict[str, Any]) -> None:
-    """With a workspace that holds no numbers and has ones around."""
-    results = {name: prepared.results[name].view for name in FORWARD}
-    size = aotriton.attn_fwd_workspace_size(**given, **results)
-    workspace = Guarded((max(size // 4, 1),), torch.float32, "contiguous", 1.0)
-    workspace.view.fill_(float("nan"))
-    prepared.results["workspace"] = workspace
-    aotriton.attn_fwd(**given, **results, workspace=workspace.view.view(torch.uint8))
-
-
 def test_the_forward_is_as_accurate(case: Case) -> None:
     """Out and logsumexp are as near to float64 as ordinary low precision is; rows and pages that count not are no
     numbers, entries of the table that count not are no pages, and what is nobody's is not written.
     """
     prepared = Prepared(case)
-    forward(prepared, in_pool(prepared, PAGE_SIZES[case.number % len(PAGE_SIZES)]))
+    run(prepared, in_pool(prepared, PAGE_SIZES[case.number % len(PAGE_SIZES)]))
     torch.cuda.synchronize()
     prepared.check(*FORWARD, "workspace")
 
@@ -88,7 +78,7 @@ def test_a_graph_follows_tables_on_the_device() -> None:
     case = of_pages(Case((1,) * 3, (3000,) * 3, heads_k=2, group=4, head_dim=128, dtype="bf16"))
     prepared = Prepared(case)
     given = in_pool(prepared, 64)
-    forward(prepared, given)
+    run(prepared, given)
     torch.cuda.synchronize()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     results = {name: prepared.results[name].view for name in FORWARD}
@@ -102,7 +92,7 @@ def test_a_graph_follows_tables_on_the_device() -> None:
         graph.replay()
         torch.cuda.synchronize()
         replayed = bits(prepared.results["out"].view.contiguous())
-        forward(prepared, given)
+        run(prepared, given)
         torch.cuda.synchronize()
         assert torch.equal(replayed, bits(prepared.results["out"].view.contiguous())), (order, lengths)
 

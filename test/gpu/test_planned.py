@@ -1,13 +1,12 @@
 """Attention by a plan made on the device: the backend `hopper_planned` against float64, whatever is faster.
 
-Each call is made with keys and values in rows, if those are served, and in pages.
+Each call is made with keys and values in pages, and in rows but for causal calls of equal lengths: those are plain.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,10 @@ aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not o
 import torch  # noqa: E402 - where it is installed
 from attention_cases import Case  # noqa: E402
 from gpu import gpu_problem  # noqa: E402
-from gpu.gpu_problem import Guarded, bits  # noqa: E402
+from gpu.gpu_problem import bits  # noqa: E402
 from gpu.test_features import CASES, FORWARD, UNEVEN, Prepared  # noqa: E402
 from gpu.test_pages import MIXED, PAGE_SIZES, in_pool, served  # noqa: E402
-from gpu.test_split import LONG, decoding, is_served  # noqa: E402
+from gpu.test_split import LONG, decoding, is_served, run  # noqa: E402
 
 HINTS = {"backend": "hopper_planned"}
 FEWEST_ROWS = 17  # of the query heads that share a key head
@@ -59,17 +58,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         cases = dict.fromkeys(
             map(of_planned, [*CHUNKS, *MIXED, *LONG, *decoding(80 + count, seed + 2), *CASES[:120], *UNEVEN])
         )
-        metafunc.parametrize("case", cases, ids=str)
-
-
-def forward(prepared: Prepared, given: dict[str, Any]) -> None:
-    """A forward by the backend, with a workspace that holds no numbers and has ones around."""
-    results = {name: prepared.results[name].view for name in FORWARD}
-    size = aotriton.attn_fwd_workspace_size(**given, **results, hints=HINTS)
-    workspace = Guarded((max(size // 4, 1),), torch.float32, "contiguous", 1.0)
-    workspace.view.fill_(float("nan"))
-    prepared.results["workspace"] = workspace
-    aotriton.attn_fwd(**given, **results, workspace=workspace.view.view(torch.uint8), hints=HINTS)
+        in_rows = metafunc.function is test_in_rows_the_forward_is_as_accurate
+        metafunc.parametrize("case", filter(is_served, cases) if in_rows else cases, ids=str)
 
 
 def test_in_pages_the_forward_is_as_accurate(case: Case) -> None:
@@ -77,17 +67,15 @@ def test_in_pages_the_forward_is_as_accurate(case: Case) -> None:
     nobody's is not written.
     """
     prepared = Prepared(case)
-    forward(prepared, in_pool(prepared, PAGE_SIZES[case.number % len(PAGE_SIZES)]))
+    run(prepared, in_pool(prepared, PAGE_SIZES[case.number % len(PAGE_SIZES)]), HINTS)
     torch.cuda.synchronize()
     prepared.check(*FORWARD, "workspace")
 
 
 def test_in_rows_the_forward_is_as_accurate(case: Case) -> None:
     """The same, of keys and values in rows of a tensor."""
-    if not is_served(case):
-        pytest.skip("a causal call of equal lengths is plain, and not of this backend")
     prepared = Prepared(case)
-    forward(prepared, {name: one for name, one in prepared.features.items() if name != "dout"})
+    run(prepared, {name: one for name, one in prepared.features.items() if name != "dout"}, HINTS)
     torch.cuda.synchronize()
     prepared.check(*FORWARD, "workspace")
 
@@ -100,7 +88,7 @@ def test_a_graph_follows_what_is_on_the_device() -> None:
                 heads_k=2, group=4, head_dim=128, dtype="bf16")  # fmt: skip
     prepared = Prepared(of_planned(case))
     given = in_pool(prepared, 64)
-    forward(prepared, given)
+    run(prepared, given, HINTS)
     torch.cuda.synchronize()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     results = {name: prepared.results[name].view for name in FORWARD}
@@ -117,6 +105,6 @@ def test_a_graph_follows_what_is_on_the_device() -> None:
         graph.replay()
         torch.cuda.synchronize()
         replayed = bits(prepared.results["out"].view.contiguous())
-        forward(prepared, given)
+        run(prepared, given, HINTS)
         torch.cuda.synchronize()
         assert torch.equal(replayed, bits(prepared.results["out"].view.contiguous())), lengths

@@ -92,16 +92,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", cases, ids=str)
 
 
-def forward(prepared: Prepared) -> None:
-    """A forward by one of the backends, with a workspace that holds no numbers and has ones around."""
-    given = {name: one for name, one in prepared.features.items() if name != "dout"}
+def run(prepared: Prepared, given: dict[str, Any], hints: dict[str, Any] | None = None) -> None:
+    """A forward of these operands, with a workspace that holds no numbers and has ones around."""
     results = {name: prepared.results[name].view for name in FORWARD}
-    hints = {"backend": backend_of(prepared.case)}
     size = aotriton.attn_fwd_workspace_size(**given, **results, hints=hints)
     workspace = Guarded((max(size // 4, 1),), torch.float32, "contiguous", 1.0)
     workspace.view.fill_(float("nan"))
     prepared.results["workspace"] = workspace
     aotriton.attn_fwd(**given, **results, workspace=workspace.view.view(torch.uint8), hints=hints)
+
+
+def forward(prepared: Prepared) -> None:
+    """A forward by one of the backends."""
+    given = {name: one for name, one in prepared.features.items() if name != "dout"}
+    run(prepared, given, {"backend": backend_of(prepared.case)})
 
 
 def test_the_forward_is_as_accurate(case: Case) -> None:

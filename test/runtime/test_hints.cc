@@ -309,7 +309,8 @@ TEST("a call that is left nothing is refused, with what is in the way of each ba
       "excluded; hopper_slim: it has no image for this choice (attn_fwd_hopper_slim); portable_slim: this build has "
       "no images of it for the arch (attn_fwd_slim); hopper_features: it has no image for this choice "
       "(attn_fwd_hopper_features); decode: this build has no images of it for the arch (attn_fwd_decode); split: this "
-      "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has");  // as far as it fits
+      "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has no images of it for the "
+      "arch (attn_fwd_plan)");
   start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});

@@ -9,7 +9,7 @@ namespace {
 
 // The thread's message, and room for that of an attempt.
 struct Messages {
-  char texts[2][512];
+  char texts[2][kMostMessage];
   bool last;            // which one is the thread's
   bool trying, failed;  // whether an attempt is under way, and has written to the other one
 };

@@ -3,9 +3,12 @@
 
 #include <aotriton/types.h>
 
+#include <cstddef>
 #include <optional>
 
 namespace aotriton::v2::inline abi1 {
+
+inline constexpr size_t kMostMessage = 1024;  // bytes: what is in the way of each backend fits
 
 // Keeps the formatted message in a buffer of this thread, cut to its size, and returns `error`. Allocates nothing.
 [[gnu::format(printf, 2, 3)]] Error fail(Error error, const char* format, ...) noexcept;

@@ -189,7 +189,7 @@ class HintFilter {
 
   // The error that names each backend and why it is not allowed.
   Error nothing_allowed() {
-    char text[512] = "";  // as much as a message holds
+    char text[kMostMessage] = "";
     for (size_t i = 0; i < backends().size(); ++i) {
       const BackendInfo& backend = backends()[i];
       Selection selections[kMaxKernels];

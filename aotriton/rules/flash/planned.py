@@ -23,7 +23,13 @@ from aotriton.rules.kernel import Guard, KernelDescription, Number, Operand, Ten
 from aotriton.rules.operators import Backend, DerivedSize
 from aotriton.rules.work import BAND, NONE, WHOLE, Work
 
-TILE_ROWS, FIELDS, COUNTS, BOX_ROWS = 128, 8, 3, 16  # as tritonsrc/flash/lib/plan.py and forward_planned.py have them
+TILE_ROWS, STEP, FIELDS, COUNTS, BOX_ROWS = (
+    128,
+    128,
+    8,
+    3,
+    16,
+)  # as tritonsrc/flash/lib/plan.py and forward_planned.py have them
 CACHED = 2**24  # bytes of keys and values that the L2 cache holds beside what else goes through it
 PROGRAMS = multiprocessors()
 # All query heads that share a key head, where they are not too many.
@@ -50,12 +56,12 @@ SIZES = (
 )
 
 # About as many as the plan makes of a tile, for the model of the time: as fill the GPU, with four steps at least.
-_PARTS = maximum(minimum(quotient(PROGRAMS, maximum(_TILES, 1)), ceil_divide(scalar("longest_k"), 4 * TILE_ROWS)), 1)
-DENSE = (int(False),)  # of the choice split.IN_PAGES
+_PARTS = maximum(minimum(quotient(PROGRAMS, maximum(_TILES, 1)), ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
 _COLUMNS = choose(psel("BLOCK_DMODEL") <= 64, psel("BLOCK_DMODEL"), constant(64))  # that are swizzled together
 _BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), psel("BLOCK_N"))
 _PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
 _KEYS = (c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q"))
+_ABOVE_LENGTHS = quotient(scalar("features"), constant(c.SOFTCAP_BIT))  # bits from softcap's on
 _WIDTH_V = Number("head_dim_v", "i32", size("head_dim_v"), multiple_of=8)
 
 ATTN_FWD_PLAN = KernelDescription(
@@ -101,8 +107,8 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         Tensor("Items", ITEMS, does="read"),
         Tensor("Counts", COUNTED, does="read"),
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=PACKED),
-        Tensor("K", c.K, c.K_TILE, levels=DENSE),
-        Tensor("V", c.V, c.K_TILE, levels=DENSE),
+        Tensor("K", c.K, c.K_TILE, levels=split.IN_ROWS),
+        Tensor("V", c.V, c.K_TILE, levels=split.IN_ROWS),
         Tensor("KPages", c.K, _PAGE_TILE, box_rows=_BOX, levels=split.OF_PAGES),
         Tensor("VPages", c.V, _PAGE_TILE, box_rows=_BOX, levels=split.OF_PAGES),
         Tensor("Out", c.OUT),
@@ -117,11 +123,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         Number("packed", "i32", PACKED),
         *split.BAND_OF_ANY,
         split.FEATURES_OF_ANY,
-        split.SINKS_OF_ANY,
-        split.CU_SEQLENS_Q_OF_ANY,
-        Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True, levels=DENSE),
-        split.SEQUSED_Q_OF_ANY,
-        Tensor("SequsedK", c.SEQUSED_K, general=True),
+        *split.SEQUENCES_OF_ANY,
         *split.PAGES,
         Number("pages", "i32", size("pages"), levels=split.OF_PAGES),
         Number("box", "i32", _BOX, multiple_of=BOX_ROWS, levels=split.OF_PAGES),
@@ -150,9 +152,9 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
     guards=(
         split.GUARD_LEVEL,
         c.GUARD_BAND,
-        # The bit behind softcap's says that keys lie in pages.
+        # The next bit says that keys lie in pages.
         Guard(
-            quotient(scalar("features"), c.SOFTCAP_BIT) - quotient(scalar("features"), 2 * c.SOFTCAP_BIT) * 2 <= 0,
+            _ABOVE_LENGTHS - quotient(_ABOVE_LENGTHS, constant(2)) * 2 <= 0,
             "it has softcap",
         ),
         # Fewer are a decoding step.

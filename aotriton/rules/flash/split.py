@@ -107,6 +107,14 @@ _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
 _MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
 
+IN_ROWS = (int(False),)
+SEQUENCES_OF_ANY = (
+    SINKS_OF_ANY,
+    CU_SEQLENS_Q_OF_ANY,
+    Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True, levels=IN_ROWS),
+    SEQUSED_Q_OF_ANY,
+    Tensor("SequsedK", c.SEQUSED_K, general=True),
+)
 PAGES: tuple[Argument, ...] = (
     Tensor("BlockTable", c.BLOCK_TABLE, general=True, levels=OF_PAGES),
     *strides("b", "BlockTable", levels=OF_PAGES),
@@ -142,11 +150,7 @@ ATTN_FWD_SPLIT = KernelDescription(
         *BAND_OF_ANY,
         FEATURES_OF_ANY,
         Number("softcap", "fp32", scalar("softcap")),
-        SINKS_OF_ANY,
-        CU_SEQLENS_Q_OF_ANY,
-        Tensor("CuSeqlensK", c.CU_SEQLENS_K, general=True, levels=(int(False),)),
-        SEQUSED_Q_OF_ANY,
-        Tensor("SequsedK", c.SEQUSED_K, general=True),
+        *SEQUENCES_OF_ANY,
         _LONGEST,
         Number("rows_of_all", "i32", ROWS_OF_ALL),
         Number("splits", "i32", SPLITS),

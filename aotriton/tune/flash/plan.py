@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aotriton.rules.flash.planned import COUNTS, FIELDS, TILE_ROWS
+from aotriton.rules.flash.planned import COUNTS, FIELDS, STEP, TILE_ROWS
 
 if TYPE_CHECKING:
     import torch
 
-STEP = 128  # keys: parts begin and end with multiples of it, as tritonsrc/flash/lib/plan.py has it
 FAR = 1 << 30
 
 

@@ -9,6 +9,7 @@ expected to end first. Items that cost most come first (R. Graham, "Bounds on Mu
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib.bundle import bundle
 from aotriton.tritonsrc.flash.lib.partial import launch_next
 from aotriton.tritonsrc.flash.lib.plan import (
     APART,
@@ -38,14 +39,38 @@ NEARLY = tl.constexpr(1.01)  # times the shortest: then fewer parts are better
 FAR_COST = tl.constexpr(1e30)
 
 
+@bundle
+class Call:
+    """What the tiles of a call depend on; see the kernel."""
+
+    sequences: tl.tensor
+    heads: tl.tensor
+    positions: tl.tensor
+    paged: tl.tensor
+    features: tl.tensor
+    lo: tl.tensor
+    hi: tl.tensor
+    CuSeqlensQ: tl.tensor
+    CuSeqlensK: tl.tensor
+    SequsedQ: tl.tensor
+    SequsedK: tl.tensor
+    max_seqlen_q: tl.tensor
+    max_seqlen_k: tl.tensor
+
+
 @triton.jit
-def tiles_of(of, index, sequences, heads, positions):
-    """Of a sequence, or of several, the blocks of rows, the tiles and the steps of the one in the middle; of numbers
-    behind the last sequence no tiles.
+def tiles_of(call, index, inside):
+    """A sequence, or several, its blocks of rows, tiles and the steps of the tile in the middle; of numbers behind the
+    last sequence no tiles. ``inside``: the number, or another one that a sequence has.
     """
-    blocks = tl.cdiv(of.q.rows, positions)
-    first, after = keys_of_tile(of, blocks // 2 * positions, positions, STEP)
-    return blocks, tl.where(index < sequences, blocks * heads, 0), tl.maximum(tl.cdiv(after - first, STEP), 1)
+    of = sequence_at(
+        inside, call.paged, call.features, call.lo, call.hi, call.CuSeqlensQ,
+        call.CuSeqlensK, call.SequsedQ, call.SequsedK, call.max_seqlen_q, call.max_seqlen_k,
+    )  # fmt: skip
+    blocks = tl.cdiv(of.q.rows, call.positions)
+    first, after = keys_of_tile(of, blocks // 2 * call.positions, call.positions, STEP)
+    tiles = tl.where(index < call.sequences, blocks * call.heads, 0)
+    return of, blocks, tiles, tl.maximum(tl.cdiv(after - first, STEP), 1)
 
 
 @triton.jit
@@ -94,15 +119,14 @@ def attn_fwd_plan(
     launch_next(EARLY)
     own = tl.program_id(0)
     numbers = tl.arange(0, AT_ONCE)
+    call = Call(
+        sequences, heads, positions, paged, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK,
+        max_seqlen_q, max_seqlen_k,
+    )  # fmt: skip
 
     total = own.to(tl.float32) * 0.0
     for first in range(0, sequences, AT_ONCE):
-        index = first + numbers
-        of = sequence_at(
-            tl.minimum(index, sequences - 1), paged, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK,
-            max_seqlen_q, max_seqlen_k,
-        )  # fmt: skip
-        _, tiles, steps = tiles_of(of, index, sequences, heads, positions)
+        _, _, tiles, steps = tiles_of(call, first + numbers, tl.minimum(first + numbers, sequences - 1))
         total += tl.sum(tiles.to(tl.float32) * steps.to(tl.float32), 0)
     mean = total / programs
 
@@ -112,12 +136,7 @@ def attn_fwd_plan(
     largest = count
     smallest = count + FAR_COST
     for first in range(0, sequences, AT_ONCE):
-        index = first + numbers
-        of = sequence_at(
-            tl.minimum(index, sequences - 1), paged, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK,
-            max_seqlen_q, max_seqlen_k,
-        )  # fmt: skip
-        _, tiles, steps = tiles_of(of, index, sequences, heads, positions)
+        _, _, tiles, steps = tiles_of(call, first + numbers, tl.minimum(first + numbers, sequences - 1))
         parts, each = parts_of(steps[:, None], most[None, :])
         items = tiles.to(tl.float32)[:, None] * parts
         count += tl.sum(items, 0)
@@ -129,10 +148,7 @@ def attn_fwd_plan(
     ends = tl.maximum(tl.maximum(ends, cost / programs), largest)
     most_of_part = tl.max(tl.where(ends <= tl.min(ends, 0) * NEARLY, most, 0.0), 0)
 
-    of = sequence_at(
-        own, paged, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k
-    )
-    blocks, own_tiles, own_steps = tiles_of(of, own, sequences, heads, positions)
+    of, blocks, own_tiles, own_steps = tiles_of(call, own, own)
     parts_as_real, own_cost = parts_of(own_steps, most_of_part)
     own_parts = parts_as_real.to(tl.int32)
     begin = own * 0  # of its items
@@ -142,11 +158,7 @@ def attn_fwd_plan(
     all_split = begin
     for first in range(0, sequences, AT_ONCE):
         index = first + numbers
-        of_all = sequence_at(
-            tl.minimum(index, sequences - 1), paged, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK,
-            max_seqlen_q, max_seqlen_k,
-        )  # fmt: skip
-        _, tiles, steps = tiles_of(of_all, index, sequences, heads, positions)
+        _, _, tiles, steps = tiles_of(call, index, tl.minimum(index, sequences - 1))
         parts, each = parts_of(steps, most_of_part)
         items = tiles * parts.to(tl.int32)
         all_items += tl.sum(items, 0)
