@@ -195,7 +195,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,
         c.GUARD_SOFTCAP,
-        c.GUARD_LENGTHS,  # with them the portable kernel is faster
+        c.GUARD_LENGTHS,  # with them others are faster
         Guard(_tiles_of_sequences(constant(64)) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
     restrictions=FEATURES_RESTRICTIONS,
