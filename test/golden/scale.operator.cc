@@ -102,10 +102,10 @@ constexpr int64_t kDTypes[] = {2};
 namespace scale_rows {
 
 constexpr Argument arguments[] = {
-    {Pass::tensor, true, 0, 0, {}},
-    {Pass::tensor, false, 1, 0, {}},
-    {Pass::tensor, false, 2, 0, {}},
-    {Pass::tensor, false, 3, 0, {}},
+    {Pass::tensor, true, 0, 1, {}},
+    {Pass::tensor, false, 1, 1, {}},
+    {Pass::tensor, false, 2, 1, {}},
+    {Pass::tensor, false, 3, 1, {}},
     {Pass::fp32, false, 0, 0, {}},
     {Pass::i32, false, 0, 0, e0},
     {Pass::stride, true, 0, 0, {}},
@@ -153,10 +153,10 @@ constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, gua
 namespace scale_rows_fast {
 
 constexpr Argument arguments[] = {
-    {Pass::tensor, true, 0, 0, {}},
-    {Pass::tensor, false, 1, 0, {}},
-    {Pass::tensor, false, 2, 0, {}},
-    {Pass::tensor, false, 3, 0, {}},
+    {Pass::tensor, true, 0, 1, {}},
+    {Pass::tensor, false, 1, 1, {}},
+    {Pass::tensor, false, 2, 1, {}},
+    {Pass::tensor, false, 3, 1, {}},
     {Pass::fp32, false, 0, 0, {}},
     {Pass::i32, false, 0, 0, e0},
     {Pass::stride, true, 0, 0, {}},
@@ -204,8 +204,8 @@ constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}
 namespace scale_rows_weigh {
 
 constexpr Argument arguments[] = {
-    {Pass::tensor, false, 1, 0, {}},
-    {Pass::tensor, false, 4, 0, {}},
+    {Pass::tensor, false, 1, 1, {}},
+    {Pass::tensor, false, 4, 1, {}},
     {Pass::stride, false, 1, 0, {}},
     {Pass::stride, false, 1, 1, {}},
     {Pass::i32, false, 0, 0, e1},
@@ -235,10 +235,10 @@ constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15,
 namespace scale_rows_apply {
 
 constexpr Argument arguments[] = {
-    {Pass::tensor, false, 0, 0, {}},
-    {Pass::tensor, false, 4, 0, {}},
-    {Pass::tensor, false, 2, 0, {}},
-    {Pass::tensor, false, 3, 0, {}},
+    {Pass::tensor, false, 0, 1, {}},
+    {Pass::tensor, false, 4, 1, {}},
+    {Pass::tensor, false, 2, 1, {}},
+    {Pass::tensor, false, 3, 1, {}},
     {Pass::fp32, false, 0, 0, {}},
     {Pass::i32, false, 0, 0, e0},
     {Pass::stride, false, 0, 0, {}},

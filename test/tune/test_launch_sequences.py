@@ -25,7 +25,7 @@ def empty(sizes: list[int], dtype: str, device: str) -> Any:
     return SimpleNamespace(sizes=sizes, dtype=dtype, numel=lambda: prod(sizes))
 
 
-TORCH = SimpleNamespace(empty=empty, float32="fp32", float16="fp16", bfloat16="bf16")
+TORCH = SimpleNamespace(empty=empty, int32="i32", float32="fp32", float16="fp16", bfloat16="bf16")
 
 
 @pytest.mark.parametrize(("operator", "backend"), BACKENDS, ids=lambda one: one.name)
