@@ -463,7 +463,8 @@ def write_works(out: Path) -> None:
 def write(out: Path, zlib: bool) -> None:
     """The made-up build in folder ``out``."""
     made = planned()
-    generate.write(made, operators(), out, models=predicted())
+    shared = {one.name: one.shared for one in family.families()}
+    generate.write(made, operators(), out, models=predicted(), shared=shared)
     write_images(made, out, zlib)
     write_expressions(out)
     write_works(out)

@@ -342,7 +342,7 @@ FLOORS = (
     {"launch"},  # devices, loading, arguments, the memo, and what can be done with a call
     {"api", "explain", "python", "torch", *FAMILIES},  # the faces: C, the program, Python, PyTorch; operators
 )
-GENERATED = re.compile(r"archs\.h|program_limits\.h|cost_formulas\.h|\w+\.operator\.h")
+GENERATED = re.compile(r"archs\.h|program_limits\.h|cost_formulas\.h|\w+\.(operator|shared)\.h")
 
 
 def climbs(room: str, included: str) -> str:

@@ -26,7 +26,7 @@ from aotriton.codegen.render import Output, made_files, render
 from aotriton.rules.arch import ADDRESSING, ARCHS
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import Certificate, Decisions, Product, TuningDatabaseError, Winner
-from aotriton.rules.family import IN_TREE, Family, add
+from aotriton.rules.family import IN_TREE, Family, Shared, add
 from aotriton.rules.family import families as all_families
 from aotriton.rules.operators import Operator
 from aotriton.rules.work import TERMS
@@ -52,17 +52,18 @@ def write(
     added: bool = False,
     models: Models | None = None,
     certificates: Mapping[str, Sequence[Certificate]] | None = None,
+    shared: Mapping[str, Shared] | None = None,
 ) -> list[str]:
     """The names of the files that changed, after the files of a build are written to ``out`` and old ones are removed.
 
     ``checksums`` has the SHA-256 of each measured image, which the compile step compares. ``certificates`` has, for
-    each image, the results of its checks. ``added``: the families are not the library's own, and register with it.
+    each image, the results of its checks. ``shared`` has what the families' own C++ takes from their descriptions.
+    ``added``: the families are not the library's own, and register with it.
     ValueError if a functional has more images than an index can number, or if a description cannot be numbered;
     then no file is removed.
     """
-    return write_parts(
-        [part(made, operators, checksums or {}, models, certificates or {})], operators, made.products, out, added
-    )
+    parts = [part(made, operators, checksums or {}, models, certificates or {})]
+    return write_parts(parts, operators, made.products, out, added, shared=shared or {})
 
 
 def part(
@@ -117,6 +118,8 @@ def write_parts(
     out: Path,
     added: bool = False,
     configs: Sequence[str] = (),
+    *,
+    shared: Mapping[str, Shared],
 ) -> list[str]:
     """The names of the files that changed, as for ``write``; ``parts`` has the operators' own files, ``configs`` are
     those of the build's models.
@@ -127,6 +130,9 @@ def write_parts(
     for one in parts:
         for name, content in one.files.items():
             output.write(name, content)
+    for name, values in shared.items():
+        if values:
+            output.write(f"{name}.shared.h", render("shared.h", family=name, shared=values))
     families: dict[str, list[Operator]] = {}
     for operator in operators:
         families.setdefault(operator.family, []).append(operator)
@@ -391,7 +397,8 @@ def main(arguments: list[str] | None = None) -> int:
         parts = _parts(side_by_side(jobs))
         operators = [operator for family in families for operator in family.operators]
         configs = wanted.models.configs if wanted.models else ()
-        written = write_parts(parts, operators, products, options.out, options.alone, configs)
+        shared = {family.name: family.shared for family in families}
+        written = write_parts(parts, operators, products, options.out, options.alone, configs, shared=shared)
         functionals, images = sum(one.functionals for one in parts), sum(one.images for one in parts)
         summary = f"{functionals} functionals, {images} images"
         stamp.write(options.out, digest, made_files(options.out), summary)

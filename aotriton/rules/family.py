@@ -23,6 +23,7 @@ from aotriton.rules.operators import Operator, kernels_of
 IN_TREE = ("flash", "gemm")
 VARIABLE = "AOTRITON_FAMILIES"
 
+Shared = Mapping[str, int | Mapping[int, str] | tuple[str, ...]]
 Named = TypeVar("Named", bound="Family | Operator | KernelDescription")
 
 
@@ -44,6 +45,15 @@ class Family:
         """
         listed: Mapping[str, tuple[str, ...]] = getattr(sys.modules[self.rules], "EARLIER_JUDGES", {})
         return listed.get(kernel, ())
+
+    @property
+    def shared(self) -> Shared:
+        """What the family's own C++ takes from its descriptions, as ``<family>.shared.h``: SHARED of the descriptions'
+        module, where it has that. A whole number is a constant of this name, texts by whole numbers are a table, and
+        names are a macro that applies its argument to each of them.
+        """
+        found: Shared = getattr(sys.modules[self.rules], "SHARED", {})
+        return found
 
     @property
     def in_tree(self) -> bool:

@@ -22,7 +22,7 @@ from aotriton.model_coverage import DRAWN, read_models
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.family import family
-from aotriton.rules.flash.checks import ALIBI, SINKS, SOFTCAP
+from aotriton.rules.flash.features import ALIBI, SINKS, SOFTCAP
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional
 from aotriton.rules.operators import Operator
@@ -181,9 +181,9 @@ ENCODER = {"model_type": "bert", "num_attention_heads": 8, "hidden_size": 512, "
         (LLAMA, "decode", (0, 0, 0, 0, 0)),
         (LLAMA | {"sliding_window": 128}, "prefill", (2, 0, -127, 0, 0)),
         (LLAMA | {"sliding_window": 128}, "decode", (2, 0, 1999 - 127, 1999, 0)),
-        (LLAMA | {"attn_logit_softcapping": 9.0}, "prefill", (4, 0, -2000, 0, SOFTCAP)),
-        (LLAMA | {"model_type": "bloom"}, "prefill", (5, 0, -2000, 0, ALIBI)),
-        (LLAMA | {"model_type": "gpt_oss"}, "decode", (4, 0, -1, 2000, SINKS)),
+        (LLAMA | {"attn_logit_softcapping": 9.0}, "prefill", (4, 0, -2000, 0, SOFTCAP.bit)),
+        (LLAMA | {"model_type": "bloom"}, "prefill", (5, 0, -2000, 0, ALIBI.bit)),
+        (LLAMA | {"model_type": "gpt_oss"}, "decode", (4, 0, -1, 2000, SINKS.bit)),
         (LLAMA | {"head_dim": 60}, "prefill", (4, 0, -2000, 0, 0)),
         (ENCODER | {"sliding_window": 128}, "forward", (2, 0, -64, 64, 0)),
     ],

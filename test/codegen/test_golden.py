@@ -18,7 +18,7 @@ from aotriton.codegen.store import CompiledImage
 from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Product
 from aotriton.rules.database.rows import Certificate
-from aotriton.rules.family import families
+from aotriton.rules.family import Shared, families
 from aotriton.rules.kernel import KernelDescription
 from aotriton.rules.operators import Operator
 
@@ -164,6 +164,25 @@ def test_a_family_of_its_own_compiles(toy: KernelDescription, tmp_path: Path) ->
     (tmp_path / "user.cc").write_text('#include "scale.h"\ntoy::scale_params made() { return {}; }\n')
     public = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/v2src/include", "-fsyntax-only"]
     subprocess.run(["g++", *public, tmp_path / "user.cc"], check=True)
+
+
+def test_what_a_family_shares_with_its_own_cxx_compiles(toy: KernelDescription, tmp_path: Path) -> None:
+    """Whole numbers are constants, texts by numbers a table, names a macro; a family that shares none has no file."""
+    shared: dict[str, Shared] = {
+        "toy": {"kStep": 3, "kTexts": {1: 'a "b"', -2: "c"}, "TOY_NAMES": ("left", "right")},
+        "other": {},
+    }
+    write(planned(toy), [OPERATOR], tmp_path, shared=shared)
+    assert [path.name for path in tmp_path.glob("*.shared.h")] == ["toy.shared.h"]
+    (tmp_path / "user.cc").write_text(
+        '#include "toy.shared.h"\n'
+        "using namespace aotriton::v2::toy;\n"
+        "static_assert(kStep == 3 && kTexts[1].number == -2 && kTexts[0].text[2] == '\"');\n"
+        "#define TOY_FIELD(name) int name;\n"
+        "struct Both { TOY_NAMES(TOY_FIELD) };\n"
+        "static_assert(sizeof(Both) == 2 * sizeof(int));\n"
+    )
+    subprocess.run([*COMPILE, f"-I{tmp_path}", "-fsyntax-only", tmp_path / "user.cc"], check=True)
 
 
 def test_embedded_images_are_the_packed_ones(toy: KernelDescription, tmp_path: Path) -> None:

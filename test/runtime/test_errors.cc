@@ -190,9 +190,9 @@ TEST("each feature that no kernel has is refused by its name") {
     attn_bwd_params backward = bwd_call();
     ask(forward.features), ask(backward.features);
     CHECK_EQ(attn_fwd(forward, {}), Error::not_supported);
-    CHECK_EQ(last_error_message(), std::string("attn_fwd: no kernel has ") + name + " yet");
+    CHECK_EQ(last_error_message(), std::string("attn_fwd: no kernel has ") + name + " yet; served without it");
     CHECK(!supported(backward, {}));
-    CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet");
+    CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet; served without it");
   }
   CHECK_EQ(recording.calls, 0);
 }
@@ -202,7 +202,7 @@ TEST("a backward has no pages, and a forward says what its pages lack") {
   attn_bwd_params backward = bwd_call();
   backward.features.block_table.data = pointer(0x100);
   CHECK(!supported(backward, {}));
-  CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has block_table yet"));
+  CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has block_table yet; served without it"));
   const struct {
     int64_t pages, page_size, of_sequence;
     void (*change)(attn_fwd_params&);
@@ -221,7 +221,7 @@ TEST("a backward has no pages, and a forward says what its pages lack") {
       {40, 16, 20, [](auto& p) { p.k.data = pointer(0x10000002); }, Error::not_supported,
        "attn_fwd: with a block_table, tensors are aligned to 16 bytes"},
       {40, 16, 20, [](auto& p) { p.features.dropout = 0.5f; }, Error::not_supported,
-       "attn_fwd: no kernel has dropout together with block_table yet"},
+       "attn_fwd: no kernel has dropout together with block_table yet; served without dropout, or without block_table"},
       {40, 16, 20, [](auto& p) { p.v.sizes[0] = 39; }, Error::invalid_shape, "attn_fwd: v has pages 39, k has 40"},
       {40, 16, 20, [](auto& p) { p.features.block_table.sizes[0] = 3; }, Error::invalid_shape,
        "attn_fwd: block_table has sequences 3, seqused_k has 2"},
@@ -253,7 +253,8 @@ TEST("a window that the call does not say to have is no mistake that passes") {
 
 TEST("what only the backward could have is refused by its name, as are results of another head dim") {
   const Bwd cases[] = {
-      {[](auto& p) { p.skip_gradients = AOTRITON_SKIP_DK; }, Error::not_supported, "no kernel has skip_gradients yet"},
+      {[](auto& p) { p.skip_gradients = AOTRITON_SKIP_DK; }, Error::not_supported,
+       "no kernel has skip_gradients yet; served without it"},
       {[](auto& p) { p.dv.sizes[3] = 32; }, Error::invalid_shape, "dv has head_dim_v 32, v has 64"},
       {[](auto& p) { p.dout.sizes[3] = 32; }, Error::invalid_shape, "dout has head_dim_v 32, v has 64"},
       {[](auto& p) { p.dk.sizes[3] = 32; }, Error::invalid_shape, "dk has head_dim 32, q has 64"},

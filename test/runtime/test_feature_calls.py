@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -14,6 +15,19 @@ import pytest
 aotriton = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
 
 from test_binding import Tensor  # noqa: E402 - it needs the binding
+
+from aotriton.rules.flash.features import (  # noqa: E402
+    ALIBI,
+    BIAS,
+    DROPOUT,
+    PACKED,
+    PAGES,
+    PAIRED,
+    SOFTCAP,
+    Feature,
+    bits,
+    refusal,
+)
 
 Arguments = dict[str, Any]
 CHECKED = ("no_driver", "no_context", "no_winner", "unknown_arch", "workspace_too_small")  # what is asked after checks
@@ -243,6 +257,46 @@ def test_what_makes_sense_is_taken(what: str) -> None:
     more = {"dbias": made(2, 4, 48, 48)} if "bias" in changed else {}
     more |= {"dsinks": floats(4)} if "sinks" in changed else {}
     taken(aotriton.attn_bwd, backward() | of_packed | changed | more)
+
+
+EXPLAINED: dict[Feature, Arguments] = {
+    SOFTCAP: {"softcap": 30.0},
+    BIAS: {"bias": True},
+    ALIBI: {"alibi_slopes": True},
+    DROPOUT: {"dropout": 0.1, "dropout_seed": True, "dropout_offset": True},
+    PACKED: {"cu_seqlens_q": True, "cu_seqlens_k": True, "starts": 3, "max_seqlen_q": 40, "max_seqlen_k": 48},
+    PAGES: {
+        "block_table": True,
+        "seqused_k": True,
+        "sequences": 2,
+        "pages": 9,
+        "page_size": 16,
+        "pages_of_sequence": 4,
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
+def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> None:
+    """explain() refuses each set of features of the table in its words, as calls do, on every arch; what the table does
+    not refuse, no check does.
+    """
+    assert EXPLAINED.keys() == {*PAIRED}
+    of_operator = [one for one in PAIRED if one != PAGES or name == "attn_fwd"]
+    for chosen in (one for count in range(len(PAIRED) + 1) for one in combinations(of_operator, count)):
+        asked: Arguments = {"batch": 2 - (PACKED in chosen), "heads": 4, "seqlen_q": 48, "seqlen_k": 48, "head_dim": 64}
+        for one in chosen:
+            asked |= EXPLAINED[one]
+        if PAGES in chosen:
+            asked = {key: value for key, value in asked.items() if key not in ("seqlen_k", "cu_seqlens_k")}
+        said = refusal(bits(chosen))
+        for arch in ("sm_90", "gfx942"):
+            try:
+                aotriton.explain(name, arch=arch, dtype="bf16", **asked)
+                message = None
+            except aotriton.AotritonError as error:
+                message = str(error) if error.code not in CHECKED else None
+            assert message == (said and f"{name}: {said}"), chosen
 
 
 def test_float32_is_taken() -> None:

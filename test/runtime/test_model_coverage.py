@@ -22,9 +22,7 @@ from aotriton.rules.arch import ARCHS
 from aotriton.rules.database import Decisions
 from aotriton.rules.expression import evaluate
 from aotriton.rules.family import family, operator
-from aotriton.rules.flash.checks import ALIBI, DROPOUT, SINKS, SOFTCAP
 from aotriton.rules.kernel import Functional
-from aotriton.tritonsrc.flash.lib import features
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
          "num_hidden_layers": 2}  # fmt: skip
@@ -124,9 +122,3 @@ def test_what_the_library_refuses_is_refused_in_its_words(tmp_path: Path) -> Non
         with pytest.raises(aotriton.AotritonError) as caught:
             explained(one)
         assert str(caught.value) == one.reason
-
-
-def test_features_have_the_bits_of_device_code() -> None:
-    """Those that a model can ask for."""
-    names = ("ALIBI", "SINKS", "DROPOUT", "SOFTCAP")
-    assert [getattr(features, name).value for name in names] == [ALIBI, SINKS, DROPOUT, SOFTCAP]

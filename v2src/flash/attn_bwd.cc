@@ -39,7 +39,8 @@ constexpr Indices kIndices = AOTRITON_ATTENTION_INDICES();
 
 Error bind(const aotriton_attn_bwd_params& p, Call* call) noexcept {
   AOTRITON_TRY(bind_features(p.features, kIndices, call));
-  if (p.skip_gradients) return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet");
+  if (p.skip_gradients)
+    return fail(Error::not_supported, "attn_bwd: no kernel has skip_gradients yet; served without it");
   call->views[q] = View::of(p.q);
   call->views[k] = View::of(p.k);
   call->views[v] = View::of(p.v);
@@ -68,7 +69,7 @@ Error check_attn_bwd(Call& call) noexcept {
   if (of_bias && !call[bias].data) return fail(Error::null_pointer, "attn_bwd: dbias is given, bias is not");
   if (call[dsinks].data && !call[sinks].data)
     return fail(Error::null_pointer, "attn_bwd: dsinks is given, sinks is not");
-  return check_attention(call, kIndices, of_bias ? int64_t{kDbias} : 0);
+  return check_attention(call, kIndices, of_bias ? kDbias : 0);
 }
 
 }  // namespace aotriton::v2::inline abi1::flash

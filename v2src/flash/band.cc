@@ -11,8 +11,6 @@ namespace aotriton::v2::inline abi1::flash {
 
 namespace {
 
-constexpr int64_t kPlain = 0, kBanded = 2, kGeneral = 4, kFull = 5,
-                  kPaged = 6;          // levels, as rules/flash/common.py has them
 constexpr int64_t kMostColumns = 128;  // as MOST_COLUMNS of tritonsrc/flash/lib/sequence.py
 
 }  // namespace
@@ -45,13 +43,12 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
   // reach beyond both sequences say no more than those that reach their ends. Where lengths are in device memory, the
   // kernel finds the last key.
   const bool last = variant == AOTRITON_CAUSAL_BOTTOM_RIGHT && (causal || windowed);
-  const bool found_by_kernel = features & (kPacked | kUsedQ | kUsedK);
+  const bool found_by_kernel = features & kOfLengths;
   const int64_t own = last && !found_by_kernel ? seqlen_k - seqlen_q : 0;
   const int64_t most = std::max(seqlen_q, seqlen_k);
   const int64_t behind = causal ? 0 : right < 0 ? most : std::min(right, most);
   const int64_t before = left < 0 ? most : std::min(left, most);
-  const bool full = features & (kAlibi | kBias | kDropout | kDbias);
-  const int64_t level = features & kPages ? kPaged : full ? kFull : kGeneral;
+  const int64_t level = features & kPages ? kPaged : features & kOfFull ? kFull : kGeneral;
   if (found_by_kernel) {
     if (last) features |= kOwnLast;
     // A descriptor ends where the tensor does, not where a sequence does. Images with most to do have no registers to

@@ -48,6 +48,8 @@ class Features {
   const char* name(size_t slot) const { return call_.info->operands[slot].name; }
 
   Error check_all() {
+    for (const auto& [features, text] : kRefusals)
+      if ((bits_ & kPaired) == features) return fail(Error::not_supported, "%s: %s", op(), text);
     if (bits_ & kPages) AOTRITON_TRY(check_pages());
     if (bits_ & kPacked)
       AOTRITON_TRY(check_packed());
@@ -73,12 +75,6 @@ class Features {
         return fail(Error::invalid_shape, "%s: dropout_seed has %" PRId64 " elements, which must be 1", op(),
                     call_.sizes[x_.one]);
     }
-    if (bits_ & kSoftcap)
-      for (const size_t slot : {x_.bias, x_.alibi_slopes})
-        if (given(slot))
-          return fail(Error::not_supported, "%s: no kernel has softcap together with %s yet", op(), name(slot));
-    if ((bits_ & kSoftcap) && (bits_ & kDropout))
-      return fail(Error::not_supported, "%s: no kernel has softcap together with dropout yet", op());
     // Without keys, the sinks are still what logsumexp is of.
     const bool rows = call_.sizes[x_.batch] && call_.sizes[x_.heads_k] && call_.sizes[x_.seqlen_q];
     if ((bits_ & kSinks) && rows && !call_.sizes[x_.seqlen_k]) call_.empty = false;
@@ -94,18 +90,15 @@ class Features {
     if (given(x_.cu_seqlens_k))
       return fail(Error::invalid_argument,
                   "%s: block_table and cu_seqlens_k are given, of which one says where keys lie", op());
-    for (const auto& [bit, named] : {std::pair{kBias, "bias"}, {kAlibi, "alibi_slopes"}, {kDropout, "dropout"}})
-      if (bits_ & bit)
-        return fail(Error::not_supported, "%s: no kernel has %s together with block_table yet", op(), named);
     if (call_.misaligned)
       return fail(Error::not_supported,
                   "%s: with block_table, q must be float16 or bfloat16, head_dim and head_dim_v multiples of %" PRId64,
                   op(), x_.multiple_of_head_dim);
-    constexpr int64_t kStep = 16;               // rows, as PAGE_STEP of rules/flash/split.py
     constexpr int64_t kFar = int64_t{1} << 39;  // see tritonsrc/flash/lib/pages.py
-    if (rows % kStep || !rows)
+    if (rows % kPageStep || !rows)
       return fail(Error::invalid_shape,
-                  "%s: k has page_size %" PRId64 ", which must be a positive multiple of %" PRId64, op(), rows, kStep);
+                  "%s: k has page_size %" PRId64 ", which must be a positive multiple of %" PRId64, op(), rows,
+                  kPageStep);
     if (!pages && most) return fail(Error::invalid_shape, "%s: block_table is given, and k has no pages", op());
     int64_t keys, far;
     if (__builtin_mul_overflow(most, rows, &keys) || __builtin_mul_overflow(keys, rows, &far) || far > kFar)
@@ -124,8 +117,6 @@ class Features {
     for (const size_t slot : {x_.cu_seqlens_q, x_.cu_seqlens_k})
       if (!given(slot) && !(paged && slot == x_.cu_seqlens_k))
         return fail(Error::null_pointer, "%s: %s is not given, and the other one is", op(), name(slot));
-    if (bits_ & (kBias | kDbias))
-      return fail(Error::not_supported, "%s: no kernel has bias together with cu_seqlens yet", op());
     if (call_.sizes[x_.batch] != 1)
       return fail(Error::invalid_shape, "%s: with cu_seqlens, q has batch %" PRId64 ", which must be 1", op(),
                   call_.sizes[x_.batch]);

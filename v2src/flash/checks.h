@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call/call.h"
+#include "flash.shared.h"  // bits of features, levels, and what no kernel has together: rules/flash/features.py
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -59,21 +60,6 @@ struct Indices {
    packed_sequences,                    \
    kMost_head_dim,                      \
    kMultiple_head_dim __VA_OPT__(, ) __VA_ARGS__}
-
-// The features of a call, as bits: the same as in tritonsrc/flash/lib/features.py.
-enum Feature : int64_t {
-  kAlibi = 1,
-  kSinks = 2,
-  kPacked = 4,  // sequences follow each other along the rows, and cu_seqlens says where each begins
-  kUsedQ = 8,   // seqused_q says how many rows of a sequence count
-  kUsedK = 16,
-  kOwnLast = 32,  // lo and hi are relative to the key that is as far from the last as the row is
-  kBias = 64,
-  kDropout = 128,
-  kDbias = 256,
-  kSoftcap = 512,
-  kPages = 1024,  // block_table says where keys and values lie; no kernel asks for this bit
-};
 
 // The scale of parameters of c.h, kNotGiven where these say so.
 template <class Params>

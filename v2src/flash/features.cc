@@ -28,17 +28,14 @@ bool asks_nothing(const aotriton_attn_features& f) {
 
 // Refuses what no kernel has; `paged`: the operator has pages.
 Error check_features(const char* op, const aotriton_attn_features& f, bool paged) {
-  const struct {
-    const char* name;
-    const void* data;
-  } missing[] = {
-      {"block_table", paged ? nullptr : f.block_table.data},
-      {"q_descale", f.q_descale.data},
-      {"k_descale", f.k_descale.data},
-      {"v_descale", f.v_descale.data},
+  const auto refuse = [&](const char* name) {
+    return fail(Error::not_supported, "%s: no kernel has %s yet; served without it", op, name);
   };
-  for (const auto& [name, data] : missing)
-    if (data) return fail(Error::not_supported, "%s: no kernel has %s yet", op, name);
+  if (!paged && f.block_table.data) return refuse("block_table");
+#define AOTRITON_REFUSE(field) \
+  if (f.field.data) return refuse(#field);
+  AOTRITON_FLASH_UNSERVED(AOTRITON_REFUSE)
+#undef AOTRITON_REFUSE
   for (const uint8_t byte : f.reserved)
     if (byte) return fail(Error::not_supported, "%s: a reserved field of features is not zero", op);
   if (!f.windowed && (f.window_left || f.window_right))

@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aotriton.rules.flash import common as c
-
-# The features that a model may ask for, as bits: those of v2src/flash/checks.h.
-ALIBI, SINKS, DROPOUT, SOFTCAP = 1, 2, 128, c.SOFTCAP_BIT
-NOT_TOGETHER = ((ALIBI, "alibi_slopes"), (DROPOUT, "dropout"))  # with softcap
+from aotriton.rules.flash import features as f
 
 
 def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | None:
@@ -23,9 +20,8 @@ def refusal(operator: str, sizes: Mapping[str, int], features: int) -> str | Non
     for operand, name in (("q", "head_dim"), ("v", "head_dim_v")):
         if not 1 <= sizes[name] <= most:
             return f"{operator}: {operand} has {name} {sizes[name]}, which must be from 1 to {most}"
-    for bit, name in NOT_TOGETHER:
-        if features & SOFTCAP and features & bit:
-            return f"{operator}: no kernel has softcap together with {name} yet"
+    if together := f.refusal(features):
+        return f"{operator}: {together}"
     return None
 
 
@@ -40,13 +36,19 @@ def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain:
 
     if plain and not windowed and (not causal or rows == keys):
         return made(c.PLAIN, causal, 0, 0)
-    own_key = keys - rows if own.get("causal_variant") == "bottom_right" and (causal or windowed) else 0
+    last = own.get("causal_variant") == "bottom_right" and (causal or windowed)
+    found_by_kernel = bool(features & f.OF_LENGTHS)
+    own_key = keys - rows if last and not found_by_kernel else 0
     most = max(rows, keys)
     behind = 0 if causal else most if right < 0 else min(right, most)
     before = most if left < 0 else min(left, most)
+    level = c.PAGED if features & f.PAGES.bit else c.FULL if features & f.OF_FULL else c.GENERAL
+    if found_by_kernel:
+        features |= f.OWN_LAST.bit if last else 0
+        return made(level, False, -before, behind)
     lo, hi = (min(max(end, -rows), keys) for end in (own_key - before, own_key + behind))
     if not plain:
-        return made(c.FULL if features & (ALIBI | DROPOUT) else c.GENERAL, False, lo, hi)
+        return made(level, False, lo, hi)
     if lo <= 1 - rows and hi >= keys - 1:
         return made(c.PLAIN, False, 0, 0)
     if lo <= 1 - rows and hi == 0 and rows == keys:

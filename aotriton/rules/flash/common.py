@@ -26,6 +26,7 @@ from aotriton.rules.expression import (
     size,
     tiles,
 )
+from aotriton.rules.flash import features
 from aotriton.rules.kernel import (
     MOST_COUNTED,
     Argument,
@@ -74,7 +75,7 @@ CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 # [row + lo, row + hi], and is never CAUSAL; GENERAL images serve it, and softcap, sinks and sequences of different
 # lengths. FULL ones have bias, ALiBi and dropout in place of softcap; they take registers and time. Calls with a block
 # table are PAGED, and otherwise as GENERAL ones: only kernels with a choice of their own serve them.
-PLAIN, BANDED, GENERAL, FULL, PAGED = 0, 2, 4, 5, 6
+PLAIN, BANDED, GENERAL, FULL, PAGED = features.LEVELS
 FEATURED = (GENERAL, FULL)  # the levels whose images have features
 LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True, levels=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
@@ -264,9 +265,9 @@ FEATURE_OPERANDS = (
 
 
 FEATURES = Number("features", "i32", scalar("features"), levels=FEATURED)
-# Bits of `features`, as tritonsrc/flash/lib/features.py has them. At the level GENERAL only sinks' are below PACKED,
-# with which those of lengths in device memory begin, and none is above SOFTCAP.
-PACKED_BIT, SOFTCAP_BIT = 4, 512
+# At the level GENERAL only sinks' bit is below PACKED, with which those of lengths in device memory begin, and none is
+# above SOFTCAP.
+PACKED_BIT, SOFTCAP_BIT = features.PACKED.bit, features.SOFTCAP.bit
 LENGTHS_ON_HOST = scalar("features") <= PACKED_BIT - 1
 _WITH_SOFTCAP = ceil_divide(scalar("features") + 1, SOFTCAP_BIT) - 1
 GUARD_LENGTHS = Guard(

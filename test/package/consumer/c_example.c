@@ -76,6 +76,6 @@ int main(void) {
 
   params.features.block_table.data = &params;
   CHECK(aotriton_attn_bwd(&params, NULL) == AOTRITON_NOT_SUPPORTED);
-  CHECK(strcmp(aotriton_last_error_message(), "attn_bwd: no kernel has block_table yet") == 0);
+  CHECK(strcmp(aotriton_last_error_message(), "attn_bwd: no kernel has block_table yet; served without it") == 0);
   return failures != 0;
 }
