@@ -11,6 +11,20 @@ import numpy as np
 from pairwise import Row, pairwise
 
 from aotriton.rules.arch import ADDRESSING
+from aotriton.rules.flash.features import (
+    ALIBI,
+    BIAS,
+    DROPOUT,
+    OF_FULL,
+    PACKED,
+    SINKS,
+    SOFTCAP,
+    USED_K,
+    USED_Q,
+    Feature,
+    bits,
+    refusal,
+)
 
 Lengths = tuple[int, ...]
 
@@ -75,6 +89,12 @@ class Case:
                 f"spread{self.spread:g}", self.layout, self.addressing, str(self.number),
             ]
         )  # fmt: skip
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Those that the call asks for; of a window, or of a mask that is aligned at the last key, none is told."""
+        given = {PACKED: self.packed, USED_Q: self.used_q is not None, USED_K: self.used_k is not None}
+        return tuple(one for one, has in (given | {one: getattr(self, one.name) for one in VALUES}).items() if has)
 
     @property
     def heads_q(self) -> int:
@@ -206,15 +226,27 @@ MASKS: dict[str, Row] = {
     "window bottom_right": {"window": (20, 0), "causal_variant": "bottom_right"},
     "causal window": {"window": (13, -1), "causal": True},
 }
+# What sequences are, and the values of the other features, by what a case calls them. A test compares both with the
+# table of features.
+SEQUENCES: dict[str, tuple[Feature, ...]] = {
+    "dense": (),
+    "packed": (PACKED,),
+    "dense used k": (USED_K,),
+    "dense used": (USED_K, USED_Q),
+    "packed used": (PACKED, USED_K, USED_Q),
+}
+VALUES: dict[Feature, tuple[Any, ...]] = {
+    BIAS: ("", "full", "broadcast", "hiding"),
+    ALIBI: ("", "heads", "batch", "negative"),
+    SINKS: (False, True),
+    SOFTCAP: (0.0, 4.0),
+    DROPOUT: (0.0, 0.1, 0.5),
+}
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "mask": tuple(MASKS),
     "lengths": ("equal", "q longer", "k longer"),
-    "sequences": ("dense", "packed", "dense used k", "dense used", "packed used"),
-    "bias": ("", "full", "broadcast", "hiding"),
-    "alibi": ("", "heads", "batch", "negative"),
-    "sinks": (False, True),
-    "softcap": (0.0, 4.0),
-    "dropout": (0.0, 0.1, 0.5),
+    "sequences": tuple(SEQUENCES),
+    **{one.name: values for one, values in VALUES.items()},
     "group": (1, 2, 4),
     "head_dim": (8, 20, 32, 64, 72, 99, 128, 136, 256),
     "head_dim_v": (0, 5, 64, 120),
@@ -227,28 +259,29 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 def possible(row: Mapping[str, Any]) -> bool:
     """Whether the library takes a call with these options, of which some may be missing."""
-    packed = row.get("sequences", "").startswith("packed")
-    if packed and (row.get("bias") or row.get("alibi") == "batch"):
+    sequences = SEQUENCES[row.get("sequences", "dense")]
+    features = bits((*sequences, *(one for one in VALUES if row.get(one.name))))
+    if refusal(features) or (PACKED in sequences and row.get("alibi") == "batch"):
         return False
     # Descriptors need rows that begin at 16 bytes, and at level 5 or beyond head dim 128 sequences that end where the
     # tensor does; fp32 and rows that end elsewhere have none.
-    full = row.get("bias") or row.get("alibi") or row.get("dropout")
     dims = row.get("head_dim", 0), row.get("head_dim_v", 0)
-    if row.get("addressing") == "descriptor" and (
-        row.get("layout") == "odd"
-        or row.get("dtype") == "fp32"
-        or any(dim % 8 for dim in dims)
-        or ((full or max(dims) > 128) and row.get("sequences", "dense") != "dense")
-    ):
-        return False
-    return not (row.get("softcap") and full)
+    return not (
+        row.get("addressing") == "descriptor"
+        and (
+            row.get("layout") == "odd"
+            or row.get("dtype") == "fp32"
+            or any(dim % 8 for dim in dims)
+            or ((features & OF_FULL or max(dims) > 128) and sequences)
+        )
+    )
 
 
 def case_of(row: Row, choose: random.Random, longest: int) -> Case:
     """A call with these options, of random lengths up to ``longest``."""
     row = dict(row)
     mask, relation, sequences = MASKS[row.pop("mask")], row.pop("lengths"), row.pop("sequences")
-    packed = sequences.startswith("packed")
+    packed = PACKED in SEQUENCES[sequences]
     count = choose.randint(2, 4) if packed else choose.randint(1, 3)
     pairs = [_lengths(relation, choose, longest)] * count
     if packed:  # some are empty, on one side or on both
@@ -263,9 +296,9 @@ def case_of(row: Row, choose: random.Random, longest: int) -> Case:
                      if length else 0 for length in lengths)  # fmt: skip
 
     counts: Row = {}
-    if "used" in sequences:
+    if USED_K in SEQUENCES[sequences]:
         counts["used_k"] = used(lengths_k)
-    if sequences.endswith("used"):
+    if USED_Q in SEQUENCES[sequences]:
         counts["used_q"] = used(lengths_q)
     return Case(
         lengths_q, lengths_k, packed, **counts, **mask, **row, beyond=choose.choice([0, 6]) if packed else 0,
@@ -290,7 +323,7 @@ def random_cases(count: int, seed: int, longest: int) -> list[Case]:
     """
     choose = random.Random(seed)
     made: list[Case] = []
-    plain = {"bias": "", "alibi": "", "sinks": False, "softcap": 0.0, "dropout": 0.0}
+    plain = {one.name: values[0] for one, values in VALUES.items()}
     while len(made) < count:
         row = {name: choose.choice(values) for name, values in OPTIONS.items()}
         row["softcap"] = choose.choice([0.0, 0.5, 4.0, 50.0])

@@ -7,14 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from attention_cases import Case
+from attention_cases import VALUES, Case
+
+from aotriton.rules.flash.features import PAGES, bits, refusal
 
 NO_PAGE = 1 << 30  # in the place of a page that must not be read
 
 
 def of_pages(case: Case) -> Case:
-    """The case with the number of keys of each sequence in device memory, as calls with a block table have it."""
-    return replace(case, used_k=case.lengths_k if case.used_k is None else case.used_k)
+    """The case with the number of keys of each sequence in device memory, as calls with a block table have it, and
+    without what no kernel has together with one.
+    """
+    without: dict[str, Any] = {one.name: values[0] for one, values in VALUES.items() if refusal(bits((one, PAGES)))}
+    return replace(case, used_k=case.lengths_k if case.used_k is None else case.used_k, **without)
 
 
 @dataclass(frozen=True)

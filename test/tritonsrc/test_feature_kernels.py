@@ -13,7 +13,7 @@ from attention_truth import Call, Results, check, kept, ordinary, threshold, tru
 from test_kernels import round_to
 
 from aotriton.rules.family import kernel as description_of
-from aotriton.rules.flash.common import FULL, GENERAL
+from aotriton.rules.flash.features import DBIAS, FULL, GENERAL, OF_FULL, OF_LENGTHS, OWN_LAST, bits
 from aotriton.rules.kernel import Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -44,33 +44,20 @@ def plain_of(case: Case, call: Call) -> Results:
 
 def checked(case: Case, dbias: bool = False) -> dict[str, Any]:
     """The scalars that the operators' own checks set, for kernels of the lowest level with features."""
-    from aotriton.tritonsrc.flash.lib import features as bits
-
     left, right = case.window
     longest_q, longest_k = (max(one) + case.beyond for one in (case.lengths_q, case.lengths_k))
     most = max(longest_q, longest_k)
     last = case.causal_variant == "bottom_right"
-    moves = case.packed or case.used_q is not None or case.used_k is not None
+    moves = bool(bits(case.features) & OF_LENGTHS)
     own = case.rows_k - case.rows_q if last and not moves else 0
-    present = {
-        "ALIBI": case.alibi,
-        "SINKS": case.sinks,
-        "PACKED": case.packed,
-        "USED_Q": case.used_q,
-        "USED_K": case.used_k,
-        "OWN_LAST": last and moves,
-        "BIAS": case.bias,
-        "DROPOUT": case.dropout,
-        "DBIAS": dbias,
-        "SOFTCAP": case.softcap,
-    }
-    level = FULL if case.bias or case.alibi or case.dropout else GENERAL
+    features = bits((*case.features, *[OWN_LAST] * (last and moves), *[DBIAS] * dbias))
+    level = FULL if features & OF_FULL else GENERAL
     return {
         "LEVEL": level,
         "level": level,
         "lo": own - (most if left < 0 else left),
         "hi": own + (0 if case.causal else most if right < 0 else right),
-        "features": sum(getattr(bits, name).value for name, given in present.items() if given),
+        "features": features,
         "longest_q": longest_q,
         "longest_k": longest_k,
         "packed_sequences": len(case.lengths_q) if case.packed else 1,

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import Case
+from attention_cases import VALUES, Case
 from attention_truth import truth
 from paged_cases import in_pages, of_pages
 from test_feature_kernels import CASES, Arrays, assert_right, call_of, checked, plain_of, run
 
 from aotriton.rules.expression import Environment
+from aotriton.rules.flash.features import FULL
 from aotriton.rules.flash.split import SPLIT
 from aotriton.rules.operators import derived_sizes
 
@@ -20,7 +21,8 @@ from aotriton.rules.operators import derived_sizes
 def of_split(case: Case) -> Case:
     """What the kernels serve of the case."""
     dtype = "bf16" if case.dtype == "fp32" else case.dtype
-    return replace(case, bias="", alibi="", dropout=0.0, dtype=dtype)
+    without: dict[str, Any] = {one.name: values[0] for one, values in VALUES.items() if one.level == FULL}
+    return replace(case, dtype=dtype, **without)
 
 
 DECODING = [
