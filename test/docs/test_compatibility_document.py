@@ -1,10 +1,16 @@
-"""docs/compatibility.md: what it says of refused calls of attention is what the checks in v2src/flash/ say."""
+"""docs/compatibility.md: what it says of features is what their table and the backends say, and what it says of refused
+calls of attention what the checks in v2src/flash/ say.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from page import DOCS
+
+from aotriton import feature_table
+from aotriton.rules.flash import features
 
 TEXT = (DOCS / "compatibility.md").read_text()
 FLASH = DOCS.parent / "v2src" / "flash"
@@ -20,7 +26,8 @@ def refusals() -> dict[str, str]:
         for error, text in FAIL.findall(path.read_text()):
             message = "".join(re.findall(r'"([^"]*)"', text.replace("PRId64", '"ld"')))
             found[re.sub(r"^(%s|\w+): ", "", message)] = error
-    return found
+    found.pop("%s")  # of two features, which the table has
+    return found | {str(features.refusal(features.bits(pair))): "not_supported" for pair in features.NOT_TOGETHER}
 
 
 def matches(message: str, said: str) -> bool:
@@ -44,15 +51,23 @@ def test_each_check_is_on_the_page() -> None:
     assert [message for message in checks if not any(matches(message, one) for one in said)] == []
 
 
-def test_features_are_fields_of_the_header() -> None:
-    """The table of features names all fields of `aotriton_attn_features` but those that are refused."""
-    header = (FLASH.parent / "include" / "aotriton" / "c.h").read_text()
-    (struct,) = re.findall(
-        r"typedef struct aotriton_attn_features \{(.*?)\} aotriton_attn_features;", header, re.DOTALL
-    )
-    bare = re.sub(r"/\*.*?\*/", "", struct, flags=re.DOTALL)
-    names = {name for one in bare.split(";") for name in re.findall(r"(\w+)(?:\[\d+\])?\s*(?:,|$)", one)}
-    served = re.findall(r"^\| [^|]+ \| (`[^|]+) \| [^|]+ \| [^|]+ \|$", TEXT, re.MULTILINE)
-    named = {name for names in served for name in re.findall(r"`(\w+)`", names)}
-    assert named - names == {"causal", "dbias", "dsinks"}
-    assert names - named == {"q_descale", "k_descale", "v_descale", "reserved"}
+@cache
+def table() -> feature_table.Table:
+    return feature_table.read(feature_table.DATABASE)
+
+
+def test_the_tables_of_features_are_those_of_today() -> None:
+    """They are what `python3 -m aotriton.feature_table --write docs/compatibility.md` makes of them."""
+    assert feature_table.rewritten(TEXT, table()) == TEXT
+
+
+def test_the_table_knows_what_serves_what() -> None:
+    """Softcap is not Hopper's, pages are for the forward alone, and fp32 is for the portable backend."""
+    served = table().served
+    assert [*served["capped scores", "attn_bwd", "sm_90"]] == ["portable"]
+    assert not served["keys and values in pages", "attn_bwd", "sm_90"]
+    assert served["keys and values in pages", "attn_fwd", "sm_90"]
+    wide = {
+        name for backends in served.values() for name, of in backends.items() if "fp32" in {dtype for dtype, _ in of}
+    }
+    assert wide == {"portable"}
