@@ -138,10 +138,11 @@ class _Call:
 
     @property
     def possible(self) -> bool:
-        """Whether the direction has what is asked for, and the shape is one of it."""
+        """Whether the direction has what is asked for; and a plain causal call has as many queries as keys."""
+        if self.asked.features:
+            return bool(self.features)
         *_, rows, keys = self.shape
-        plain = "causal" not in self.mask or bool(self.features) or rows == keys
-        return plain and (bool(self.features) or not self.asked.features)
+        return "causal" not in self.mask or rows == keys
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -292,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.write.write_text(rewritten(options.write.read_text(), table))
         return 0
     for (says, operator, arch), backends in table.served.items():
-        print(f"{operator} {arch}, {says}: {'' if backends else 'none'}")
+        print(f"{operator} {arch}, {says}:{'' if backends else ' none'}")
         for name, served in backends.items():
             print(f"    {name}: {of_types(served)}")
     return 0

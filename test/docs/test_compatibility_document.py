@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import product
+from typing import Any
 
+import pytest
 from page import DOCS
 
 from aotriton import feature_table
@@ -71,3 +74,22 @@ def test_the_table_knows_what_serves_what() -> None:
         name for backends in served.values() for name, of in backends.items() if "fp32" in {dtype for dtype, _ in of}
     }
     assert wide == {"portable"}
+
+
+def test_what_explain_chooses_is_in_the_table() -> None:
+    """A call with one feature runs on a backend of the feature's row, in both directions, on every arch."""
+    binding = pytest.importorskip("aotriton._binding", reason="the binding is not on PYTHONPATH: build it first")
+    sizes = {"batch": 2, "heads": 16, "seqlen_q": 1000, "seqlen_k": 1000, "head_dim": 64}
+    asked: dict[features.Feature, dict[str, Any]] = {
+        features.WINDOW: {"causal": True, "window_left": 300},
+        features.SOFTCAP: {"softcap": 30.0},
+        features.SINKS: {"sinks": True},
+        features.USED_K: {"seqused_k": True, "sequences": 2},
+        features.ALIBI: {"alibi_slopes": True},
+        features.BIAS: {"bias": True},
+        features.DROPOUT: {"dropout": 0.1, "dropout_seed": True, "dropout_offset": True},
+    }
+    for feature, arguments in asked.items():
+        for operator, arch in product(("attn_fwd", "attn_bwd"), ("sm_90", "gfx942")):
+            first = binding.explain(operator, arch=arch, dtype="bf16", **sizes, **arguments)[0]
+            assert first["backend"] in table().served[feature.says, operator, arch]
