@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
-#include <utility>
 
 #include "base/error.h"
 #include "flash/band.h"
@@ -48,8 +47,10 @@ class Features {
   const char* name(size_t slot) const { return call_.info->operands[slot].name; }
 
   Error check_all() {
-    for (const auto& [features, text] : kRefusals)
-      if ((bits_ & kPaired) == features) return fail(Error::not_supported, "%s: %s", op(), text);
+    const int64_t paired = bits_ & kPaired;
+    if (paired & (paired - 1))  // more than one
+      for (const auto& [features, text] : kRefusals)
+        if (paired == features) return fail(Error::not_supported, "%s: %s", op(), text);
     if (bits_ & kPages) AOTRITON_TRY(check_pages());
     if (bits_ & kPacked)
       AOTRITON_TRY(check_packed());
