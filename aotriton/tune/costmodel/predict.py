@@ -18,8 +18,8 @@ from aotriton.rules.arch import STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.operators import Backend, Operator, kernels_of
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
@@ -62,12 +62,15 @@ def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
     """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
     enough there.
 
-    They are of functionals that are measured for themselves, whatever their addressing. ``error`` is the difference
-    from the static model; how far that is from a GPU has not been measured.
+    They are of functionals that are measured for themselves, whatever their addressing, and whose first backend has
+    images in ``found``. ``error`` is the difference from the static model; how far that is from a GPU has not been
+    measured.
     """
     calls: list[Apart] = []
     for functional in operator.lead.functionals(arch):
-        if functional.measured != functional:
+        first = _own(operator.backends[0], functional)
+        complete = first and all((one.kernel.name, str(one)) in found for one in first)
+        if functional.measured != functional or not complete:
             continue
         random = Random(f"{operator.name} {functional}")
         shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
@@ -135,9 +138,10 @@ def predict(
     """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns the
     winners.
 
-    It also writes models, of those ``operators`` whose first backend is complete, unless something was timed. Where
-    there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
-    describe, and where every candidate fails or is pruned.
+    It also writes models of the ``operators``, unless something of them was timed. A functional that is not asked for
+    has the images there that it has models of; one whose first backend has no images has no models. Where there are
+    models, cells go to images that are worth shipping. TuningError for an arch that the static model does not describe,
+    and where every candidate fails or is pruned.
     """
     found: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
     asked: dict[FunctionalKey, Functional] = {}
@@ -147,7 +151,9 @@ def predict(
             raise TuningError(f"the static model describes {', '.join(STATIC)}, not {functional.arch}: measure there")
         if functional.kernel in kernels:
             asked[functional.kernel.name, str(functional)] = functional
+    archs = dict.fromkeys(functional.arch for functional in asked.values())
     specs = [spec for functional in asked.values() for spec in configs(functional)]
+    specs += _modelled(database, operators, archs, asked)
     for spec, image in compile_images(specs, store, jobs):
         if isinstance(image, CompiledImage) and not unfit(spec, image):
             key = spec.functional.kernel.name, str(spec.functional)
@@ -156,10 +162,10 @@ def predict(
     for key, functional in asked.items():
         if key not in found:
             raise TuningError(f"{' '.join(key)} {functional.arch}: no candidate compiles, fits and does not spill")
+    for fitting in found.values():
         # In the order of the description, not of compilation: ties are broken the same way each time.
-        found[key].sort(key=lambda pair: pair[0].config)
+        fitting.sort(key=lambda pair: pair[0].config)
 
-    archs = dict.fromkeys(functional.arch for functional in asked.values())
     for operator, arch in product(operators, archs):
         if made := _models(database, operator, arch, found):
             for model in made:
@@ -183,14 +189,23 @@ def predict(
     return winners
 
 
+def _modelled(
+    database: TuningDatabase, operators: Collection[Operator], archs: Collection[str], asked: Collection[FunctionalKey]
+) -> list[ImageSpec]:
+    """The images of these operators that have models, of functionals that are not ``asked`` for."""
+    kernels = {kernel.name: kernel for kernel in kernels_of(operators)}
+    facts, specs = database.evidence.facts(), []
+    for model in database.models():
+        kernel = kernels.get(model.kernel)
+        if kernel and model.arch in archs and model.image in facts and (model.kernel, model.functional) not in asked:
+            specs.append(ImageSpec.parse(parse_functional(kernel, model.arch, model.functional), facts[model.image][0]))
+    return specs
+
+
 def _models(
     database: TuningDatabase, operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
 ) -> list[Model]:
-    """The models of an operator; none where a functional was left out, or where those are of timings."""
+    """The models of an operator; none where those are of timings."""
     if arch not in operator.lead.archs or database.evidence.samples(arch, operator.name):
         return []
-    for functional in operator.lead.functionals(arch):
-        own = _own(operator.backends[0], functional)
-        if not own or not all((one.kernel.name, str(one)) in found for one in own):
-            return []
     return models(operator, arch, found)
