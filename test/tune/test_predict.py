@@ -15,7 +15,7 @@ from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.arch import GFX942
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
-from aotriton.rules.database.rows import Sample
+from aotriton.rules.database.rows import Model, Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.family import kernel as kernel_named
@@ -335,15 +335,15 @@ def test_cells_go_to_images_that_ship(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A functional that is not asked for has the models that it had, beside those of a backend that is."""
+    """A functional that is not asked for keeps its models as they are, beside those of a backend that is."""
     monkeypatch.setattr(module, "compile_images", compiler())
     monkeypatch.setattr(module, "SHAPES", 120)
     split = kernel_named("attn_fwd_split"), kernel_named("attn_fwd_combine")
     with TuningDatabase(tmp_path / "db.sqlite3") as database:
         store = ImageStore(tmp_path / "store")
 
-        def kept() -> set[tuple[str, str]]:
-            return {(one.kernel, one.functional) for one in database.models()}
+        def kept() -> set[Model]:
+            return set(database.models())
 
         def asked(*kernels: KernelDescription, **choices: object) -> None:
             wanted = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64} | choices
@@ -357,12 +357,17 @@ def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch:
         few = kept()
         asked(ATTN_FWD, CAUSAL=False)
         portable = kept()
-        assert {kernel for kernel, _ in portable} == {"attn_fwd"}
+        assert {one.kernel for one in portable} == {"attn_fwd"}
         assert portable > few > set()
         winners = database.winners("gfx942", "attn_fwd")
         asked(*split)
         assert kept() > portable
-        assert {kernel for kernel, _ in kept() - portable} == {one.name for one in split}
+        assert {one.kernel for one in kept() - portable} == {one.name for one in split}
+        of: dict[str, set[str]] = {}
+        for row in database.winners("gfx942", "attn_fwd_split"):
+            of.setdefault(row.functional, set()).add(row.config)
+        plain = {one for one in of if "PAGED" not in one}
+        assert of == {f"{one}{paged}": of[one] for one in plain for paged in ("", " PAGED=True")}, "pages borrow"
         assert database.winners("gfx942", "attn_fwd") == winners
 
 

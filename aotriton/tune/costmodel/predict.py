@@ -138,10 +138,10 @@ def predict(
     """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns the
     winners.
 
-    It also writes models of the ``operators``, unless something of them was timed. A functional that is not asked for
-    has the images there that it has models of; one whose first backend has no images has no models. Where there are
-    models, cells go to images that are worth shipping. TuningError for an arch that the static model does not describe,
-    and where every candidate fails or is pruned.
+    It also writes their models, of those ``operators`` of which nothing was timed and whose first backend has images of
+    the call. What is not asked for keeps its models, and its images that have one count for what others save. Where
+    there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
+    describe, and where every candidate fails or is pruned.
     """
     found: dict[FunctionalKey, list[tuple[ImageSpec, Candidate]]] = {}
     asked: dict[FunctionalKey, Functional] = {}
@@ -152,6 +152,7 @@ def predict(
         if functional.kernel in kernels:
             asked[functional.kernel.name, str(functional)] = functional
     archs = dict.fromkeys(functional.arch for functional in asked.values())
+    operators = [one for one in operators if any(kernel in kernels for kernel in one.kernels)]
     specs = [spec for functional in asked.values() for spec in configs(functional)]
     specs += _modelled(database, operators, archs, asked)
     for spec, image in compile_images(specs, store, jobs):
@@ -167,21 +168,28 @@ def predict(
         fitting.sort(key=lambda pair: pair[0].config)
 
     for operator, arch in product(operators, archs):
-        if made := _models(database, operator, arch, found):
+        if made := [one for one in _models(database, operator, arch, found) if (one.kernel, one.functional) in asked]:
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
                 database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type] # the store checks
-            database.put_models(made, (made[0].arch, made[0].product, operator.name))
+            replaced = arch, made[0].product, operator.name
+            kept = [one for one in database.models() if (one.arch, one.product, one.operator) == replaced]
+            kept = [one for one in kept if (one.kernel, one.functional) not in asked]
+            database.put_models([*kept, *made], replaced)
             print(f"{operator.name}: {len(made)} models", flush=True)
     facts, worth = database.evidence.facts(), set[tuple[str, str, str]]()
     for model in database.models():
         if model.saves >= WORTH_SHIPPING and model.image in facts:
             worth.add((model.kernel, model.functional, facts[model.image][0]))
+    lending = {(kernel, functional) for kernel, functional, _ in worth}
 
     winners: list[Winner] = []
     for key, functional in asked.items():
-        shipped = [one for one in found[key] if (key[0], str(functional.measured), one[0].config) in worth]
+        lender = functional.measured
+        if (key[0], str(lender)) not in lending:
+            lender = lender.plain
+        shipped = [one for one in found[key] if (key[0], str(lender), one[0].config) in worth]
         decided = decide(functional, shipped or found[key], alone=bool(shipped))
         database.put_winners(decided)
         winners += decided
