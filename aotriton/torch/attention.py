@@ -110,13 +110,13 @@ def attention(
         return (out, logsumexp) if return_logsumexp else out
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
     if packed:
-        q = _one_batch("q", q)
+        q = one_batch("attention", "q", q)
     if block_table is not None:
         for name, tensor in (("k", k), ("v", v)):
             if tensor.dim() != 4:
                 raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 4 with block_table")
     elif packed:
-        k, v = _one_batch("k", k), _one_batch("v", v)
+        k, v = one_batch("attention", "k", k), one_batch("attention", "v", v)
     if bias is not None:
         if block_table is not None:
             raise RuntimeError("attention: no kernel has bias together with block_table yet")
@@ -158,10 +158,10 @@ def attention(
     return (out, logsumexp) if return_logsumexp else out
 
 
-def _one_batch(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def one_batch(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """[total, heads, head_dim] as the operators have it: [1, heads, total, head_dim]."""
     if tensor.dim() != 3:
-        raise RuntimeError(f"attention: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
+        raise RuntimeError(f"{op}: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
     return tensor.transpose(0, 1)[None]
 
 

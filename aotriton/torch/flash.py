@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from aotriton.torch.append import kv_append
 from aotriton.torch.attention import attention
 from aotriton.torch.hints import hints
 
@@ -141,13 +142,13 @@ def flash_attn_with_kvcache(
     k_cache and v_cache: [batch, seqlen_cache, heads_k, head_dim], or with ``block_table``, [batch, pages_of_sequence]
     int32, [pages, page_size, heads_k, head_dim], as `attention` has them. The first ``cache_seqlens`` rows of each
     sequence count, one number for all or [batch] int32; None: all. ``k`` and ``v``, [batch, seqlen_new, heads_k,
-    head_dim], are first written behind these, in place, and count, too; there must be room. Nothing waits for the
-    device.
+    head_dim], are first written behind these, in place, by `kv_append`, and count, too; there must be room. Such a call
+    has no gradient (NotImplementedError where one would be recorded). Nothing waits for the device.
 
-    ``rotary_cos`` and ``rotary_sin``, [positions, rotary_dim / 2], rotate the first rotary_dim elements of q and k,
-    neighbours together with ``rotary_interleaved``, else the first half with the second one. New keys are at
-    cache_seqlens and behind, as queries are where the call is causal or has a window; else all queries are at
-    cache_seqlens.
+    ``rotary_cos`` and ``rotary_sin``, [positions, rotary_dim / 2], best of float32, rotate the first rotary_dim
+    elements of q (in a copy) and k, neighbours together with ``rotary_interleaved``, else the first half with the
+    second one. New keys are at cache_seqlens and behind, as queries are where the call is causal or has a window; else
+    all queries are at cache_seqlens.
 
     ``cache_batch_idx``, [batch] int32: which sequence of a cache without pages each of q's is; then seqlen_cache must
     be a multiple of 16. ``num_splits`` says nothing: the library chooses. Refused is ``cache_leftpad``.
@@ -175,17 +176,9 @@ def flash_attn_with_kvcache(
     if k is not None and v is not None:
         if used is None:
             raise RuntimeError("flash_attn_with_kvcache: k is given, cache_seqlens is not")
-        positions = _positions(used, k.shape[1])
-        if rotary_cos is not None and rotary_sin is not None:
-            moving = causal or tuple(window_size) != (-1, -1)
-            of_q = _positions(used, q.shape[1]) if moving else used[:, None].long()
-            q = _rotated(q, rotary_cos, rotary_sin, of_q, rotary_interleaved)
-            k = _rotated(k, rotary_cos, rotary_sin, positions, rotary_interleaved)
-        if block_table is None:
-            places = torch.arange(batch, device=q.device)[:, None], positions
-        else:
-            places = block_table.long().gather(1, positions // rows), positions % rows
-        k_cache[places], v_cache[places] = k.to(k_cache.dtype), v.to(v_cache.dtype)
+        moving = causal or tuple(window_size) != (-1, -1) or q.shape[1] == 1
+        rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
+        q = _append(q, k, v, k_cache, v_cache, used, block_table, moving, rotary)
         used = used + k.shape[1]
     elif rotary_cos is not None:
         raise RuntimeError("flash_attn_with_kvcache: rotary_cos is given, k is not")
@@ -202,21 +195,45 @@ def flash_attn_with_kvcache(
     return found.transpose(1, 2)
 
 
-def _positions(first: torch.Tensor, count: int) -> torch.Tensor:
-    """[batch, count] int64: so many positions from the first one of each sequence on."""
-    return first.long()[:, None] + torch.arange(count, device=first.device)
-
-
-def _rotated(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, interleaved: bool
+def _append(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    used: torch.Tensor,
+    block_table: torch.Tensor | None,
+    moving: bool,
+    rotary: dict[str, Any],
 ) -> torch.Tensor:
-    """x, [batch, rows, heads, head_dim], with its first elements rotated by the angles of the rows' positions."""
-    pairs = cos.shape[1]
-    of = x[..., : 2 * pairs].float().unflatten(-1, (pairs, 2) if interleaved else (2, pairs))
-    a, b = of.unbind(-1 if interleaved else -2)
-    cos, sin = (one[positions].float()[:, :, None] for one in (cos, sin))
-    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1 if interleaved else -2).flatten(-2)
-    return torch.cat([rotated.to(x.dtype), x[..., 2 * pairs :]], -1)
+    """Writes k and v into the cache, and returns q, or where there is something to rotate, a rotated copy. All are as
+    flash_attn_with_kvcache has them; ``moving``: queries are one behind the other, and not all at one position.
+    """
+    new_k, new_v = (x.to(k_cache.dtype).transpose(1, 2) for x in (k, v))
+    rotated = with_keys = None
+    if rotary["rotary_cos"] is not None:
+        rotated = q.to(k_cache.dtype, copy=True, memory_format=torch.contiguous_format)
+        # Rows of one position count as heads.
+        rows = rotated.transpose(1, 2) if moving else rotated.flatten(1, 2)[:, :, None]
+        if rows.shape[2] == k.shape[1]:
+            with_keys = rows
+        else:
+            _rotate(rows, used, rotary)
+    kv_append(
+        new_k, new_v, k_cache.transpose(1, 2), v_cache.transpose(1, 2), used + k.shape[1],
+        q=with_keys, block_table=block_table, **rotary,
+    )  # fmt: skip
+    return q if rotated is None else rotated.to(q.dtype)
+
+
+def _rotate(q: torch.Tensor, used: torch.Tensor, rotary: dict[str, Any]) -> None:
+    """Rotates q, [batch, heads, rows, head_dim], in place, by the angles of the rows behind those that are used. The
+    call has no heads of keys, and caches of none, with room for all positions.
+    """
+    batch, _, rows, width = q.shape
+    positions = rotary["rotary_cos"].shape[0]
+    new, k_cache, v_cache = (q.new_empty(batch, 0, count, width) for count in (rows, positions, positions))
+    kv_append(new, new, k_cache, v_cache, used + rows, q=q, **rotary)
 
 
 def _attention(

@@ -155,7 +155,7 @@ def sizes_of(cell: Shipped) -> dict[str, int]:
     sizes = {"batch": batch, "heads_q": 1, "heads_k": 1, "seqlen_q": seqlen_q}
     return sizes | {
         "seqlen_k": bin.get("max_seqlen_k", seqlen_q),
-        "head_dim": int(cell.spec.functional["BLOCK_DMODEL"]),
+        "head_dim": int(cell.spec.functional.get("BLOCK_DMODEL", 64)),  # every coverage has it
     }
 
 
@@ -270,6 +270,20 @@ def test_the_backend_of_the_least_predicted_time_serves(cells: list[Shipped]) ->
         )
         compared += bool(times)
     assert compared
+
+
+@pytest.mark.parametrize("arch", [one.arch for one in ARCHS])
+@pytest.mark.parametrize(("queries", "backends"), [(1, {"decode"}), (128, {"split", "hopper_planned"})])
+def test_keys_in_pages_are_served_on_every_arch(arch: str, queries: int, backends: set[str]) -> None:
+    """A step of a decoding model and a chunk of a prompt, of a cache in pages."""
+    sizes = {"batch": 4, "heads-q": 32, "heads-k": 8, "seqlen-q": queries, "head-dim": 64}
+    sizes |= {"page-size": 64, "pages": 200, "pages-of-sequence": 40, "sequences": 4}
+    asked = {"op": "attn_fwd", "arch": arch, "dtype": "bf16"} | sizes
+    found = explain(*(f"--{name}={value}" for name, value in asked.items()), "--block-table", "--seqused-k")
+    assert {one["backend"] for one in found} <= backends
+    walks = [one for one in found if one["kernel"] != "attn_fwd_plan" and "combine" not in one["kernel"]]
+    assert all("PAGED=True" in one["functional"] or one["kernel"].endswith("_paged") for one in walks), found
+    assert all(one["image"] for one in found)
 
 
 def test_a_changed_kernel_is_not_called_measured(winners: list[Shipped]) -> None:

@@ -32,7 +32,7 @@ from torch.nn.attention import (
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import aotriton
-from aotriton.torch import attention, flash, gemm, stats
+from aotriton.torch import attention, flash, gemm, kv_append, stats
 
 OPS = torch.ops.aotriton
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,6 +146,10 @@ def test_tensors_of_different_devices_are_refused() -> None:
     q, k, v, _ = problem(False)
     with pytest.raises(RuntimeError, match="attn_fwd: v is on another device than q"):
         attention(q, k, v.cpu())
+    given = appending("cuda", False)
+    for name in given.keys() - {"k"}:
+        with pytest.raises(RuntimeError, match=f"kv_append: {name} is on another device than k"):
+            kv_append(**given | {name: given[name].cpu()})
 
 
 def test_autograd_is_not_python() -> None:
@@ -731,6 +735,58 @@ def test_flash_attns_functions_run_here() -> None:
     for begin, end in pairwise(STARTS.tolist()):
         one = flash.flash_attn_qkvpacked_func(qkv[begin:end][None], causal=True, window_size=(64, 0))
         torch.testing.assert_close(out[begin:end][None], one, rtol=2**-6, atol=2**-8)
+
+
+def appending(device: str, packed: bool) -> dict[str, Any]:
+    """Arguments of kv_append: three new tokens of each of four sequences, one of which has ended, or as many packed."""
+    sizes = (12,) if packed else (4, 3)
+    qkv = tensor(*sizes, 12, 64, seed=1, device=device)
+    q, k, v = (qkv if packed else qkv.transpose(1, 2)).split((8, 2, 2), 1)
+    k_cache, v_cache = tensor(2, 40, 32, 2, 64, seed=2, device=device).transpose(2, 3).unbind(0)
+    table = torch.randperm(40, generator=torch.Generator().manual_seed(5)).int().view(4, 10).to(device)
+    used = torch.tensor([300, 0, 31, 129], dtype=torch.int32, device=device)
+    angles = torch.arange(320.0, device=device)[:, None] * torch.tensor([1.0, 0.1], device=device)
+    given = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": used, "block_table": table}
+    given |= {"q": q, "rotary_cos": angles.cos(), "rotary_sin": angles.sin()}
+    if packed:
+        given["cu_seqlens_k"] = torch.tensor([0, 1, 1, 8, 12], dtype=torch.int32, device=device)
+    return given
+
+
+WRITTEN = ("k_cache", "v_cache", "q")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_appended_is_what_it_is_on_a_cpu(packed: bool) -> None:
+    """What is written into the cache, and the rotated queries; values, and what is not written, have their bits."""
+    results = []
+    for device in ("cuda", "cpu"):
+        given = appending(device, packed)
+        kv_append(**given)
+        results.append([given[name].cpu() for name in WRITTEN])
+    for got, expected in zip(*results, strict=True):
+        close(got, expected, 2)
+    assert torch.equal(results[0][1], results[1][1])
+    before = appending("cpu", packed)["k_cache"]
+    assert torch.equal(results[0][0] == before, results[1][0] == before)
+
+
+def test_without_heads_of_keys_queries_are_rotated() -> None:
+    """As they are beside keys."""
+    got, expected = appending("cuda", False), appending("cuda", False)
+    kv_append(**got | {name: got[name][:, :0] for name in ("k", "v", "k_cache", "v_cache")})
+    kv_append(**expected)
+    assert torch.equal(got["q"], expected["q"])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_appending_is_eager(backend: str) -> None:
+    """In one graph, which writes into the caller's cache."""
+    torch._dynamo.reset()
+    got, expected = appending("cuda", False), appending("cuda", False)
+    torch.compile(lambda given: kv_append(**given), fullgraph=True, backend=backend)(got)
+    kv_append(**expected)
+    assert all(torch.equal(got[name], expected[name]) for name in WRITTEN)
 
 
 def step_on_pages(device: str) -> tuple[list[Any], dict[str, Any]]:

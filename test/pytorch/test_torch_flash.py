@@ -19,6 +19,7 @@ pytest.importorskip(
 )
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aotriton.torch import attention, flash, stats
 
@@ -255,6 +256,85 @@ def test_rotary_embeddings_turn_queries_and_new_keys(cache: Any, interleaved: bo
     """At their positions; queries of a call that is neither causal nor has a window are all at the first one."""
     caches, given = cache()
     check_cached(caches, given, how, 3, 3, interleaved)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize(("rows", "new"), [(3, 1), (1, 4), (5, 2)])
+@pytest.mark.parametrize("how", OF_CACHE.values(), ids=OF_CACHE)
+def test_queries_may_be_more_or_fewer_than_new_keys(cache: Any, rows: int, new: int, how: dict[str, Any]) -> None:
+    """Both are turned by the angles from the same position on."""
+    caches, given = cache()
+    check_cached(caches, given, how, rows, new, True)
+
+
+class Called(TorchDispatchMode):
+    """The operators that are called, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function._schema.name)
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize(
+    ("rows", "new", "rotary", "causal", "calls"),
+    [
+        (1, 1, True, False, 1),
+        (3, 1, True, False, 1),
+        (4, 4, True, True, 1),
+        (4, 4, False, False, 1),
+        (4, 4, True, False, 2),
+    ],
+)
+def test_a_step_appends_in_one_launch(cache: Any, rows: int, new: int, rotary: bool, causal: bool, calls: int) -> None:
+    """Nothing else writes into the cache, and q is the caller's; queries of other positions than the new keys' take a
+    second launch.
+    """
+    caches, given = cache()
+    q, more = tensor(4, rows, HEADS * GROUP, WIDTH), [tensor(4, new, HEADS, WIDTH, seed=n) for n in (8, 9)]
+    before, told = q.clone(), {"rotary_cos": COS, "rotary_sin": SIN} if rotary else {}
+    with Called() as called:
+        with_kvcache(q, *caches, *more, cache_seqlens=SEQLENS_K, causal=causal, **told, **given)
+    assert torch.equal(q, before)
+    assert called.names.count("aotriton::_kv_append") == calls
+    assert not [name for name in called.names if "index" in name or "scatter" in name or "aten::cat" in name]
+
+
+def test_angles_of_16_bits_turn_as_those_of_32() -> None:
+    """flash-attn has them in q's type."""
+    q, new = tensor(4, 1, HEADS * GROUP, WIDTH), tensor(4, 1, HEADS, WIDTH, seed=3)
+    results = []
+    for of in (torch.bfloat16, torch.float32):
+        angles = {"rotary_cos": COS.bfloat16().to(of), "rotary_sin": SIN.bfloat16().to(of)}
+        caches, given = paged()
+        results.append(with_kvcache(q, *caches, new, new, cache_seqlens=SEQLENS_K, **angles, **given))
+    assert torch.equal(*results)
+
+
+def test_autocast_on_a_cache() -> None:
+    """Queries and new keys of float32 become what the cache is of."""
+    q, new = tensor(4, 1, HEADS * GROUP, WIDTH), tensor(4, 1, HEADS, WIDTH, seed=3)
+    results = []
+    for wide in (True, False):
+        caches, given = paged()
+        step = [x.float() if wide else x for x in (q, new, new)]
+        with torch.autocast("cpu", torch.bfloat16):
+            results.append(with_kvcache(step[0], *caches, *step[1:], COS, SIN, cache_seqlens=SEQLENS_K, **given))
+    assert torch.equal(*results)
+
+
+def test_new_keys_have_no_gradient() -> None:
+    """Where one would be recorded, they are refused."""
+    caches, given = contiguous()
+    q, new = tensor(4, 1, HEADS * GROUP, WIDTH), tensor(4, 1, HEADS, WIDTH, seed=3).requires_grad_()
+    with pytest.raises(NotImplementedError, match="kv_append: k asks for a gradient"):
+        with_kvcache(q, *caches, new, new, cache_seqlens=SEQLENS_K, **given)
+    with torch.no_grad():
+        with_kvcache(q, *caches, new, new, cache_seqlens=SEQLENS_K, **given)
 
 
 def test_slopes_of_a_cache() -> None:

@@ -105,6 +105,24 @@ TEST("nothing is launched where there are no tokens, or no room for any") {
   CHECK_EQ(recording.launches.size(), 0u);
 }
 
+TEST("without heads of keys, queries alone are rotated") {
+  Recording& recording = start("cuda");
+  kv_append_params p = paged();
+  for (aotriton_tensor4* one : {&p.k, &p.v, &p.k_cache, &p.v_cache}) {
+    one->data = nullptr;
+    one->sizes[1] = 0;
+  }
+  CHECK_EQ(kv_append(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 1u);
+  const RecordedLaunch& launch = recording.launches.at(0);
+  check_shape(launch, programs(kBatch * kNew, 7), launch.threads, launch.shared);
+  Reader reader(launch);
+  tensors(reader, p);
+  reader.numbers({7, 0, kNew, kBatch * kNew, kBatch, 0});
+  reader.numbers({5, 16, 20, 100, 16, kWidth, kWidthV, 1});
+  reader.end();
+}
+
 TEST("no workspace is needed, a prepared call takes other pointers, and reserved bytes are refused") {
   Recording& recording = start("cuda");
   kv_append_params p = paged();

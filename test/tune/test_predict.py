@@ -15,7 +15,7 @@ from aotriton.codegen.store import CompiledImage, CompileFailure, ImageStore
 from aotriton.rules.arch import GFX942
 from aotriton.rules.binning import bin_text
 from aotriton.rules.database import TuningDatabase
-from aotriton.rules.database.rows import Sample
+from aotriton.rules.database.rows import Model, Sample
 from aotriton.rules.expression import Environment
 from aotriton.rules.family import family
 from aotriton.rules.family import kernel as kernel_named
@@ -23,7 +23,7 @@ from aotriton.rules.flash.backward import OPERATOR as BACKWARD
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.image import ImageSpec, config_values
-from aotriton.rules.kernel import Functional
+from aotriton.rules.kernel import Functional, KernelDescription
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
 from aotriton.tune.costmodel import predict as module
 from aotriton.tune.costmodel.fit import fit_apart
@@ -206,10 +206,14 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
     assert [round(one, 2) for one in model.coefficients[:8]] == wanted[:8]
 
 
-def found_for(kernel: str = "attn_fwd") -> dict[tuple[str, str], list[tuple[ImageSpec, Candidate]]]:
+def found_for(
+    kernel: str = "attn_fwd", plain: bool = False
+) -> dict[tuple[str, str], list[tuple[ImageSpec, Candidate]]]:
+    """All candidates, by kernel and functional; of calls without features alone, if ``plain``."""
     return {
         (kernel, str(one)): [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
         for one in kernel_named(kernel).functionals("gfx942")
+        if not plain or one == one.plain
     }
 
 
@@ -231,7 +235,8 @@ def test_every_functional_that_is_measured_for_itself_has_models(monkeypatch: py
 def test_a_slim_kernel_has_models_of_the_calls_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that fit in its columns, of those that are drawn; there it computes a quarter less than the padded one."""
     monkeypatch.setattr(module, "WORTH_HAVING", WORTH_SHIPPING)  # whether they pay is a matter of registers
-    made = [one for one in models(FORWARD, "gfx942", found_for() | found_for("attn_fwd_slim")) if "slim" in one.kernel]
+    found = found_for(plain=True) | found_for("attn_fwd_slim")
+    made = [one for one in models(FORWARD, "gfx942", found) if "slim" in one.kernel]
     slim = kernel_named("attn_fwd_slim")
     assert {one.functional for one in made} == {str(one) for one in slim.functionals("gfx942") if one.measured == one}
     assert all(FEWEST <= one.samples < module.SHAPES for one in made)
@@ -246,7 +251,7 @@ def test_a_kernel_that_is_not_timed_has_no_part_in_models(monkeypatch: pytest.Mo
     first = BACKWARD.backends[0]
     assert "attn_bwd_dsinks" in {kernel.name for kernel in first.kernels}
     timed = {kernel.name for kernel in first.timed_kernels}
-    found = {key: fitting for kernel in timed for key, fitting in found_for(kernel).items()}
+    found = {key: fitting for kernel in timed for key, fitting in found_for(kernel, plain=True).items()}
     made = models(BACKWARD, "gfx942", found)
     assert {one.kernel for one in made} == timed == {"attn_bwd_preprocess", "attn_bwd_dk_dv", "attn_bwd_dq"}
 
@@ -329,13 +334,48 @@ def test_cells_go_to_images_that_ship(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (str(of[one.functional].measured), config) in ships
 
 
-def test_models_are_of_whole_operators_that_nobody_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a functional is left out, no model is written, so that those of the others stay; nor over timings."""
+def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A functional that is not asked for keeps its models as they are, beside those of a backend that is."""
+    monkeypatch.setattr(module, "compile_images", compiler())
+    monkeypatch.setattr(module, "SHAPES", 120)
+    split = kernel_named("attn_fwd_split"), kernel_named("attn_fwd_combine")
+    with TuningDatabase(tmp_path / "db.sqlite3") as database:
+        store = ImageStore(tmp_path / "store")
+
+        def kept() -> set[Model]:
+            return set(database.models())
+
+        def asked(*kernels: KernelDescription, **choices: object) -> None:
+            wanted = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64} | choices
+            every = [one for kernel in kernels for one in kernel.functionals("gfx942")]
+            like = [one for one in every if all(one.get(name, value) == value for name, value in wanted.items())]
+            predict(database, kernels, like, store, 1, [FORWARD])
+
+        asked(*split)
+        assert kept() == set(), "no functional's first backend has images"
+        asked(ATTN_FWD, CAUSAL=True)
+        few = kept()
+        asked(ATTN_FWD, CAUSAL=False)
+        portable = kept()
+        assert {one.kernel for one in portable} == {"attn_fwd"}
+        assert portable > few > set()
+        winners = database.winners("gfx942", "attn_fwd")
+        asked(*split)
+        assert kept() > portable
+        assert {one.kernel for one in kept() - portable} == {one.name for one in split}
+        of: dict[str, set[str]] = {}
+        for row in database.winners("gfx942", "attn_fwd_split"):
+            of.setdefault(row.functional, set()).add(row.config)
+        plain = {one for one in of if "PAGED" not in one}
+        assert of == {f"{one}{paged}": of[one] for one in plain for paged in ("", " PAGED=True")}, "pages borrow"
+        assert database.winners("gfx942", "attn_fwd") == winners
+
+
+def test_models_of_timings_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a static model says is not written over what was fitted to timings."""
     monkeypatch.setattr(module, "compile_images", compiler())
     with TuningDatabase(tmp_path / "db.sqlite3") as database:
         every = list(ATTN_FWD.functionals("gfx942"))
-        predict(database, [ATTN_FWD], every[1:], ImageStore(tmp_path / "store"), 1, [FORWARD])
-        assert database.models() == []
         timed = [Sample("AMD Instinct MI300X", "attn_fwd", str(every[0]), {}, 1)]
         monkeypatch.setattr(database.evidence, "samples", lambda arch, operator: timed)
         predict(database, [ATTN_FWD], every, ImageStore(tmp_path / "store"), 1, [FORWARD])

@@ -40,9 +40,6 @@ const void* number_at(const char* op, const char* name, const Tensor& q, const M
   return tensor->data_ptr();
 }
 
-// Where a tensor without elements points, which torch gives no address: c.h takes one without for not given.
-alignas(16) char kNoElements;
-
 // Tensors whose last dimension is not contiguous are replaced by copies.
 void set_features(const char* op, const Tensor& q, Features& given, aotriton_attn_features& features) {
   const auto set = [&](const char* name, Maybe& tensor, auto& view) {
@@ -50,8 +47,7 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
     require_rank(op, name, *tensor, std::size(view.sizes));
     require_one_device(op, {{"q", q}, {name, *tensor}});
     tensor = with_contiguous_rows(*tensor);
-    view = view_of<std::remove_reference_t<decltype(view)>>(*tensor);
-    if (!view.data) view.data = &kNoElements;
+    view = given_view_of<std::remove_reference_t<decltype(view)>>(*tensor);
   };
   set("bias", given.bias, features.bias);
   set("alibi_slopes", given.alibi_slopes, features.alibi_slopes);

@@ -16,8 +16,6 @@ struct Mask {
   bool windowed() const { return window_left >= 0 || window_right >= 0; }
 };
 
-using Maybe = std::optional<Tensor>;
-
 // What else a call may have, as in c.h.
 struct Features {
   Maybe bias = {}, alibi_slopes = {}, sinks = {}, cu_seqlens_q = {}, cu_seqlens_k = {}, seqused_q = {}, seqused_k = {};

@@ -1,6 +1,7 @@
 // torch.ops.aotriton: the operators for tensors of a GPU, and of a CPU, where reference.cc computes.
 #include <torch/csrc/stable/library.h>
 
+#include "torch/append.h"
 #include "torch/attention.h"
 #include "torch/counts.h"
 #include "torch/gemm.h"
@@ -31,6 +32,9 @@ const std::string kSchemas[] = {
         kNumbers + kMask +
         "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
         "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
+    "kv_append(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, Tensor(c!)? q=None, "
+    "Tensor? rotary_cos=None, Tensor? rotary_sin=None, Tensor? cu_seqlens_k=None, Tensor? block_table=None, *, "
+    "bool rotary_interleaved=False, str hints=\"\") -> ()",
     "gemm(Tensor a, Tensor b, Tensor? bias=None, *, float alpha=1.0, str activation=\"none\", str hints=\"\") "
     "-> Tensor",
 };
@@ -46,6 +50,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
     m.impl(name("attn_bwd").c_str(), TORCH_BOX(attn_bwd));
     m.impl(name("attn_fwd.features").c_str(), TORCH_BOX(attn_fwd_features));
     m.impl(name("attn_bwd.features").c_str(), TORCH_BOX(attn_bwd_features));
+    m.impl(name("kv_append").c_str(), TORCH_BOX(kv_append));
     m.impl(name("gemm").c_str(), TORCH_BOX(gemm));
   }
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -251,6 +252,26 @@ void require_pages(const aotriton_attn_fwd_params& p) {
   }
 }
 
+// Writes a row of a head to where it belongs. Its first `pairs` are rotated by the angles of its position, the others
+// are copied as bits. Both may be the same row.
+void append_row(const aotriton_kv_append_params& p, const aotriton_tensor4& from, int64_t source,
+                const aotriton_tensor4& to, int64_t target, int64_t pairs, int64_t position) {
+  const auto angle = [&](const aotriton_tensor2& of, int64_t pair) {
+    return load(of.data, of.dtype, position * of.strides[0] + pair * of.strides[1]);
+  };
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    const int64_t first = p.rotary_interleaved ? 2 * pair : pair, second = first + (p.rotary_interleaved ? 1 : pairs);
+    const float a = load(from.data, from.dtype, source + first), b = load(from.data, from.dtype, source + second);
+    const float cos = angle(p.rotary_cos, pair), sin = angle(p.rotary_sin, pair);
+    store(to.data, to.dtype, target + first, a * cos - b * sin);
+    store(to.data, to.dtype, target + second, b * cos + a * sin);
+  }
+  const int64_t width = to.dtype == AOTRITON_FLOAT32 ? sizeof(float) : sizeof(Half), rotated = 2 * pairs;
+  std::memmove(static_cast<char*>(to.data) + (target + rotated) * width,
+               static_cast<const char*>(from.data) + (source + rotated) * width,
+               static_cast<size_t>((to.sizes[3] - rotated) * width));
+}
+
 float activate(int32_t activation, float x) {
   switch (activation) {
     case AOTRITON_RELU:
@@ -350,6 +371,36 @@ void reference(const aotriton_attn_bwd_params& p) {
     for (int64_t sequence = 0; sequence < sequences; ++sequence) sum += dsinks[sequence * heads_q + head];
     store(p.dsinks.data, p.dsinks.dtype, head * p.dsinks.strides[0], sum);
   }
+}
+
+void reference(const aotriton_kv_append_params& p) {
+  require_rising("kv_append", "cu_seqlens_k", p.cu_seqlens_k, p.k.sizes[2]);
+  const bool paged = p.block_table.data;
+  const int64_t pages = p.k_cache.sizes[0], page_size = p.k_cache.sizes[2];
+  const int64_t room = paged ? page_size * p.block_table.sizes[1] : page_size;
+  const int64_t pairs = p.rotary_cos.data ? p.rotary_cos.sizes[1] : 0;
+  torch::stable::parallel_for(0, p.seqused_k.sizes[0], 1, [&](int64_t begin, int64_t end) {
+    for (int64_t sequence = begin; sequence < end; ++sequence) {
+      const Rows rows = rows_of(sequence, p.k.sizes[2], p.cu_seqlens_k, {});
+      const int64_t batch = p.cu_seqlens_k.data ? 0 : sequence, used = whole(p.seqused_k, sequence);
+      for (int64_t i = 0; i < rows.count; ++i) {
+        const int64_t row = rows.begin + i, position = used - rows.count + i;
+        if (position < 0 || position >= room || (pairs && position >= p.rotary_cos.sizes[0])) continue;
+        const int64_t page = paged ? page_of(p.block_table, sequence, position / page_size) : sequence;
+        if (page < 0 || page >= pages) continue;
+        for (int64_t head = 0; p.q.data && head < p.q.sizes[1]; ++head) {
+          const int64_t place = offset(p.q, batch, head, row, 0);
+          append_row(p, p.q, place, p.q, place, pairs, position);
+        }
+        for (int64_t head = 0; head < p.k.sizes[1]; ++head) {
+          append_row(p, p.k, offset(p.k, batch, head, row, 0), p.k_cache,
+                     offset(p.k_cache, page, head, position % page_size, 0), pairs, position);
+          append_row(p, p.v, offset(p.v, batch, head, row, 0), p.v_cache,
+                     offset(p.v_cache, page, head, position % page_size, 0), 0, position);
+        }
+      }
+    }
+  });
 }
 
 void reference(const aotriton_gemm_params& p) {

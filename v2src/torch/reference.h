@@ -9,6 +9,7 @@ namespace aotriton_torch {
 
 void reference(const aotriton_attn_fwd_params& params);
 void reference(const aotriton_attn_bwd_params& params);
+void reference(const aotriton_kv_append_params& params);
 void reference(const aotriton_gemm_params& params);
 
 }  // namespace aotriton_torch

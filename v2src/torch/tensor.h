@@ -19,6 +19,7 @@
 namespace aotriton_torch {
 
 using torch::stable::Tensor;
+using Maybe = std::optional<Tensor>;
 
 // torch makes RuntimeError of it.
 [[noreturn]] inline void fail(const std::string& message) { throw std::runtime_error(message); }
@@ -48,6 +49,16 @@ View view_of(const Tensor& tensor) {
   const size_t missing = std::size(view.sizes) - sizes.size();
   if (missing) view.sizes[0] = 1;
   for (size_t i = 0; i < sizes.size(); ++i) view.sizes[missing + i] = sizes[i], view.strides[missing + i] = strides[i];
+  return view;
+}
+
+// The same of an operand that a call may leave out. torch gives tensors without elements no address, and c.h takes
+// one without for not given.
+template <class View>
+View given_view_of(const Tensor& tensor) {
+  alignas(16) static char no_elements;
+  View view = view_of<View>(tensor);
+  if (!view.data) view.data = &no_elements;
   return view;
 }
 
@@ -100,6 +111,16 @@ aotriton_error run(Params params, const Tensor& like, aotriton_error (*workspace
     params.workspace = workspace->data_ptr();
     params.workspace_size = bytes;
   }
+  return launch(&params, device.stream());
+}
+
+// The same of an operator that never needs one.
+template <class Params>
+aotriton_error run(const Params& params, const Tensor& like, aotriton_error (*launch)(const Params*, void*)) {
+  const OnDeviceOf device(like);
+  const aotriton_error error = launch(&params, device.stream());
+  if (error != AOTRITON_NO_CONTEXT) return error;
+  device.make_context_current();
   return launch(&params, device.stream());
 }
 

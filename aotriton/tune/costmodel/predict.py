@@ -18,8 +18,8 @@ from aotriton.rules.arch import STATIC, arch_spec
 from aotriton.rules.database import TuningDatabase, Winner
 from aotriton.rules.database.rows import Model
 from aotriton.rules.image import ImageSpec
-from aotriton.rules.kernel import Functional, KernelDescription
-from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.kernel import Functional, KernelDescription, parse_functional
+from aotriton.rules.operators import Backend, Operator, kernels_of
 from aotriton.rules.work import WORTH_SHIPPING
 from aotriton.tune.costmodel.fit import fit_apart
 from aotriton.tune.costmodel.shortlist import MOST_IMAGES, WITHIN
@@ -62,12 +62,15 @@ def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
     """Models of the images that are the static model's choice on any of SHAPES random shapes, or near it, and that save
     enough there.
 
-    They are of functionals that are measured for themselves, whatever their addressing. ``error`` is the difference
-    from the static model; how far that is from a GPU has not been measured.
+    They are of functionals that are measured for themselves, whatever their addressing, and whose first backend has
+    images in ``found``. ``error`` is the difference from the static model; how far that is from a GPU has not been
+    measured.
     """
     calls: list[Apart] = []
     for functional in operator.lead.functionals(arch):
-        if functional.measured != functional:
+        first = _own(operator.backends[0], functional)
+        complete = first and all((one.kernel.name, str(one)) in found for one in first)
+        if functional.measured != functional or not complete:
             continue
         random = Random(f"{operator.name} {functional}")
         shapes = [dict(tuning(operator.family).draw(functional, random)) for _ in range(SHAPES)]
@@ -135,7 +138,8 @@ def predict(
     """Compiles all candidates of the functionals of ``kernels``, writes a winner for every cell and returns the
     winners.
 
-    It also writes models, of those ``operators`` whose first backend is complete, unless something was timed. Where
+    It also writes their models, of those ``operators`` of which nothing was timed and whose first backend has images of
+    the call. What is not asked for keeps its models, and its images that have one count for what others save. Where
     there are models, cells go to images that are worth shipping. TuningError for an arch that the static model does not
     describe, and where every candidate fails or is pruned.
     """
@@ -147,7 +151,10 @@ def predict(
             raise TuningError(f"the static model describes {', '.join(STATIC)}, not {functional.arch}: measure there")
         if functional.kernel in kernels:
             asked[functional.kernel.name, str(functional)] = functional
+    archs = dict.fromkeys(functional.arch for functional in asked.values())
+    operators = [one for one in operators if any(kernel in kernels for kernel in one.kernels)]
     specs = [spec for functional in asked.values() for spec in configs(functional)]
+    specs += _modelled(database, operators, archs, asked)
     for spec, image in compile_images(specs, store, jobs):
         if isinstance(image, CompiledImage) and not unfit(spec, image):
             key = spec.functional.kernel.name, str(spec.functional)
@@ -156,26 +163,33 @@ def predict(
     for key, functional in asked.items():
         if key not in found:
             raise TuningError(f"{' '.join(key)} {functional.arch}: no candidate compiles, fits and does not spill")
+    for fitting in found.values():
         # In the order of the description, not of compilation: ties are broken the same way each time.
-        found[key].sort(key=lambda pair: pair[0].config)
+        fitting.sort(key=lambda pair: pair[0].config)
 
-    archs = dict.fromkeys(functional.arch for functional in asked.values())
     for operator, arch in product(operators, archs):
-        if made := _models(database, operator, arch, found):
+        if made := [one for one in _models(database, operator, arch, found) if (one.kernel, one.functional) in asked]:
             for model in made:
                 name = model.image
                 config = next(one.config for one, _ in found[model.kernel, model.functional] if one.name == name)
                 database.evidence.image_id(name, config, **known[name])  # type: ignore[arg-type] # the store checks
-            database.put_models(made, (made[0].arch, made[0].product, operator.name))
+            replaced = arch, made[0].product, operator.name
+            kept = [one for one in database.models() if (one.arch, one.product, one.operator) == replaced]
+            kept = [one for one in kept if (one.kernel, one.functional) not in asked]
+            database.put_models([*kept, *made], replaced)
             print(f"{operator.name}: {len(made)} models", flush=True)
     facts, worth = database.evidence.facts(), set[tuple[str, str, str]]()
     for model in database.models():
         if model.saves >= WORTH_SHIPPING and model.image in facts:
             worth.add((model.kernel, model.functional, facts[model.image][0]))
+    lending = {(kernel, functional) for kernel, functional, _ in worth}
 
     winners: list[Winner] = []
     for key, functional in asked.items():
-        shipped = [one for one in found[key] if (key[0], str(functional.measured), one[0].config) in worth]
+        lender = functional.measured
+        if (key[0], str(lender)) not in lending:
+            lender = lender.plain
+        shipped = [one for one in found[key] if (key[0], str(lender), one[0].config) in worth]
         decided = decide(functional, shipped or found[key], alone=bool(shipped))
         database.put_winners(decided)
         winners += decided
@@ -183,14 +197,23 @@ def predict(
     return winners
 
 
+def _modelled(
+    database: TuningDatabase, operators: Collection[Operator], archs: Collection[str], asked: Collection[FunctionalKey]
+) -> list[ImageSpec]:
+    """The images of these operators that have models, of functionals that are not ``asked`` for."""
+    kernels = {kernel.name: kernel for kernel in kernels_of(operators)}
+    facts, specs = database.evidence.facts(), []
+    for model in database.models():
+        kernel = kernels.get(model.kernel)
+        if kernel and model.arch in archs and model.image in facts and (model.kernel, model.functional) not in asked:
+            specs.append(ImageSpec.parse(parse_functional(kernel, model.arch, model.functional), facts[model.image][0]))
+    return specs
+
+
 def _models(
     database: TuningDatabase, operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
 ) -> list[Model]:
-    """The models of an operator; none where a functional was left out, or where those are of timings."""
+    """The models of an operator; none where those are of timings."""
     if arch not in operator.lead.archs or database.evidence.samples(arch, operator.name):
         return []
-    for functional in operator.lead.functionals(arch):
-        own = _own(operator.backends[0], functional)
-        if not own or not all((one.kernel.name, str(one)) in found for one in own):
-            return []
     return models(operator, arch, found)

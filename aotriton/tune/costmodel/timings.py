@@ -142,8 +142,9 @@ def add_apart(timings: Timings, backends: Mapping[str, Backend], call: Apart, fa
                 if spec is None or spec.name != image:
                     continue
                 key = timings.add_image(spec, facts[image])
-                timings.observations.append(Observation(((key, timings.row(key, of_call)),), time))
                 images.add(key)
+                if time:  # else the call leaves the kernel nothing to do, and no program is launched
+                    timings.observations.append(Observation(((key, timings.row(key, of_call)),), time))
 
 
 def _sizes(sample: Sample) -> dict[str, int]:
