@@ -279,7 +279,7 @@ EXPLAINED: dict[Feature, Arguments] = {
 @pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
 def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> None:
     """explain() refuses each set of features of the table in its words, as calls do, on every arch; what the table does
-    not refuse, no check does. Builds for gfx942 have no images of pages.
+    not refuse, no check does.
     """
     assert EXPLAINED.keys() == {*PAIRED}
     of_operator = [one for one in PAIRED if one != PAGES or name == "attn_fwd"]
@@ -291,7 +291,7 @@ def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> 
             without = ("cu_seqlens_k",) if BIAS in chosen else ("cu_seqlens_k", "seqlen_k")
             asked = {key: value for key, value in asked.items() if key not in without}
         said = refusal(bits(chosen))
-        for arch in ("sm_90", "gfx942") if said or PAGES not in chosen else ("sm_90",):
+        for arch in ("sm_90", "gfx942"):
             try:
                 aotriton.explain(name, arch=arch, dtype="bf16", **asked)
                 message = None
