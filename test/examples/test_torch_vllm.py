@@ -1,9 +1,9 @@
 """examples/vllm with vLLM itself: its registry, its checks of a backend, its attention layer and its caches, on a CPU.
 
-Without a GPU, vLLM 0.26.0 of PyPI imports up to its attention layer and the model runner's functions for caches, and
-runs them by an unspecified platform, if torch and what vLLM imports in Python are there (pip install --no-deps vllm).
-It does not import vllm.platforms.cuda, which needs libcuda.so.1: that platform's choice is tested as far as it asks the
-backend, by validate_configuration, and that a whole model runs is not tested.
+Without a GPU, vLLM 0.26.0 of PyPI, installed without its dependencies, imports as far as its attention layer and the
+model runner's functions for caches, once the Python packages that it asks for are there, and runs them on its
+unspecified platform. vllm.platforms.cuda is not imported, because it needs libcuda.so.1: what that platform asks the
+backend when it chooses one, validate_configuration, is tested, and its choice is not. No test runs a whole model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ pytest.importorskip(
     "aotriton.torch", reason="libaotriton_torch.so is not built: the preset torch does", exc_type=ImportError
 )
 pytest.importorskip("vllm", reason="vllm is not installed")
+if not metadata.version("vllm").startswith("0.26."):
+    pytest.skip("the package is for vLLM 0.26", allow_module_level=True)
 
 from vllm.config import AttentionConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
@@ -36,7 +38,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
 from vllm.v1.worker.gpu.attn_utils import _reshape_attention_kv_cache  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vllm"
-BLOCKS, HEADS, HEADS_K, HEAD_DIM = 40, 4, 2, 64
+BLOCKS, COLUMNS, HEADS, HEADS_K, HEAD_DIM = 40, 10, 4, 2, 64
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 
@@ -190,9 +192,10 @@ class Layer:
         self.layer.kv_cache = _reshape_attention_kv_cache(raw, spec, shape, order, BLOCKS, None)
         self.builder = backend.get_builder_cls()(spec, ["layer"], self.config, torch.device(device))
 
-    def __call__(self, batch: Batch, q: Any, k: Any, v: Any) -> Any:
-        metadata = self.builder.build(0, batch.common)
-        slots = {"layer": batch.common.slot_mapping}
+    def __call__(self, batch: Any, q: Any, k: Any, v: Any) -> Any:
+        """The layer's result for vLLM's CommonAttentionMetadata."""
+        metadata = self.builder.build(0, batch)
+        slots = {"layer": batch.slot_mapping}
         with set_forward_context({"layer": metadata}, self.config, slot_mapping=slots), torch.inference_mode():
             return self.layer(*(one.flatten(1) for one in (q, k, v))).unflatten(1, (HEADS, -1))
 
@@ -205,7 +208,7 @@ class Batch:
         free = iter((torch.randperm(BLOCKS - 1) + 1).tolist())
         self.requests = requests
         self.blocks: list[list[int]] = [[next(free) for _ in range(-(-keys // size))] for _, keys in requests]
-        table = torch.zeros(len(requests), max(map(len, self.blocks)) + 2, dtype=torch.int32)
+        table = torch.zeros(len(requests), COLUMNS, dtype=torch.int32)
         slots: list[int] = []
         for row, (queries, keys) in enumerate(requests):
             table[row, : len(self.blocks[row])] = torch.tensor(self.blocks[row], dtype=torch.int32)
@@ -228,6 +231,24 @@ class Batch:
     def slot(self, row: int, key: int, size: int) -> int:
         """Where the cache has the key of a request, counted in rows through all blocks."""
         return self.blocks[row][key // size] * size + key % size
+
+    def padded(self, layer: Layer, tokens: int, requests: int) -> Any:
+        """As vLLM replays a graph of so many tokens and requests: those of padding have neither queries nor keys, and
+        the longest lengths are upper bounds.
+        """
+        given, more = self.common, requests - self.common.num_reqs
+        pad, slots = torch.nn.functional.pad, given.slot_mapping[: self.tokens]
+        return given.replace(
+            query_start_loc=pad(given.query_start_loc, (0, more), value=self.tokens),
+            query_start_loc_cpu=pad(given.query_start_loc_cpu, (0, more), value=self.tokens),
+            seq_lens=pad(given.seq_lens, (0, more)),
+            block_table_tensor=pad(given.block_table_tensor, (0, 0, 0, more)),
+            slot_mapping=pad(slots, (0, tokens - self.tokens), value=-1),
+            num_reqs=requests,
+            num_actual_tokens=tokens,
+            max_query_len=tokens,
+            max_seq_len=COLUMNS * layer.block_size,
+        )
 
     def rows(self, layer: Layer, row: int, cache: Any) -> tuple[Any, Any]:
         """The request's keys and values, [heads_k, keys, head_dim] each."""
@@ -277,7 +298,7 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
     batch = Batch(layer, requests, padding)
     q, k, v = tokens_of(layer, batch.tokens + padding)
     before = layer.layer.kv_cache.clone()
-    out = layer(batch, q, k, v)
+    out = layer(batch.common, q, k, v)
     size, cache = layer.block_size, layer.layer.kv_cache
     for token, slot in enumerate(batch.slots):
         before[slot // size, :, slot % size] = torch.cat([k[token], v[token]], 1)
@@ -342,26 +363,34 @@ def test_padding_counts_not(backend: Any, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_padded_batch_counts_as_it_is(backend: Any, device: str) -> None:
-    """As vLLM replays a graph: rows and requests of padding count as tokens and requests, without queries or keys, and
-    the longest are upper bounds. The capture's metadata are those of any batch.
-    """
+    """The metadata of a capture are those of any batch; requests of padding change nothing."""
     layer = Layer(backend, device)
-    batch = Batch(layer, MIXED, padding=9)
-    q, k, v = tokens_of(layer, batch.tokens + 9)
-    expected = layer(batch, q, k, v)
-    given, more = batch.common, {"device": device, "dtype": torch.int32}
-    batch.common = given.replace(
-        query_start_loc=torch.cat([given.query_start_loc, torch.full((3,), batch.tokens, **more)]),
-        seq_lens=torch.cat([given.seq_lens, torch.zeros(3, **more)]),
-        block_table_tensor=torch.cat([given.block_table_tensor, given.block_table_tensor.new_zeros(3, 8)]),
-        num_reqs=given.num_reqs + 3,
-        num_actual_tokens=batch.tokens + 9,
-        max_query_len=batch.tokens + 9,
-        max_seq_len=8 * layer.block_size,
-    )
-    assert layer.builder.build_for_cudagraph_capture(batch.common) == layer.builder.build(0, batch.common)
-    out = layer(batch, q, k, v)
-    torch.testing.assert_close(out[: batch.tokens], expected[: batch.tokens])
+    batch = Batch(layer, MIXED)
+    rows, padded = tokens_of(layer, 96), batch.padded(layer, 96, 8)
+    expected = layer(batch.common, *(one[: batch.tokens] for one in rows))
+    cache = layer.layer.kv_cache.clone()
+    assert layer.builder.build_for_cudagraph_capture(padded) == layer.builder.build(0, padded)
+    out = layer(padded, *rows)
+    torch.testing.assert_close(out[: batch.tokens], expected)
+    assert torch.equal(layer.layer.kv_cache, cache)
+
+
+@pytest.mark.gpu
+@NO_GPU
+def test_a_graph_follows_other_batches(backend: Any) -> None:
+    """A graph of one mixed batch is right for another one, whose lengths, tables and slots are in the same memory."""
+    layer = Layer(backend, "cuda")
+    captured, other = (Batch(layer, requests) for requests in (MIXED, CHUNKS))
+    rows, given, later = tokens_of(layer, 96), captured.padded(layer, 96, 8), other.padded(layer, 96, 8)
+    layer(Batch(layer, DECODE).common, *tokens_of(layer, len(DECODE)))  # loads what writes the cache
+    layer.builder.build_for_cudagraph_capture(given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer(given, *rows)
+    for name in ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping"):
+        getattr(given, name).copy_(getattr(later, name))
+    graph.replay()
+    torch.testing.assert_close(out[: other.tokens], layer(later, *rows)[: other.tokens])
 
 
 def test_images_are_loaded_before_a_capture(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
