@@ -119,7 +119,10 @@ def attention(
         k, v = one_batch("attention", "k", k), one_batch("attention", "v", v)
     if bias is not None:
         if block_table is not None:
-            raise RuntimeError("attention: no kernel has bias together with block_table yet")
+            raise RuntimeError(
+                "attention: no kernel has bias together with block_table yet; served without bias, or without"
+                " block_table"
+            )
         if bias.dtype == torch.bool:
             bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -inf)
         bias = bias.expand(*q.shape[:3], k.shape[2])

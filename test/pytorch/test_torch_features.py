@@ -465,11 +465,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: attention(Q, K, V, softcap=1.0, bias=tensor(ROWS, KEYS)),
-        "attn_fwd: no kernel has softcap together with bias yet",
+        "attn_fwd: no kernel has softcap together with bias yet; served without softcap, or without bias",
     ),
     (
         lambda: attention(**PACKED, **OF_PACKED, bias=tensor(1, 1, 19, 18)),
-        "attn_fwd: no kernel has bias together with cu_seqlens yet",
+        "attn_fwd: no kernel has bias together with cu_seqlens yet; served without bias, or without cu_seqlens",
     ),
     (
         lambda: attention(**PACKED, **OF_PACKED | {"cu_seqlens_q": STARTS_Q.long()}),

@@ -246,15 +246,16 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: attention(Q, K, V, **PAGED, bias=tensor(5, 48)),
-        "attention: no kernel has bias together with block_table yet",
+        "attention: no kernel has bias together with block_table yet; served without bias, or without block_table",
     ),
     (
         lambda: attention(Q, K, V, **PAGED, alibi_slopes=torch.ones(4)),
-        "attn_fwd: no kernel has alibi_slopes together with block_table yet",
+        "attn_fwd: no kernel has alibi_slopes together with block_table yet; served without alibi_slopes, or without "
+        "block_table",
     ),
     (
         lambda: attention(Q, K, V, **PAGED, dropout=0.5),
-        "attn_fwd: no kernel has dropout together with block_table yet",
+        "attn_fwd: no kernel has dropout together with block_table yet; served without dropout, or without block_table",
     ),
     (
         lambda: attention(Q.float(), K.float(), V.float(), **PAGED),

@@ -23,7 +23,7 @@ from aotriton.rules.flash.backward import OPERATOR as BACKWARD
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.flash.forward import OPERATOR as FORWARD
 from aotriton.rules.image import ImageSpec, config_values
-from aotriton.rules.kernel import Functional, KernelDescription
+from aotriton.rules.kernel import Functional, KernelDescription, Value
 from aotriton.rules.work import TERMS, WORTH_SHIPPING, terms
 from aotriton.tune.costmodel import predict as module
 from aotriton.tune.costmodel.fit import fit_apart
@@ -345,8 +345,8 @@ def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch:
         def kept() -> set[Model]:
             return set(database.models())
 
-        def asked(*kernels: KernelDescription, **choices: object) -> None:
-            wanted = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64} | choices
+        def asked(*kernels: KernelDescription, **choices: Value) -> None:
+            wanted: dict[str, Value] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64} | choices
             every = [one for kernel in kernels for one in kernel.functionals("gfx942")]
             like = [one for one in every if all(one.get(name, value) == value for name, value in wanted.items())]
             predict(database, kernels, like, store, 1, [FORWARD])

@@ -90,6 +90,8 @@ def models(operator: Operator, arch: str, found: Mapping[FunctionalKey, Fitting]
                         {name: of[i] for name, of in images.items()} for images in kernels
                     )
         calls += [Apart(functional, shape, of_shape) for shape, of_shape in zip(shapes, times, strict=True)]
+    if not calls:
+        return []
     every = [pair for fitting in found.values() for pair in fitting]
     facts = {spec.name: (spec.config, candidate.registers, candidate.shared) for spec, candidate in every}
     device = arch_spec(arch)
