@@ -346,7 +346,7 @@ def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch:
             return set(database.models())
 
         def asked(*kernels: KernelDescription, **choices: Value) -> None:
-            wanted: dict[str, Value] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64} | choices
+            wanted: dict[str, Value] = {"LEVEL": 0, "T": "bf16", "BLOCK_DMODEL": 64, **choices}
             every = [one for kernel in kernels for one in kernel.functionals("gfx942")]
             like = [one for one in every if all(one.get(name, value) == value for name, value in wanted.items())]
             predict(database, kernels, like, store, 1, [FORWARD])
