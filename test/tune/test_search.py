@@ -196,7 +196,7 @@ SMALLER = {**landscape.PARAMETERS, "BLOCK_K": (32, 64), "GROUP": (1, 8), "num_st
 
 
 def test_the_default_comes_close_on_a_rugged_space() -> None:
-    """From a cold start, with a sixth of 768 configs tried, it is within 4 % of the best in the mean; as many random
+    """From a cold start, with a fifth of 768 configs tried, it is within 2 % of the best in the mean; as many random
     ones are twice as far from it.
     """
     ours, theirs = [], []
@@ -204,11 +204,31 @@ def test_the_default_comes_close_on_a_rugged_space() -> None:
         space, objective, least = kernel(seed, SMALLER)
         told = search(strategy("transfer", space, seed), objective, 8, seed)
         blind = search(strategy("random", space, seed, len(told)), objective, 8, seed)
-        assert len(told) <= 128
+        assert len(told) <= 154
         ours.append(best(told) / least - 1)
         theirs.append(best(blind) / least - 1)
-    assert sum(ours) / 12 < 0.04
+    assert sum(ours) / 12 < 0.02
     assert sum(ours) < sum(theirs) / 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_default_looks_where_it_was_not(seed: int) -> None:
+    """After its rounds it tries what should cost least, though all that it has seen of that is slow, so it finds the
+    one that is not.
+    """
+    parameters = {"BLOCK_M": tuple(range(16)), "BLOCK_N": tuple(range(16))}
+    configs = [tuple(zip(parameters, values, strict=True)) for values in product(*parameters.values())]
+    order = random.Random(seed).sample(configs, len(configs))
+    facts = {config: {COST: float(place // 4)} for place, config in enumerate(order)}
+    cheap = set(order[:20])
+    times = (
+        dict.fromkeys(configs, 100.0) | dict.fromkeys(cheap, 200.0) | {order[random.Random(seed).randrange(20)]: 50.0}
+    )
+    space = SearchSpace(tuple(configs), parameters, dict(order[-1]), {}, facts)
+    told = search(strategy("transfer", space, seed), lambda config: timed(config, times[config]), 8, seed)
+    assert cheap <= {trial.config for trial in told}
+    assert best(told) == 50.0
+    assert len(told) < 128
 
 
 def test_transfer_begins_with_what_won_elsewhere() -> None:

@@ -6,6 +6,9 @@
    nothing any more.
 3. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
    parameter, or in two by one step each. Then again from 2, if something was gained, until the best ones stay.
+4. Another look: random ones of the lowest costs, because the rounds stay where something was fast. Then again from 2,
+   if something was gained.
+5. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from math import inf
 
+from aotriton.tune.search.lfbo import Generations
 from aotriton.tune.search.model import Model
 from aotriton.tune.search.portfolio import portfolio
 from aotriton.tune.search.space import COST, Config, SearchSpace, Trial
@@ -27,6 +31,7 @@ GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
+LOOK, LOOK_COSTS = 16, 5  # trials of the other look, and of how many of the lowest costs
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -36,20 +41,24 @@ class Transfer(StrategyBase):
         known, some = portfolio(space, PORTFOLIO), self.draw.sample(space.configs, min(len(space.configs), COLD))
         size = WARM if known else COLD
         blind = list(dict.fromkeys([*known[:1], space.default, *known[1:], *some]))[:size]
-        likely = self._least(size // 2)
+        likely = self._least(size // 2, size // 2)
         self._planned = list(dict.fromkeys([*blind[: size - len(likely)], *likely, *blind]))[:size]
         self._polished: set[Config] = set()
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
         self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
+        self._looked = False
+        self._generations: Generations | None = None
 
-    def _least(self, count: int) -> list[Config]:
-        """Up to ``count`` random configs of the least costs: one of each cost, then a second one, and so on."""
+    def _least(self, count: int, costs: int) -> list[Config]:
+        """Up to ``count`` new configs of the lowest ``costs``, random ones: one of each cost, then a second one, and so
+        on.
+        """
         by_cost: dict[float, list[Config]] = {}
-        for config in self.space.configs:
+        for config in filter(self.new, self.space.configs):
             if (cost := self.space.facts.get(config, {}).get(COST)) is not None:
                 by_cost.setdefault(cost, []).append(config)
-        least = [by_cost[cost] for cost in sorted(by_cost)[:count]]
+        least = [by_cost[cost] for cost in sorted(by_cost)[:costs]]
         for configs in least:
             self.draw.shuffle(configs)
         return [config for turn in zip_longest(*least) for config in turn if config is not None][:count]
@@ -57,22 +66,32 @@ class Transfer(StrategyBase):
     def tell(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
             super().tell([trial])
+            if self._generations:
+                self._generations.tell([trial])
             self._since += 1
             if self.time(trial.config) < self._best * (1 - GAIN):
                 self._best, self._since = self.time(trial.config), min(self._since, 0)
 
     def propose(self, count: int) -> list[Config]:
+        if self._generations:
+            return self._generations.ask(count)
         found = self._plan()[:count]
         self._planned = self._planned[len(found) :]
-        return found
+        if found or self.pending:
+            return found
+        self._generations = Generations(self.space, self.draw.getrandbits(31))
+        self._generations.tell(self.trials.values())
+        return self._generations.ask(count)
 
     @property
     def done(self) -> bool:
-        return not self.pending and not self._plan()
+        return self._generations is not None and self._generations.finished
 
     @property
     def likely(self) -> list[Config]:
         """What the next round or the polish may ask for, by what the last round knew."""
+        if self._generations:
+            return []
         fresh = [config for config in self._ranked if self.new(config)]
         near = {config for best in self._families() for config in self._around(best)}
         around = [config for config in fresh if config in near]
@@ -86,6 +105,10 @@ class Transfer(StrategyBase):
             self._planned = self._ranked[:BATCH]
         if not self._planned and not self.pending:
             self._planned = self._polish()
+        if not (self._planned or self.pending or self._looked):
+            self._looked = True
+            fresh = list(filter(self.new, self.space.configs))
+            self._planned = self._least(LOOK, LOOK_COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
         return self._planned
 
     def _polish(self) -> list[Config]:
