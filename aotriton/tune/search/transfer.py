@@ -6,9 +6,10 @@
    nothing any more.
 3. Polish: around the best two configs that have little in common, the most promising ones of those that differ in one
    parameter, or in two by one step each. Then again from 2, if something was gained, until the best ones stay.
-4. Another look: random ones of the lowest costs, because the rounds stay where something was fast. Then again from 2,
-   if something was gained.
-5. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
+4. Generations of LFBO (``lfbo.py``) that begin with all of these trials.
+
+While the first rounds wait for trials, there is another look at random configs of the lowest costs: rounds stay where
+something was fast, and compilers have nothing else to do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ GAIN = 0.005  # what counts as one, relatively: less is noise
 PATIENCE = 8  # trials of the rounds without a gain, after which they end
 POLISH, FAMILIES = 8, 2  # trials around each of the best, and how many of these
 LIKELY = 8  # configs of each kind that may be next: of the next round, and of the polish
-LOOK, LOOK_COSTS = 16, 5  # trials of the other look, and of how many of the lowest costs
+LOOK, LOOK_COSTS = 24, 8  # trials of the other look, and of how many of the lowest costs
 MOST_SCORED = 6000  # configs; of more, those around the best and a random choice
 
 
@@ -47,7 +48,8 @@ class Transfer(StrategyBase):
         self._best, self._since = inf, -size  # the time of the last gain in µs, and the trials since then
         self._model = Model(space)
         self._ranked: list[Config] = []  # what the last round could have asked for, the most promising first
-        self._looked = False
+        self._look: list[Config] | None = None  # what is left of the other look; None before it
+        self._looking: set[Config] = set()
         self._generations: Generations | None = None
 
     def _least(self, count: int, costs: int) -> list[Config]:
@@ -77,6 +79,7 @@ class Transfer(StrategyBase):
             return self._generations.ask(count)
         found = self._plan()[:count]
         self._planned = self._planned[len(found) :]
+        found = found or self._another_look(count)
         if found or self.pending:
             return found
         self._generations = Generations(self.space, self.draw.getrandbits(31))
@@ -100,16 +103,21 @@ class Transfer(StrategyBase):
     def _plan(self) -> list[Config]:
         """The configs to be measured next; none where they depend on pending ones."""
         self._planned = [config for config in self._planned if self.new(config)]
-        if not self._planned and self._since < PATIENCE and len(self.pending) <= AHEAD:
+        if not self._planned and self._since < PATIENCE and len(self.pending - self._looking) <= AHEAD:
             self._ranked = self._promising(self._fresh())
             self._planned = self._ranked[:BATCH]
         if not self._planned and not self.pending:
             self._planned = self._polish()
-        if not (self._planned or self.pending or self._looked):
-            self._looked = True
-            fresh = list(filter(self.new, self.space.configs))
-            self._planned = self._least(LOOK, LOOK_COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
         return self._planned
+
+    def _another_look(self, count: int) -> list[Config]:
+        if self._look is None:
+            fresh = list(filter(self.new, self.space.configs))
+            self._look = self._least(LOOK, LOOK_COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
+        self._look = list(filter(self.new, self._look))
+        found, self._look = self._look[:count], self._look[count:]
+        self._looking.update(found)
+        return found
 
     def _polish(self) -> list[Config]:
         """The most promising configs around the first of the best whose surroundings were not measured."""
