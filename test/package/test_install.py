@@ -419,32 +419,15 @@ def test_times_of_another_cell_are_told_as_such(prefix: Path) -> None:
     """Of each call: a backend's time is plain where the first backend was measured, else it says where it is from; one
     that was never compared has none.
     """
-    for lengths in (("64", "64"), ("64", "8000"), ("8000", "64"), ("600", "600"), ("3000", "30")):
-        sizes = (
-            "--batch",
-            "4",
-            "--heads",
-            "64",
-            "--seqlen-q",
-            lengths[0],
-            "--seqlen-k",
-            lengths[1],
-            "--head-dim",
-            "64",
-        )
-        command = (
-            prefix / "bin" / "aotriton-explain",
-            "--op",
-            "attn_fwd",
-            "--arch=sm_90,gfx942",
-            "--dtype=bf16",
-            *sizes,
-        )
-        texts = must(*command).split("\n\n")
-        for choice, text in zip(json.loads(must(*command, "--json")), texts, strict=True):
-            unknown = not choice["median_us"] and not choice["predicted_us"]
-            assert (f"{choice['arch']}): {choice['provenance']}, no time" in text) == unknown
-            lines = text.strip().splitlines()[-len(choice["backends"]) :]
+    for rows, keys in ((64, 64), (64, 8000), (8000, 64), (600, 600), (3000, 30)):
+        sizes = f"--batch=4 --heads=64 --seqlen-q={rows} --seqlen-k={keys} --head-dim=64".split()
+        for arch in ("sm_90", "gfx942"):
+            command = (prefix / "bin" / "aotriton-explain", "--op=attn_fwd", "--arch", arch, "--dtype=bf16", *sizes)
+            text, (choice, *others) = must(*command), json.loads(must(*command, "--json"))
+            if not others:  # else the first line is about the sum
+                unknown = not choice["median_us"] and not choice["predicted_us"]
+                assert (f"{arch}): {choice['provenance']}, no time" in text) == unknown
+            lines = text[text.index("    backends     ") :].splitlines()[: len(choice["backends"])]
             for backend, line in zip(choice["backends"], lines, strict=True):
                 assert line[17:].startswith(backend["name"])
                 assert (", cannot serve this call: " in line) == bool(backend["refusal"])

@@ -75,20 +75,26 @@ class Transfer(StrategyBase):
                 self._best, self._since = self.time(trial.config), min(self._since, 0)
 
     def propose(self, count: int) -> list[Config]:
-        if self._generations:
-            return self._generations.ask(count)
+        if generations := self._last_stage():
+            return generations.ask(count)
         found = self._plan()[:count]
         self._planned = self._planned[len(found) :]
-        found = found or self._another_look(count)
-        if found or self.pending:
-            return found
-        self._generations = Generations(self.space, self.draw.getrandbits(31))
-        self._generations.tell(self.trials.values())
-        return self._generations.ask(count)
+        if not found:
+            found = self._other_look()[:count]
+            self._looking.update(found)
+        return found
 
     @property
     def done(self) -> bool:
-        return self._generations is not None and self._generations.finished
+        generations = self._last_stage()
+        return generations is not None and generations.finished
+
+    def _last_stage(self) -> Generations | None:
+        """The generations, once nothing else is left."""
+        if self._generations is None and not (self._plan() or self._other_look() or self.pending):
+            self._generations = Generations(self.space, self.draw.getrandbits(31))
+            self._generations.tell(self.trials.values())
+        return self._generations
 
     @property
     def likely(self) -> list[Config]:
@@ -110,14 +116,13 @@ class Transfer(StrategyBase):
             self._planned = self._polish()
         return self._planned
 
-    def _another_look(self, count: int) -> list[Config]:
+    def _other_look(self) -> list[Config]:
+        """What is left of the other look, which begins with the first call."""
         if self._look is None:
             fresh = list(filter(self.new, self.space.configs))
             self._look = self._least(LOOK, LOOK_COSTS) or self.draw.sample(fresh, min(LOOK, len(fresh)))
         self._look = list(filter(self.new, self._look))
-        found, self._look = self._look[:count], self._look[count:]
-        self._looking.update(found)
-        return found
+        return self._look
 
     def _polish(self) -> list[Config]:
         """The most promising configs around the first of the best whose surroundings were not measured."""
