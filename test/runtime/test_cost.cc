@@ -15,7 +15,8 @@ namespace {
 
 constexpr char kModelled[] = "NVIDIA H200", kUsual[] = "NVIDIA H100 80GB HBM3";
 
-// 32 columns, no bias, by descriptor: the one functional that has models, in test/fake_build.py. Microseconds of a call:
+// 32 columns, no bias, by descriptor: the one functional that has models, in test/fake_build.py. Microseconds of a
+// call:
 //   portable  4 + 2 x tiles or 6 + tiles, of 64 rows by multiprocessor, with tiles of 32 or of 64 rows
 //   fast      1.5 + a quarter for each 16 taps
 //   split     4, and 1 + half a microsecond for each tile of 64 rows by multiprocessor
