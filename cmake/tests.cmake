@@ -34,8 +34,8 @@ function(aotriton_fake_library name)
   add_library(${name} STATIC ${runtime_sources} ${written} "${PROJECT_SOURCE_DIR}/test/runtime/recording.cc"
                              ${AOTRITON_GENERATED_SOURCES} ${AOTRITON_IMAGE_SOURCES})
   set_source_files_properties(${AOTRITON_IMAGE_SOURCES} PROPERTIES COMPILE_OPTIONS "-Wa,-I${fake_dir}")
-  # With -O1 tests are compiled in half the time, and run as fast as they need to.
-  target_compile_options(${name} PUBLIC -Wall -Wextra -Werror -g -O1 ${ARGN})
+  # With -O1 tests are compiled in half the time, and run as fast as they need to; a sanitizer's report needs lines alone.
+  target_compile_options(${name} PUBLIC -Wall -Wextra -Werror -g1 -O1 ${ARGN})
   target_link_options(${name} PUBLIC ${ARGN})
   target_compile_definitions(${name} PRIVATE AOTRITON_VERSION="${PROJECT_VERSION}")
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}/v2src/include" "${PROJECT_SOURCE_DIR}/v2src"

@@ -35,7 +35,7 @@ def installed(prefix: Path, *folders: str) -> Path:
     """The shared library with a suffix, without kernels, installed under ``prefix`` with these folders."""
     build = Path(from_ctest("AOTRITON_PACKAGED"))
     must(CMAKE, "-G", "Ninja", "-S", ROOT, "-B", build, f"-DCMAKE_CXX_COMPILER={CXX}", "-DCMAKE_BUILD_TYPE=Debug",
-         "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DAOTRITON_COVERAGE=none", f"-DAOTRITON_PYTHON={sys.executable}",
+         "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DAOTRITON_COVERAGE=none", f"-DAOTRITON_PYTHON={sys.executable}",
          "-DBUILD_SHARED_LIBS=ON", f"-DAOTRITON_NAME_SUFFIX={SUFFIX}", f"-DCMAKE_INSTALL_PREFIX={prefix}",
          *(f"-DCMAKE_INSTALL_{folder}" for folder in folders))  # fmt: skip
     must(CMAKE, "--build", build, "--target", "aotriton_v2")
