@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import increment_version
 
 from aotriton.torch import library  # noqa: F401 (defines the operator)
@@ -63,9 +64,11 @@ def kv_append(
     rows from cu_seqlens_k[z] to before cu_seqlens_k[z + 1]. Rows of no sequence are left out. For batch, sequences
     stands in seqused_k, block_table and the caches.
 
-    A cache must share no memory with another tensor, nor q with k and v; all may lie side by side in one tensor. There
-    is no gradient: NotImplementedError where one would be recorded. RuntimeError, naming the argument, for anything
-    else. Tensors of a CPU are computed as the formula reads, which is right, and slow.
+    A cache must share no memory with another tensor, nor q with k and v; all may lie side by side in one tensor. What
+    is written in a compiled function must not be two inputs of it that lie in one tensor: give the function that
+    tensor, and take its parts inside. There is no gradient: NotImplementedError where one would be recorded.
+    RuntimeError, naming the argument, for anything else. Tensors of a CPU are computed as the formula reads, which is
+    right, and slow.
     """
     if cu_seqlens_k is not None:
         k, v = one_batch("kv_append", "k", k), one_batch("kv_append", "v", v)
@@ -100,8 +103,29 @@ _WITHOUT_GRADIENT = autograd_of("kv_append", _NoGradient)
 
 def _autograd(*given: Any, **parameters: Any) -> None:
     """Also has a backward notice that a tensor was written which its forward has kept."""
+    written = {ARGUMENTS[at].name: given[at] for at in WRITTEN if at < len(given) and given[at] is not None}
+    if any(isinstance(one, FunctionalTensor) for one in written.values()):
+        _refuse_parts(written)
     _WITHOUT_GRADIENT(*given, **parameters)
-    increment_version([given[place] for place in WRITTEN if place < len(given) and given[place] is not None])
+    increment_version(list(written.values()))
+
+
+def _refuse_parts(written: dict[str, Any]) -> None:
+    """RuntimeError where two written tensors are inputs of what is compiled, and parts of one tensor.
+
+    Inductor of torch 2.11 has the operator write a copy of the second one, and takes the copy from the wrong place: it
+    counts the input's offset in the storage twice.
+    """
+    inputs: dict[int, tuple[str, int]] = {}  # of each storage: an argument, and the input that it is a view of
+    for name, one in written.items():
+        base = one if one._base is None else one._base
+        elements = torch._from_functional_tensor(base.elem)
+        other, its_base = inputs.setdefault(elements.untyped_storage()._cdata, (name, id(base)))
+        if its_base != id(base):
+            raise RuntimeError(
+                f"kv_append: {other} and {name} are inputs of the compiled function, and parts of one tensor, which "
+                "torch's compiler cannot write both: give the function that tensor, and take its parts inside"
+            )
 
 
 def _fake(*_: Any, **__: Any) -> None:

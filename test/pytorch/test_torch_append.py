@@ -190,6 +190,23 @@ def test_it_compiles(backend: str) -> None:
         assert all(map(torch.equal, given[3:], arguments(rows)[3:]))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_inputs_in_one_tensor_are_not_compiled(backend: str) -> None:
+    """Torch's compiler would write one of them wrongly; the message says what to give instead, and nothing is
+    written. Caches by themselves compile.
+    """
+    torch._dynamo.reset()
+    call = torch.compile(lambda given: kv_append(**given), fullgraph=True, backend=backend)
+    got, expected = paged(), paged()
+    kv_append(**expected)
+    with pytest.raises(RuntimeError, match=r"kv_append: k_cache and v_cache are inputs of .* take its parts inside"):
+        call(got)
+    assert same(got, paged())
+    got = {name: one.clone() if name in ("k_cache", "v_cache") else one for name, one in got.items()}
+    call(got)
+    assert same(got, expected)
+
+
 class Step(torch.nn.Module):
     def forward(self, *given: Any) -> Any:
         return step(*given)
