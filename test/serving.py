@@ -27,6 +27,7 @@ NAN, INF = float("nan"), float("inf")
 GUARD = 8  # rows behind all that a step may have
 FEW = 4  # new tokens of a sequence that decodes, at most
 UNCHECKED = 100  # steps
+TINY = {"fp16": 2.0**-25, "bf16": 2.0**-134}  # roundoff of the smallest numbers, which have fewer bits
 WRONG = (
     "kv_append: a key or value in the cache, or a query",
     "attn_fwd: out",
@@ -357,6 +358,7 @@ class Truth:
     logsumexp: Tensor
     out_bound: Tensor
     out_spread: Tensor  # the root of the sum of the terms' squares
+    seen_spread: Tensor  # the same, if each weight were 1
     logsumexp_bound: Tensor
 
 
@@ -388,14 +390,15 @@ def attention(setup: Setup, q: Tensor, k: Tensor, v: Tensor, place: Tensor, sink
     p = (scores - lse[..., None]).exp().view(count, heads, group * new, keys)
     out = rounded(rounded(p) @ v).view(*low.shape)
     if work != torch.float64:
-        return Truth(out, lse, lse, lse, lse)
+        return Truth(out, lse, lse, lse, lse, lse)
     v_norm, k_norm = v.norm(dim=-1, keepdim=True), k.norm(dim=-1)
     largest = torch.where(seen, k_norm[:, :, None, None], 0.0).amax(-1)
     lse_bound = 1 + q.norm(dim=-1) * largest * scale
     if setup.softcap:  # its hyperbolic tangent is exact to 2e-7, whatever the score is
         lse_bound += 2e-7 / FLOAT32_NOISE * setup.softcap
-    out_bound, squares = p @ v_norm, (p * p) @ (v_norm * v_norm)
-    return Truth(out, lse, out_bound.view(lse.shape), squares.sqrt().view(lse.shape), lse_bound)
+    out_bound, spread = (p @ v_norm).view(lse.shape), ((p * p) @ (v_norm * v_norm)).sqrt().view(lse.shape)
+    seen_spread = torch.where(seen, v_norm[:, :, None, None, :, 0], 0.0).norm(dim=-1)
+    return Truth(out, lse, out_bound, spread, seen_spread, lse_bound)
 
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
@@ -581,9 +584,10 @@ class Simulation:
 
         # Of out, each element is rounded once, and each weight that it is made of, by itself: relative errors, which
         # add up as squares do. Up to four keys, twice their root is what they can amount to at most.
-        unit = UNIT[setup.dtype]
+        unit, tiny = UNIT[setup.dtype], TINY[setup.dtype]
         error, scale = (out - exact.out).norm(dim=-1), exact.out.norm(dim=-1)
-        allowed = unit * scale + 2 * unit * exact.out_spread + FLOAT32_NOISE * exact.out_bound + FLUSHED
+        allowed = unit * scale + tiny * setup.head_dim**0.5 + FLOAT32_NOISE * exact.out_bound + FLUSHED
+        allowed += 2 * (unit * exact.out_spread + tiny * exact.seen_spread)
         lse_error, lse_usual = (lse - exact.logsumexp).abs(), (usual.logsumexp.double() - exact.logsumexp).abs()
         lse_noise = FLOAT32_NOISE * exact.logsumexp_bound
         lse_allowed = 2 * lse_usual + UNIT["fp32"] * exact.logsumexp.abs() + lse_noise
