@@ -20,7 +20,7 @@ from toy_database import toy  # noqa: E402, F401 (a fixture of every test)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write test/golden/ instead of comparing with it")
-    parser.addoption("--random-calls", type=int, default=0, metavar="COUNT", help="more calls with features on a GPU, and more steps of a server")
+    parser.addoption("--random-calls", type=int, default=0, metavar="COUNT", help="more of random calls on a GPU")
     parser.addoption("--random-seed", type=int, default=100, help="of these calls (default: %(default)s)")
 
 

@@ -33,8 +33,7 @@ void check(const char* what, cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// ---- the model's weights and requests, the same each time
-// ------------------------------------------------------------
+// ---- the model's weights and requests, the same each time -----------------------------------------------------------
 
 using Random = std::mt19937;
 
@@ -78,8 +77,7 @@ Rotary make_rotary() {
   return made;
 }
 
-// ---- memory of the GPU
-// -----------------------------------------------------------------------------------------------
+// ---- memory of the GPU ----------------------------------------------------------------------------------------------
 
 // What it makes is there until the program ends.
 template <class T>
@@ -143,8 +141,7 @@ struct Cache {
   Tensor<2> table, cos, sin;
 };
 
-// ---- a pass through the model
-// ----------------------------------------------------------------------------------------
+// ---- a pass through the model ---------------------------------------------------------------------------------------
 
 gemm_params product(bfloat16* a, bfloat16* weight, bfloat16* d, int rows, int inputs, int outputs) {
   const auto matrix = [](bfloat16* data, int64_t count, int64_t width) {
@@ -297,8 +294,7 @@ class Pass {
   gemm_params logits_;
 };
 
-// ---- decoding
-// --------------------------------------------------------------------------------------------------------
+// ---- decoding -------------------------------------------------------------------------------------------------------
 
 struct Decoded {
   std::vector<std::vector<Choice>> choices;  // of each sequence
