@@ -73,8 +73,8 @@ class Setup:
 
     @property
     def pages(self) -> int:
-        """Of the cache: two thirds of what all sequences could need."""
-        return max(self.width, self.batch * self.width * 2 // 3) + 4
+        """Of the cache: a third of what all sequences could need."""
+        return max(self.width, self.batch * self.width // 3) + 4
 
 
 class Library(Protocol):
@@ -135,6 +135,8 @@ class Server:
         self.wanted = choose.randint(1, setup.batch)
         self.steps = self.names = 0
         self.happened = Counter[str]()
+        for _ in range(choose.randint(1, self.wanted)):
+            self.add()
 
     def chance(self, probability: float) -> bool:
         return self.choose.random() < probability
@@ -231,7 +233,7 @@ class Server:
             self.swap_out(self.choose.choice(self.running))
         if self.waiting and len(self.running) < self.wanted and self.chance(0.3):
             self.swap_in()
-        if len(self.running) < self.wanted and self.chance(0.3):
+        if len(self.running) < self.wanted and self.chance(0.5):
             self.add()
         while not self.running:
             self.add() if self.slots else self.swap_in()
@@ -278,6 +280,7 @@ class Server:
                 break
             for one in short[: len(self.running) - 1] or short:  # there are no pages for them: they wait
                 self.swap_out(one)
+                self.happened["short of pages"] += 1
         self.clean()
         used = [one.keys + count for one, count in zip(self.running, new, strict=True)]
         causal = max(new) > 1 or self.chance(0.5)
