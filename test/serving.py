@@ -372,7 +372,7 @@ def attention(setup: Setup, q: Tensor, k: Tensor, v: Tensor, place: Tensor, sink
     """
 
     def rounded(x: Tensor) -> Tensor:
-        return x if work == torch.float64 else x.to(q.dtype).to(work)
+        return x if work == torch.float64 else x.to(low.dtype).to(work)
 
     (count, heads, group, new, width), keys = q.shape, k.shape[2]
     low, scale = q, width**-0.5

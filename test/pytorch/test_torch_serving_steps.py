@@ -65,9 +65,11 @@ def test_every_step_is_right(setup: Setup) -> None:
     simulation = Simulation(setup, Operators(), "cpu", seed=1)
     simulation.run(400)
     happened = simulation.server.happened
-    wanted = EVENTS if setup.captured else (*EVENTS, "1 new of each", "2 new of each")
-    wanted += ("short of pages",) if setup.window < 0 else ()
+    wanted = [*EVENTS, *([] if setup.captured else ["1 new of each", "2 new of each"])]
+    wanted += [] if setup.window >= 0 else ["short of pages"]
     assert all(happened[what] for what in wanted), happened
+    error, ordinary, scale, _ = simulation.squares[0].sqrt().tolist()
+    assert error / scale == pytest.approx(ordinary / scale, rel=0.5), "ordinary code rounds weights and results"
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
