@@ -187,11 +187,12 @@ def plan(
                     on, here = product.name, reached_on.get(number, ())
                     for cell, bin in bins:
                         needed = everywhere or cell in here
-                        if not needed and (not worth or kernel.name in exact):
+                        # Of what is not timed, no time could say where it is worth shipping.
+                        if not needed and kernel.timed and (not worth or kernel.name in exact):
                             continue
                         row = rows.get((arch, on, name, text, bin))
                         if row is None:
-                            if everywhere or not worth:
+                            if everywhere or (kernel.timed and not worth):
                                 absent[cell] = None
                             continue
                         try:

@@ -1,4 +1,4 @@
-"""examples/vllm with vLLM itself: its registry, its checks of a backend, its attention layer and its caches, on a CPU.
+"""examples/vllm with vLLM itself: its registry, its checks of a backend, its attention layer and its caches.
 
 Without a GPU, vLLM 0.26.0 of PyPI, installed without its dependencies, imports as far as its attention layer and the
 model runner's functions for caches, once the Python packages that it asks for are there, and runs them on its
@@ -27,7 +27,14 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 if not metadata.version("vllm").startswith("0.26."):
     pytest.skip("the package is for vLLM 0.26", allow_module_level=True)
 
-from vllm.config import AttentionConfig, DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402
+from vllm.config import (  # noqa: E402
+    AttentionConfig,
+    CUDAGraphMode,
+    DeviceConfig,
+    ModelConfig,
+    VllmConfig,
+    set_current_vllm_config,
+)
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.layers.attention.attention import Attention  # noqa: E402
 from vllm.platforms.interface import DeviceCapability  # noqa: E402
@@ -39,8 +46,8 @@ from vllm.v1.worker.gpu.attn_utils import _reshape_attention_kv_cache  # noqa: E
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vllm"
 BLOCKS, COLUMNS, HEADS, HEADS_K, HEAD_DIM = 40, 10, 4, 2, 64
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
+# With a GPU, vLLM has its layer's operator there alone.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture
@@ -157,7 +164,7 @@ def test_models_are_refused_by_their_config(
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
     (tmp_path / "config.json").write_text(json.dumps(sizes | config))
     model = ModelConfig(model=str(tmp_path), skip_tokenizer_init=True, max_model_len=64, dtype="bfloat16")
-    with set_current_vllm_config(VllmConfig(model_config=model, device_config=DeviceConfig(device="cpu"))):
+    with set_current_vllm_config(VllmConfig(model_config=model, device_config=DeviceConfig(device=DEVICE))):
         assert reasons(backend) == why
     assert reasons(backend) == []
 
@@ -166,12 +173,12 @@ class Layer:
     """vLLM's attention layer on the backend, with a cache of random numbers that vLLM's runner lays out."""
 
     def __init__(
-        self, backend: Any, device: str, block_size: int = 16, head_dim: int = HEAD_DIM, padding: int = 0,
+        self, backend: Any, block_size: int = 16, head_dim: int = HEAD_DIM, padding: int = 0,
         dtype: Any = torch.bfloat16, heads_k: int = HEADS_K, **how: Any,
     ) -> None:  # fmt: skip
         torch.manual_seed(0)
-        self.config = VllmConfig(device_config=DeviceConfig(device=device))
-        self.device, self.block_size, self.dtype = device, block_size, dtype
+        self.config = VllmConfig(device_config=DeviceConfig(device=DEVICE))
+        self.block_size, self.dtype = block_size, dtype
         self.scale, self.heads_k, self.head_dim = 0.2, heads_k, head_dim
         self.window = how.get("per_layer_sliding_window")
         self.softcap, self.sinks = how.get("logits_soft_cap"), how.get("sinks")
@@ -179,18 +186,18 @@ class Layer:
             self.layer = Attention(
                 HEADS, head_dim, self.scale, heads_k, prefix="layer", attn_backend=backend, **how
             )  # fmt: skip
-        self.layer.to(device)
+        self.layer.to(DEVICE)
         spec = FullAttentionSpec(block_size=block_size, num_kv_heads=heads_k, head_size=head_dim, dtype=dtype)
         if padding:
             spec = FullAttentionSpec(
                 block_size=block_size, num_kv_heads=heads_k, head_size=head_dim, dtype=dtype,
                 page_size_padded=spec.page_size_bytes + padding,
             )  # fmt: skip
-        raw = torch.randn(BLOCKS * spec.page_size_bytes // 2, device=device).to(dtype).view(torch.int8)
+        raw = torch.randn(BLOCKS * spec.page_size_bytes // 2, device=DEVICE).to(dtype).view(torch.int8)
         shape = backend.get_kv_cache_shape(BLOCKS, block_size, heads_k, head_dim)
         order = backend.get_kv_cache_stride_order()
         self.layer.kv_cache = _reshape_attention_kv_cache(raw, spec, shape, order, BLOCKS, None)
-        self.builder = backend.get_builder_cls()(spec, ["layer"], self.config, torch.device(device))
+        self.builder = backend.get_builder_cls()(spec, ["layer"], self.config, torch.device(DEVICE))
 
     def __call__(self, batch: Any, q: Any, k: Any, v: Any) -> Any:
         """The layer's result for vLLM's CommonAttentionMetadata."""
@@ -204,7 +211,7 @@ class Batch:
     """Requests of (queries, keys), whose blocks lie anywhere but in the first one, which vLLM keeps for padding."""
 
     def __init__(self, layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> None:
-        size, device = layer.block_size, layer.device
+        size = layer.block_size
         free = iter((torch.randperm(BLOCKS - 1) + 1).tolist())
         self.requests = requests
         self.blocks: list[list[int]] = [[next(free) for _ in range(-(-keys // size))] for _, keys in requests]
@@ -217,15 +224,15 @@ class Batch:
         lengths = torch.tensor([keys for _, keys in requests], dtype=torch.int32)
         self.tokens, self.slots = len(slots), slots
         self.common = CommonAttentionMetadata(
-            query_start_loc=self.starts.to(device),
+            query_start_loc=self.starts.to(DEVICE),
             query_start_loc_cpu=self.starts,
-            seq_lens=lengths.to(device),
+            seq_lens=lengths.to(DEVICE),
             num_reqs=len(requests),
             num_actual_tokens=self.tokens,
             max_query_len=max(queries for queries, _ in requests),
             max_seq_len=max(keys for _, keys in requests),
-            block_table_tensor=table.to(device),
-            slot_mapping=torch.tensor(slots + [-1] * padding, dtype=torch.int64).to(device),
+            block_table_tensor=table.to(DEVICE),
+            slot_mapping=torch.tensor(slots + [-1] * padding, dtype=torch.int64).to(DEVICE),
         )
 
     def slot(self, row: int, key: int, size: int) -> int:
@@ -262,7 +269,7 @@ class Batch:
 def tokens_of(layer: Layer, rows: int) -> list[Any]:
     """q, k and v of so many rows, as parts of one product, which is how models make them."""
     heads = HEADS, layer.heads_k, layer.heads_k
-    made = torch.randn(rows, sum(heads), layer.head_dim, device=layer.device).to(layer.dtype)
+    made = torch.randn(rows, sum(heads), layer.head_dim, device=DEVICE).to(layer.dtype)
     return list(made.split(heads, 1))
 
 
@@ -310,7 +317,6 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
         torch.testing.assert_close(out[start:end].double(), expected, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("requests", [PREFILL, DECODE, CHUNKS, MIXED], ids=["prefill", "decode", "chunks", "mixed"])
 @pytest.mark.parametrize(
     "how",
@@ -323,15 +329,12 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
     ],
     ids=["plain", "window", "softcap", "sinks", "all"],
 )
-def test_a_layer_is_the_formula(
-    backend: Any, device: str, requests: list[tuple[int, int]], how: dict[str, Any]
-) -> None:
+def test_a_layer_is_the_formula(backend: Any, requests: list[tuple[int, int]], how: dict[str, Any]) -> None:
     """With two query heads for each of the keys', and blocks in any order."""
-    how = {name: one.to(device) if name == "sinks" else one for name, one in how.items()}
-    check(Layer(backend, device, **how), requests)
+    how = {name: one.to(DEVICE) if name == "sinks" else one for name, one in how.items()}
+    check(Layer(backend, **how), requests)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "how",
     [
@@ -345,26 +348,24 @@ def test_a_layer_is_the_formula(
     ],
     ids=str,
 )
-def test_a_cache_may_have_any_shape_that_vllms_checks_pass(backend: Any, device: str, how: dict[str, Any]) -> None:
+def test_a_cache_may_have_any_shape_that_vllms_checks_pass(backend: Any, how: dict[str, Any]) -> None:
     """Other sizes of blocks and heads, and blocks with bytes between them, which models of several kinds of layers
     have.
     """
-    layer = Layer(backend, device, **how)
+    layer = Layer(backend, **how)
     assert backend.indexes_kv_by_block_stride()
     assert backend.get_kv_cache_block_dim(layer.block_size, layer.heads_k, layer.head_dim) == 0
     check(layer, MIXED)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_padding_counts_not(backend: Any, device: str) -> None:
+def test_padding_counts_not(backend: Any) -> None:
     """Rows behind the batch's tokens, whose slots are -1, are written nowhere."""
-    check(Layer(backend, device), MIXED, padding=7)
+    check(Layer(backend), MIXED, padding=7)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_padded_batch_counts_as_it_is(backend: Any, device: str) -> None:
+def test_a_padded_batch_counts_as_it_is(backend: Any) -> None:
     """The metadata of a capture are those of any batch; requests of padding change nothing."""
-    layer = Layer(backend, device)
+    layer = Layer(backend)
     batch = Batch(layer, MIXED)
     rows, padded = tokens_of(layer, 96), batch.padded(layer, 96, 8)
     expected = layer(batch.common, *(one[: batch.tokens] for one in rows))
@@ -376,10 +377,10 @@ def test_a_padded_batch_counts_as_it_is(backend: Any, device: str) -> None:
 
 
 @pytest.mark.gpu
-@NO_GPU
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
 def test_a_graph_follows_other_batches(backend: Any) -> None:
     """A graph of one mixed batch is right for another one, whose lengths, tables and slots are in the same memory."""
-    layer = Layer(backend, "cuda")
+    layer = Layer(backend)
     captured, other = (Batch(layer, requests) for requests in (MIXED, CHUNKS))
     rows, given, later = tokens_of(layer, 96), captured.padded(layer, 96, 8), other.padded(layer, 96, 8)
     layer(Batch(layer, DECODE).common, *tokens_of(layer, len(DECODE)))  # loads what writes the cache
@@ -395,7 +396,7 @@ def test_a_graph_follows_other_batches(backend: Any) -> None:
 
 def test_images_are_loaded_before_a_capture(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's metadata for a capture are made right before it: then each layer is called once with the same sizes."""
-    layer, module = Layer(backend, "cpu", per_layer_sliding_window=9), sys.modules[backend.__module__]
+    layer, module = Layer(backend, per_layer_sliding_window=9), sys.modules[backend.__module__]
     seen, here = [], module.attention
 
     def noted(q: Any, *others: Any, **how: Any) -> Any:
@@ -411,16 +412,29 @@ def test_images_are_loaded_before_a_capture(backend: Any, monkeypatch: pytest.Mo
 
 def test_vllm_may_capture_any_batch_and_shares_no_prefix(backend: Any) -> None:
     """Graphs of decoding steps and of mixed batches; no cascade attention."""
-    layer = Layer(backend, "cpu")
+    layer = Layer(backend)
     assert layer.builder.get_cudagraph_support(layer.config, layer.builder.kv_cache_spec) is AttentionCGSupport.ALWAYS
     asked = {"use_alibi": False, "use_sliding_window": False, "use_local_attention": False, "dcp_world_size": 1}
     sizes = {"num_query_heads": HEADS, "num_kv_heads": HEADS_K, "num_sms": 132}
     assert not layer.builder.use_cascade_attention(4096, torch.ones(64).numpy(), **sizes, **asked)
 
 
+@pytest.mark.parametrize("mode", ["NONE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE", "FULL"])
+def test_a_graph_of_mixed_batches_is_captured_with_all_queries_in_one_request(backend: Any, mode: str) -> None:
+    """vLLM's batch for a capture has a few queries for each request. A replay may have all in one, where vLLM captures
+    batches that are not of decoding steps alone.
+    """
+    layer = Layer(backend)
+    layer.config.compilation_config.cudagraph_mode = CUDAGraphMode[mode]
+    batch = Batch(layer, CHUNKS)
+    made = layer.builder.build_for_cudagraph_capture(batch.common)
+    assert made.max_query_len == (batch.tokens if mode == "FULL" else batch.common.max_query_len)
+    assert made.max_seq_len == batch.common.max_seq_len
+
+
 def test_a_profiling_run_has_zeros(backend: Any) -> None:
     """vLLM runs a model before there is a cache, to measure its memory."""
-    layer = Layer(backend, "cpu")
+    layer = Layer(backend)
     q, k, v = tokens_of(layer, 4)
     with set_forward_context(None, layer.config, slot_mapping={}):
         assert not layer.layer(*(one.flatten(1) for one in (q, k, v))).any()
@@ -429,10 +443,10 @@ def test_a_profiling_run_has_zeros(backend: Any) -> None:
 def test_slopes_are_refused_when_the_layer_is_made(backend: Any) -> None:
     """Of models whose config does not say that they have ALiBi."""
     with pytest.raises(NotImplementedError, match="no kernel has ALiBi together with pages: choose another"):
-        Layer(backend, "cpu", alibi_slopes=[0.5] * HEADS)
+        Layer(backend, alibi_slopes=[0.5] * HEADS)
 
 
 def test_a_batch_that_is_not_causal_is_refused(backend: Any) -> None:
-    layer = Layer(backend, "cpu")
+    layer = Layer(backend)
     with pytest.raises(NotImplementedError, match="a batch with causal=False, which must be True"):
         layer.builder.build(0, Batch(layer, DECODE).common.replace(causal=False))

@@ -118,6 +118,23 @@ def test_the_forward_is_as_accurate(case: Case) -> None:
     prepared.check(*FORWARD, "workspace")
 
 
+def test_a_batch_that_fills_the_gpu_needs_no_workspace() -> None:
+    """A step of many sequences, whose keys are not split, runs on the backend without one, unless hints say otherwise;
+    the bits are those with one.
+    """
+    case = Case((1,) * 300, (500,) * 300, heads_k=4, group=7, head_dim=128, dtype="bf16")
+    prepared = Prepared(case)
+    forward(prepared)
+    expected = bits(prepared.results["out"].view.contiguous()).clone()
+    given = {name: one for name, one in prepared.features.items() if name != "dout"}
+    results = {name: prepared.results[name].view for name in FORWARD}
+    assert aotriton.attn_fwd_workspace_size(**given, **results) == 0
+    for hints in (None, {"backend": "decode"}):
+        prepared.results["out"].view.zero_()
+        aotriton.attn_fwd(**given, **results, hints=hints)
+        assert torch.equal(bits(prepared.results["out"].view.contiguous()), expected), hints
+
+
 def test_a_graph_follows_lengths_on_the_device() -> None:
     """A captured call reads the lengths in use at each replay, and gives the bits of a call of its own."""
     case = Case((1,) * 3, (3000,) * 3, used_k=(3000, 70, 1), heads_k=2, group=4, head_dim=128, dtype="bf16")

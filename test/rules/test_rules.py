@@ -43,6 +43,8 @@ from aotriton.rules.flash.forward import (
     ATTN_FWD_HOPPER_FEATURES,
     ATTN_FWD_HOPPER_SLIM,
 )
+from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT, GUARD_ASKED, INVARIANT, PART
+from aotriton.rules.flash.invariant import SPLITS as SPLITS_OF_PARTS
 from aotriton.rules.flash.planned import (
     ATTN_FWD_HOPPER_PLANNED,
     ATTN_FWD_PLAN,
@@ -471,6 +473,7 @@ FOLLOWING = [
     "attn_fwd_decode",
     "attn_fwd_split",
     "attn_fwd_combine",
+    *(kernel.name for kernel in INVARIANT.kernels),
     "attn_fwd_plan",
 ]  # whose grid is that of packed sequences, too
 
@@ -521,7 +524,7 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:
         return  # it clears the tiles of all sequences
     assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
-    if kernel.name not in FOLLOWING or splits_keys(kernel) or kernel is ATTN_FWD_PLAN:
+    if kernel.name not in FOLLOWING or splits_keys(kernel) or kernel is ATTN_FWD_PLAN or kernel in INVARIANT.kernels:
         return  # those that split keys, or plan how, have their own claim below
     psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
     side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
@@ -531,6 +534,22 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
         5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // (psels[rows] if isinstance(rows, str) else rows))
     )
     assert [evaluate(axis, Environment(sizes, packed, psels)) for axis in kernel.grid] == [wanted, 1, 1]
+
+
+def test_parts_of_a_batch_invariant_call_have_a_program_each_where_rows_are_few() -> None:
+    """As many as the longest sequence has, whatever the GPU; one goes through all of them where rows are many, or where
+    a band hides most of the keys.
+    """
+
+    def of(queries: int, keys: int, **scalars: int) -> int:
+        sizes = {"batch": 3, "heads_q": 8, "heads_k": 2, "seqlen_q": queries, "seqlen_k": keys, "head_dim": 64}
+        return evaluate(SPLITS_OF_PARTS, Environment(sizes, scalars_of(ATTN_FWD_INVARIANT, sizes, **scalars)))
+
+    assert [of(1, keys) for keys in (0, 1, PART, PART + 1, 100 * PART)] == [1, 1, 1, 2, 100]
+    assert [of(queries, 2 * PART) for queries in (256, 257)] == [2, 1]
+    window = {"level": 2, "lo": 20000 - 1 - 4000, "hi": 20000 - 1}
+    assert of(1, 20000, **window) == 1
+    assert of(1, 20000, **window | {"lo": 20000 - 1 - 5000}) == 40
 
 
 def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
@@ -660,7 +679,7 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
     guards = (
         one
         for one in kernel.all_guards(operator_of(kernel).sizes)
-        if "level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)
+        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)) and one != GUARD_ASKED
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
@@ -685,10 +704,10 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
         names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
         wanted = [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
         wanted += [f"q has more than {MOST_COUNTED} rows"] * (
-            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT)
+            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT)
         )
         assert why == wanted
-    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT):
+    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT):
         return  # which serve no call of so many rows
     grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
     assert refused(kernel, grouped) == []

@@ -76,6 +76,7 @@ class Fuzzer {
                                              "schedule=auto",
                                              "deterministic",
                                              "deterministic=0",
+                                             "batch_invariant",
                                              "latency",
                                              "throughput=1",
                                              "workspace_limit=0",

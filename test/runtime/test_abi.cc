@@ -197,6 +197,7 @@ TEST("a size that cuts a field of hints or of an explanation is refused, and one
       FIELD(Hints, workspace_limit),
       FIELD(Hints, workspace_limited),
       FIELD(Hints, deterministic),
+      FIELD(Hints, batch_invariant),
       FIELD(Hints, reserved),
       FIELD(Hints, backend),
       FIELD(Hints, image),
@@ -391,7 +392,8 @@ TEST("hints: reserved bytes are refused, and a hint that must be followed is not
   const struct {
     const char* text;
     size_t size;
-  } cases[] = {{"backend=portable", offsetof(aotriton_hints, backend)},
+  } cases[] = {{"batch_invariant", offsetof(aotriton_hints, batch_invariant)},
+               {"backend=portable", offsetof(aotriton_hints, backend)},
                {"image=some", offsetof(aotriton_hints, image)},
                {"exclude=some", offsetof(aotriton_hints, exclude)}};
   for (const auto& [text, size] : cases) {

@@ -55,6 +55,20 @@ def test_outcomes_are_told_by_name() -> None:
     assert "no cost model" in throughput["why"]
 
 
+def test_a_batch_invariant_call_has_a_backend_of_its_own() -> None:
+    """Of the forward one that serves calls of any sizes; what it lacks is refused, and the backward has none."""
+    for sizes in ({}, {"seqlen_q": 1}, {"causal": True}, {"batch": 1, "seqlen_k": 100}):
+        told: Any = aotriton.explain("attn_fwd", arch="sm_90", product="NVIDIA H200", dtype="bf16",
+                                     hints="batch_invariant", **SIZES | sizes)  # fmt: skip
+        assert told[0]["backend"] == "invariant"
+        assert told[0]["hints"]["batch_invariant"] == {"honoured": True, "why": ""}
+        assert "batch_invariant" in told[0]["backends"][0]["refusal"]
+    with pytest.raises(Exception, match=r"^attn_fwd: the hint batch_invariant is for fp16 and bf16 in rows of 16 bytes"):
+        aotriton.explain("attn_fwd", arch="sm_90", dtype="bf16", hints="batch_invariant", bias=True, **SIZES)
+    assert not explained("batch_invariant", "attn_bwd")["hints"]["batch_invariant"]["honoured"]
+    assert explained(None)["backend"] != "invariant"
+
+
 def test_an_image_that_is_asked_for_is_launched() -> None:
     """The name that an explanation gives forces that image; another functional's is refused by the library."""
     image = explained("backend=portable")["image"]
@@ -131,7 +145,7 @@ def test_calls_carry_hints() -> None:
     calls, supported, outcomes = on_standin_driver(ON_STANDIN)
     refusal = (
         "attn_fwd: hint backend=none: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-        "decode, split, hopper_planned"
+        "decode, split, hopper_planned, invariant"
     )
     assert [one["result"] for one in calls] == [None, None, None, refusal, None, None]
     assert [len(one["launches"]) for one in calls] == [1, 1, 1, 0, 1, 1]

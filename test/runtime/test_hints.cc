@@ -112,8 +112,11 @@ TEST("text becomes fields, words in any order with blanks between them, and the 
   CHECK_EQ(all.unknown, std::string(""));
   CHECK_EQ(parsed("workspace_limit=18446744073709551615").workspace_limit, UINT64_MAX);
   CHECK_EQ(parsed("schedule=dfs schedule=auto").schedule, AOTRITON_AUTO);
-  const hints off = parsed("deterministic deterministic=0 latency latency=0 throughput=0");
+  CHECK_EQ(all.batch_invariant, 0);
+  CHECK_EQ(parsed("batch_invariant").batch_invariant, 1);
+  const hints off = parsed("deterministic deterministic=0 batch_invariant batch_invariant=0 latency latency=0 throughput=0");
   CHECK_EQ(off.deterministic, 0);
+  CHECK_EQ(off.batch_invariant, 0);
   CHECK_EQ(off.objective, AOTRITON_NO_OBJECTIVE);
   CHECK_EQ(parsed("throughput=1 latency=0").objective, AOTRITON_THROUGHPUT);
 }
@@ -250,11 +253,12 @@ TEST("a backend that cannot serve the call, or that the operator has not, is ref
            "attn_fwd: its hints leave nothing that serves this call; portable: another one is asked for; hopper: it "
            "cannot address the tensors as they lie (attn_fwd_hopper); hopper_slim: another one is asked for; "
            "portable_slim: another one is asked for; hopper_features: another one is asked for; decode: another one is "
-           "asked for; split: another one is asked for; hopper_planned: another one is asked for");
+           "asked for; split: another one is asked for; hopper_planned: another one is asked for; invariant: another "
+           "one is asked for");
   CHECK_EQ(
       refused("backend=halves"),
       "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-      "decode, split, hopper_planned");
+      "decode, split, hopper_planned, invariant");
 }
 
 TEST("what is excluded does not run, be it a backend, a kernel or an image") {
@@ -310,7 +314,7 @@ TEST("a call that is left nothing is refused, with what is in the way of each ba
       "no images of it for the arch (attn_fwd_slim); hopper_features: it has no image for this choice "
       "(attn_fwd_hopper_features); decode: this build has no images of it for the arch (attn_fwd_decode); split: this "
       "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has no images of it for the "
-      "arch (attn_fwd_plan)");
+      "arch (attn_fwd_plan); invariant: it is for calls with the hint batch_invariant (attn_fwd_invariant)");
   start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});
@@ -416,6 +420,31 @@ TEST("deterministic is the scalar of this name, and honoured where there is none
   const Outcome forward = outcome_of(outcomes.list, outcomes.count, "deterministic");
   CHECK(forward.honoured);
   CHECK_EQ(forward.why, "no kernel of the operator is described as adding in an order that varies");
+}
+
+TEST("batch_invariant leaves one backend of the forward, whatever the sizes, and calls without it have the others") {
+  const Sizes many = kHopper, few = {.seqlen_q = 1, .head_dim = 64};
+  for (const Sizes& sizes : {many, few}) {
+    const std::string before = forward("", sizes);
+    CHECK(before != "attn_fwd_invariant");
+    CHECK_EQ(forward("batch_invariant", sizes), "attn_fwd_invariant");
+    CHECK_EQ(forward("", sizes), before);
+  }
+  const std::string message = refused("batch_invariant backend=portable");
+  CHECK_CONTAINS(message, "the hint batch_invariant is for fp16 and bf16");
+  start("cuda");
+  const hints own = parsed("batch_invariant");
+  HintOutcomes outcomes;
+  attn_fwd_params f = fwd_call();
+  f.hints = &own;
+  CHECK_EQ(hint_outcomes(f, {}, &outcomes), Error::success);
+  CHECK(outcome_of(outcomes.list, outcomes.count, "batch_invariant").honoured);
+  attn_bwd_params b = bwd_call();
+  b.hints = &own;
+  CHECK_EQ(hint_outcomes(b, {}, &outcomes), Error::success);
+  const Outcome backward = outcome_of(outcomes.list, outcomes.count, "batch_invariant");
+  CHECK(!backward.honoured);
+  CHECK_EQ(backward.why, "no kernel of the operator is described as such");
 }
 
 TEST("a limit leaves the backends whose workspace keeps it, and their size is what is asked for") {

@@ -15,7 +15,7 @@ from test_feature_kernels import CASES, Arrays, assert_right, call_of, checked, 
 from aotriton.rules.expression import Environment
 from aotriton.rules.flash.features import FULL
 from aotriton.rules.flash.split import SPLIT
-from aotriton.rules.operators import derived_sizes
+from aotriton.rules.operators import Backend, derived_sizes
 
 
 def of_split(case: Case) -> Case:
@@ -35,22 +35,25 @@ DECODING = [
 ]
 
 
-def forward(launch: Any, case: Case, given: Arrays, multiprocessors: int, pages: int = 0) -> Arrays:
-    """out and logsumexp of the kernels together, as they run on a GPU of so many multiprocessors. ``pages``: the keys
-    that a block table has room for.
+def forward(
+    launch: Any, case: Case, given: Arrays, multiprocessors: int, pages: int = 0, backend: Backend = SPLIT
+) -> Arrays:
+    """out and logsumexp of the backend's two kernels together, as they run on a GPU of so many multiprocessors.
+    ``pages``: the keys that a block table has room for.
     """
+    first, second = (kernel.name for kernel in backend.kernels)
     sizes = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
     sizes |= {"seqlen_q": case.rows_q, "seqlen_k": pages or case.rows_k, "head_dim_v": case.head_dim_v or case.head_dim}
-    derived = derived_sizes(SPLIT, Environment(sizes, checked(case), multiprocessors=multiprocessors))
+    derived = derived_sizes(backend, Environment(sizes, checked(case), multiprocessors=multiprocessors))
     absent = frozenset({"cu_seqlens_k"} if pages else ())
-    results = run(launch, case, "attn_fwd_split", given, absent, derived, multiprocessors, pages)
+    results = run(launch, case, first, given, absent, derived, multiprocessors, pages)
     if not derived["partial_splits"]:
         return {name: results[name] for name in ("out", "logsumexp")}
     poison = {"out": results["out"], "logsumexp": results["logsumexp"]}
     for name, array in poison.items():
         assert np.unique(array).size == 1 or np.isnan(array).all(), f"{name} is written before it is whole"
     partial = {name: results[name].astype(np.float32) for name in ("partial", "partial_lse")}
-    return run(launch, case, "attn_fwd_combine", given | partial, derived=derived, multiprocessors=multiprocessors)
+    return run(launch, case, second, given | partial, derived=derived, multiprocessors=multiprocessors)
 
 
 @pytest.mark.parametrize("case", [*DECODING, *dict.fromkeys(map(of_split, CASES[::5]))], ids=str)

@@ -20,6 +20,7 @@ constexpr Field kFields[] = {
     AOTRITON_FIELD(aotriton_hints, workspace_limit),
     AOTRITON_FIELD(aotriton_hints, workspace_limited),
     AOTRITON_FIELD(aotriton_hints, deterministic),
+    AOTRITON_FIELD(aotriton_hints, batch_invariant),
     AOTRITON_FIELD(aotriton_hints, reserved),
     AOTRITON_FIELD(aotriton_hints, backend),
     AOTRITON_FIELD(aotriton_hints, image),
@@ -120,9 +121,9 @@ Error read_word(const Word& word, aotriton_hints* hints) {
       hints->objective = AOTRITON_NO_OBJECTIVE;
     return Error::success;
   }
-  if (word.name == "deterministic") {
+  if (word.name == "deterministic" || word.name == "batch_invariant") {
     AOTRITON_TRY(read_flag(word, &flag));
-    hints->deterministic = flag;
+    (word.name == "deterministic" ? hints->deterministic : hints->batch_invariant) = flag;
     return Error::success;
   }
   if (word.name == "workspace_limit") {
@@ -166,9 +167,13 @@ Error take_given_hints(const aotriton_hints& given, Call* call) noexcept {
   }
   AOTRITON_TRY(check(info.name, *call->hints));
   if (given.size > sizeof given) note_newer(given, &call->own_hints);
-  if (!call->hints->deterministic) return Error::success;
-  for (size_t i = 0; i < info.scalars.size(); ++i)
-    if (!strcmp(info.scalars[i].name, "deterministic")) call->set_whole(i, 1);
+  const struct {
+    const char* name;
+    uint8_t asked;
+  } scalars[] = {{"deterministic", call->hints->deterministic}, {"batch_invariant", call->hints->batch_invariant}};
+  for (const auto& [name, asked] : scalars)
+    for (size_t i = 0; asked && i < info.scalars.size(); ++i)
+      if (!strcmp(info.scalars[i].name, name)) call->set_whole(i, 1);
   return Error::success;
 }
 
@@ -185,13 +190,15 @@ Error parse_hints(const char* text, aotriton_hints* hints) noexcept {
     AOTRITON_TRY(read_word(word, &own));
   }
   const struct {
-    const char *name, *text;
+    const char* name;
+    bool asked;
     size_t end;
-  } hard[] = {{"backend", own.backend, offsetof(aotriton_hints, image)},
-              {"image", own.image, offsetof(aotriton_hints, exclude)},
-              {"exclude", own.exclude, offsetof(aotriton_hints, unknown)}};
-  for (const auto& [name, names, end] : hard)
-    if (*names && hints->size < end)
+  } hard[] = {{"batch_invariant", own.batch_invariant != 0, offsetof(aotriton_hints, reserved)},
+              {"backend", *own.backend != 0, offsetof(aotriton_hints, image)},
+              {"image", *own.image != 0, offsetof(aotriton_hints, exclude)},
+              {"exclude", *own.exclude != 0, offsetof(aotriton_hints, unknown)}};
+  for (const auto& [name, asked, end] : hard)
+    if (asked && hints->size < end)
       return fail(Error::not_supported, "parse_hints: %s has no place in a struct of %zu bytes, an older version's",
                   name, hints->size);
   memcpy(hints, &own, std::min(hints->size, sizeof own));

@@ -15,7 +15,8 @@ inline constexpr size_t kHintBytes = offsetof(aotriton_hints, unknown);
 Error take_given_hints(const aotriton_hints& given, Call* call) noexcept;
 
 // Gives the call, whose scalars are set, the caller's hints: the caller's own struct, or a copy of one that is older or
-// newer. Sets the scalar `deterministic` where the operator has one. invalid_argument names the field.
+// newer. Sets the scalars `deterministic` and `batch_invariant` where the operator has them. invalid_argument names the
+// field.
 inline Error take_hints(const aotriton_hints* given, Call* call) noexcept {
   return given ? take_given_hints(*given, call) : Error::success;
 }

@@ -213,7 +213,9 @@ void format_day(int64_t day, char* text, size_t size) noexcept {
 }
 
 void format_time(double us, char* text, size_t size) noexcept {
-  if (us < 1e3)
+  if (us < 1e-4)  // of a kernel that has nothing to do
+    snprintf(text, size, "0 us");
+  else if (us < 1e3)
     snprintf(text, size, "%.4g us", us);
   else if (us < 1e6)
     snprintf(text, size, "%.4g ms", us * 1e-3);

@@ -96,7 +96,13 @@ class HintFilter {
     if (*hints_.exclude) report("exclude", true, "");
     if (hints_.workspace_limited) limit_workspace();
     if (hints_.schedule) keep_to_schedule();
-    if (hints_.deterministic) report_deterministic();
+    if (hints_.deterministic)
+      report("deterministic", true,
+             has_scalar("deterministic") ? ""
+                                         : "no kernel of the operator is described as adding in an order that varies");
+    if (hints_.batch_invariant)
+      report("batch_invariant", has_scalar("batch_invariant"),
+             has_scalar("batch_invariant") ? "" : "no kernel of the operator is described as such");
     if (hints_.objective == AOTRITON_LATENCY) report("latency", true, "the least time of a call alone always decides");
     if (hints_.objective == AOTRITON_THROUGHPUT)
       report("throughput", false, "no cost model says what a call leaves to others that run beside it");
@@ -142,7 +148,8 @@ class HintFilter {
       if (is_excluded(kernel->name)) return "a kernel of it is excluded";
     if (allowed_.owner && !has(backend, allowed_.owner)) return "it does not have the image";
     if (refused_ >> (&backend - backends().data()) & 1) return "a launch of it would be larger than a driver takes";
-    if (among == Backends::without_workspace && backends()[0].workspace.empty() && !backend.workspace.empty())
+    if (among == Backends::without_workspace && backends()[0].workspace.empty() &&
+        needs_workspace(call_, backend, dispatch_.gpu.multiprocessors))
       return "it needs a workspace, and the call brings none";
     return nullptr;
   }
@@ -250,12 +257,10 @@ class HintFilter {
                      : "no kernel of the operator has its order described");
   }
 
-  // Where the operator has a scalar of that name, it was set, and guards have followed it.
-  void report_deterministic() {
-    const auto is_it = [](const ScalarInfo& scalar) { return !strcmp(scalar.name, "deterministic"); };
-    const bool asked = std::any_of(info().scalars.begin(), info().scalars.end(), is_it);
-    report("deterministic", true,
-           asked ? "" : "no kernel of the operator is described as adding in an order that varies");
+  // Whether the operator has a scalar of a hint's name, which was set, so that guards have followed it.
+  bool has_scalar(const char* name) const {
+    const auto is_it = [name](const ScalarInfo& scalar) { return !strcmp(scalar.name, name); };
+    return std::any_of(info().scalars.begin(), info().scalars.end(), is_it);
   }
 
   void report_unknown() {

@@ -174,8 +174,8 @@ bool was_measured(const OperatorInfo& info, const Selection& lead) {
 class Chooser {
  public:
   // `refused`: backends by number, as bits, of which a launch cannot be made.
-  Chooser(Survey& survey, Backends among, By by, unsigned refused, Dispatch& dispatch)
-      : survey_(survey), among_(among), by_(by), refused_(refused), dispatch_(dispatch) {}
+  Chooser(Call& call, Survey& survey, Backends among, By by, unsigned refused, Dispatch& dispatch)
+      : call_(call), survey_(survey), among_(among), by_(by), refused_(refused), dispatch_(dispatch) {}
 
   // False where no backend serves the call; refusal() says why.
   bool choose() {
@@ -227,9 +227,11 @@ class Chooser {
     return nullptr;
   }
 
+  bool refused(size_t i) const { return refused_ >> i & 1; }
+
   bool allowed(size_t i) const {
-    if (refused_ >> i & 1) return false;
-    return among_ == Backends::all || !backends()[0].workspace.empty() || backends()[i].workspace.empty();
+    return !refused(i) && (among_ == Backends::all || !backends()[0].workspace.empty() ||
+                           !needs_workspace(call_, backends()[i], survey_.gpu.multiprocessors));
   }
 
   // What the kernels of the first backend run, the lead, which is its last one, before the others. The lead's cell in
@@ -289,9 +291,9 @@ class Chooser {
     Selection buffers[2][kMaxKernels], *tried = buffers[0], *best = buffers[1];
     float limit = first ? dispatch_.predicted_us : FLT_MAX;
     for (size_t i = 1; i < backends().size(); ++i) {
-      if (!allowed(i) || (compared == Compared::own_shapes && !backends()[i].own_shapes)) continue;
+      if (refused(i) || (compared == Compared::own_shapes && !backends()[i].own_shapes)) continue;
       const float time = time_of(backends()[i], limit, tried);
-      if (time <= 0) continue;
+      if (time <= 0 || !allowed(i)) continue;
       limit = time;
       dispatch_.backend = i;
       std::swap(tried, best);
@@ -312,7 +314,7 @@ class Chooser {
   // The backend that was measured to be the fastest in the lead's cell, if it is another one than the first.
   bool choose_by_cell(const BackendCell& cell) {
     size_t best = cell.backend;
-    if (among_ == Backends::without_workspace && !allowed(best) && !(refused_ >> best & 1)) {
+    if (among_ == Backends::without_workspace && !allowed(best) && !refused(best)) {
       best = 0;
       for (size_t i = 1; i < backends().size(); ++i)
         if (allowed(i) && cell.median_us[i] > 0 && cell.median_us[i] < cell.median_us[best]) best = i;
@@ -337,6 +339,7 @@ class Chooser {
     return true;
   }
 
+  Call& call_;
   Survey& survey_;
   const Backends among_;
   By by_;
@@ -393,7 +396,7 @@ Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made,
     made->constrained = made->limited = false;
     made->hint_count = 0;
     const unsigned left_out = among == Backends::within_limit ? beyond : 0;
-    if (Chooser chooser(survey, among, by, refused | left_out, *made); !chooser.choose()) {
+    if (Chooser chooser(call, survey, among, by, refused | left_out, *made); !chooser.choose()) {
       if (among != Backends::without_workspace) {
         if (first) return refuse(call, first);
         return worded ? chooser.refusal() : Error::not_supported;
@@ -407,7 +410,7 @@ Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made,
       within.gpu = made->gpu;
       within.constrained = within.limited = true;
       within.hint_count = 0;
-      if (Chooser(survey, among, by, refused | beyond, within).choose())
+      if (Chooser(call, survey, among, by, refused | beyond, within).choose())
         *made = within;  // else the hint's outcome says so
     }
     if (call.hints || *exclusion()) {

@@ -15,6 +15,13 @@ struct Workspace {
 size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
                        size_t limit = SIZE_MAX) noexcept;
 
+// Whether the backend needs a workspace for the call: tensors of it may have no elements. One whose sizes follow psels
+// always counts as if it did.
+inline bool needs_workspace(Call& call, const BackendInfo& backend, int multiprocessors) noexcept {
+  return !backend.workspace.empty() &&
+         (backend.sizes_follow_psels || workspace_bytes(call, backend, nullptr, multiprocessors, 0));
+}
+
 // Sets the sizes that the backend derives from these psels, of its kernel `psels_of`, and the views of its workspace
 // tensors, one behind the other.
 Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,

@@ -33,6 +33,7 @@ Error bind(const aotriton_attn_fwd_params& p, Call* call) noexcept {
   call->views[logsumexp] = View::of(p.logsumexp);
   call->set_real(sm_scale, scale_of(p));
   call->set_whole(causal, p.causal != 0);
+  call->set_whole(batch_invariant, 0);  // unless a hint asks for it
   call->workspace = p.workspace;
   call->workspace_size = p.workspace_size;
   return Error::success;

@@ -376,6 +376,13 @@ GUARD_BAND = Guard(
     f"with a band, seqlen_q and seqlen_k together are more than {MOST_COUNTED}",
 )
 
+# Of every backend of the forward but one, as images, splits and plans follow the sizes of the whole call; what that one
+# serves.
+GUARD_INVARIANT = Guard(
+    ~scalar("batch_invariant"),
+    "the hint batch_invariant is for fp16 and bf16 in rows of 16 bytes, without bias, ALiBi and dropout",
+)
+
 GUARD_PACKED_Q = Guard(
     size("seqlen_q") * PACKED <= MOST_COUNTED,
     f"seqlen_q, times the heads that are packed, is more than {MOST_COUNTED}",

@@ -16,12 +16,13 @@ from aotriton.rules.expression import (
     size,
 )
 from aotriton.rules.flash import common as c
+from aotriton.rules.flash.invariant import INVARIANT
 from aotriton.rules.flash.planned import PLANNED
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
 from aotriton.rules.flash.split import DECODE, SPLIT
 from aotriton.rules.kernel import BFS, DFS, Guard, KernelDescription, Number, Tensor, by_vendor, strides
-from aotriton.rules.operators import Backend, Operator
+from aotriton.rules.operators import Backend, Operator, Scalar
 
 ATTN_FWD = KernelDescription(
     name="attn_fwd",
@@ -63,12 +64,13 @@ ATTN_FWD = KernelDescription(
     guards=(
         Guard(scalar("level") <= c.FULL, "with a block_table, tensors are aligned to 16 bytes"),
         c.GUARD_BAND,
+        c.GUARD_INVARIANT,
     ),
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
 
-ATTN_FWD_SLIM = c.portable_slim(ATTN_FWD)
+ATTN_FWD_SLIM = replace(c.portable_slim(ATTN_FWD), guards=(c.GUARD_INVARIANT,))
 
 
 def _tiles(rows: Expression | int) -> Expression:
@@ -124,6 +126,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
     guards=(
         c.GUARD_PACKED_Q,
+        c.GUARD_INVARIANT,
         # The smallest tiles are the most, and a round of programs lies beyond the last.
         Guard(_tiles(64) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
     ),
@@ -194,6 +197,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,
+        c.GUARD_INVARIANT,
         c.GUARD_SOFTCAP,
         c.GUARD_LENGTHS,  # with them others are faster
         Guard(_tiles_of_sequences(constant(64)) <= (2**31 - 1) // 2, "it has more tiles than are counted in 32 bits"),
@@ -208,7 +212,7 @@ OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
     operands=(c.Q, c.K, c.V, c.OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS, c.BLOCK_TABLE),
-    scalars=c.SCALARS,
+    scalars=(*c.SCALARS, Scalar("batch_invariant", "bool", internal=True)),  # set by the hint
     backends=(
         Backend("portable", (ATTN_FWD,)),
         Backend("hopper", (ATTN_FWD_HOPPER,)),
@@ -218,6 +222,7 @@ OPERATOR = Operator(
         DECODE,
         SPLIT,
         PLANNED,
+        INVARIANT,
     ),
     fills_when_empty=True,
     checked=True,

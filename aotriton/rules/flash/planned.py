@@ -152,6 +152,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
     guards=(
         split.GUARD_LEVEL,
         c.GUARD_BAND,
+        c.GUARD_INVARIANT,
         # The next bit says that keys lie in pages.
         Guard(
             _ABOVE_LENGTHS - quotient(_ABOVE_LENGTHS, constant(2)) * 2 <= 0,

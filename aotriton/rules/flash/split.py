@@ -188,6 +188,7 @@ ATTN_FWD_SPLIT = KernelDescription(
     ),
     guards=(
         *GUARDS,
+        c.GUARD_INVARIANT,
         Guard(DECODED_ROWS + 1 <= ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
         # No other backend serves pages; more tiles leave fewer splits.
         Guard(maximum(present("block_table"), ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
@@ -204,7 +205,11 @@ ATTN_FWD_DECODE = replace(
         *by_vendor(cuda={"BLOCK_M": (DECODED_ROWS,)}, hip={"BLOCK_M": (DECODED_ROWS,)}),
         *(one for one in ATTN_FWD_SPLIT.psels if one.name != "BLOCK_M"),
     ),
-    guards=(*GUARDS, Guard(ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k")),
+    guards=(
+        *GUARDS,
+        c.GUARD_INVARIANT,
+        Guard(ROWS <= DECODED_ROWS, f"more than {DECODED_ROWS} rows of q share a head of k"),
+    ),
 )
 
 ATTN_FWD_COMBINE = KernelDescription(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from vllm import _custom_ops
-from vllm.config import get_current_vllm_config_or_none
+from vllm.config import CUDAGraphMode, get_current_vllm_config_or_none
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
@@ -120,7 +120,7 @@ class AotritonMetadata(AttentionMetadata):
 
 
 class AotritonBuilder(AttentionMetadataBuilder[AotritonMetadata]):
-    # A replay reads lengths and tables on the device; the numbers of a capture are the most that it may have.
+    # A replay reads lengths and tables on the device; the numbers of a capture are made the most that it may have.
     _cudagraph_support = AttentionCGSupport.ALWAYS
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
@@ -147,6 +147,9 @@ class AotritonBuilder(AttentionMetadataBuilder[AotritonMetadata]):
         have loaded another one, as its max_seq_len is another.
         """
         metadata = self.build(0, common_attn_metadata)
+        # The batch has a few queries for each request. A replay of a batch of any kind may have all of them in one.
+        if self.vllm_config.compilation_config.cudagraph_mode.mixed_mode() == CUDAGraphMode.FULL:
+            metadata.max_query_len = metadata.num_actual_tokens
         for name in self.layer_names:
             layer = self.vllm_config.compilation_config.static_forward_context[name]
             shape = metadata.num_actual_tokens, layer.num_heads, layer.head_size

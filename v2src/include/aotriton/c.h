@@ -119,8 +119,9 @@ enum { AOTRITON_NO_OBJECTIVE = 0, AOTRITON_LATENCY, AOTRITON_THROUGHPUT }; /* of
 
 /* What the caller wishes of a call, all of it optional: every parameter struct ends with a pointer to one, which is
  * read while the call is made, and may be null. docs/hints.md says what each restricts, and what it costs. Lists
- * have commas between names, and text ends with a zero. `backend`, `image` and `exclude` are followed or the call is
- * refused with AOTRITON_NOT_SUPPORTED and the reason; the others are followed where that is possible.
+ * have commas between names, and text ends with a zero. `backend`, `image` and `exclude`, and attn_fwd's
+ * `batch_invariant`, are followed or the call is refused with AOTRITON_NOT_SUPPORTED and the reason; the others are
+ * followed where that is possible.
  * aotriton_<operator>_hint_outcomes and aotriton_explain_<operator> say what became of each. Fields that only a newer
  * caller's struct has are ignored. */
 typedef struct aotriton_hints {
@@ -130,8 +131,9 @@ typedef struct aotriton_hints {
   int32_t objective;        /* AOTRITON_LATENCY: the least time of this call alone, as without hints */
   uint64_t workspace_limit; /* bytes, where workspace_limited */
   uint8_t workspace_limited;
-  uint8_t deterministic; /* the same bits every time */
-  uint8_t reserved[6];
+  uint8_t deterministic;   /* the same bits every time */
+  uint8_t batch_invariant; /* a sequence's bits do not depend on what else is in the call */
+  uint8_t reserved[5];
   char backend[32];  /* the only one that may serve the call */
   char image[128];   /* the only one of its kernel that may be launched, as explanations name it */
   char exclude[256]; /* backends, kernels and images that may not */
@@ -140,8 +142,9 @@ typedef struct aotriton_hints {
 
 /* Adds what the text says to *hints, whose size is set; what it says twice counts as it was said last. Words with
  * spaces between them: schedule=auto|bfs|dfs workspace_limit=BYTES backend=NAME image=NAME exclude=NAME,NAME, and
- * deterministic, latency and throughput, each alone or with =0 or =1. Unknown names are ignored, and kept in
- * hints->unknown; a value that a known one cannot have is AOTRITON_INVALID_ARGUMENT, and *hints is as it was. */
+ * deterministic, batch_invariant, latency and throughput, each alone or with =0 or =1. Unknown names are ignored, and
+ * kept in hints->unknown; a value that a known one cannot have is AOTRITON_INVALID_ARGUMENT, and *hints is as it was.
+ */
 AOTRITON_API aotriton_error aotriton_parse_hints(const char* text, aotriton_hints* hints);
 
 /* What became of a hint. */
