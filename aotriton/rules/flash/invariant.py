@@ -23,6 +23,8 @@ _BAND = (
     Number("hi", "i32", choose(scalar("level"), c.END, choose(scalar("causal"), 0, size("seqlen_k")))),
 )
 GUARD_ASKED = Guard(scalar("batch_invariant"), "it is for calls with the hint batch_invariant")
+# As halved_if_wide of tritonsrc/flash/lib/invariant.py has it.
+TILE_ROWS = choose(c.WIDEST <= 128, psel("BLOCK_M"), ceil_divide(psel("BLOCK_M"), 2))
 _HEADS = size("batch") * c.SEQUENCES * size("heads_k")
 
 ATTN_FWD_INVARIANT = KernelDescription(
@@ -37,14 +39,14 @@ ATTN_FWD_INVARIANT = KernelDescription(
     choices=tuple(one for one in split.ATTN_FWD_SPLIT.choices if one.name != c.CAUSAL.name),
     # One config, as others round differently.
     psels=by_vendor(
-        cuda={"BLOCK_M": (64,), "BLOCK_N": (64,), "EARLY": (1,)},
+        cuda={"BLOCK_M": (128,), "BLOCK_N": (64,), "EARLY": (1,)},
         hip={"BLOCK_M": (64,), "BLOCK_N": (32,), "EARLY": (0,)},
     ),
     copts=by_vendor(
         cuda={"num_warps": (8,), "num_stages": (3,)}, hip={"num_warps": (8,), "num_stages": (1,), "waves_per_eu": (1,)}
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
-    grid=(ceil_divide(split.ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
+    grid=(ceil_divide(split.ROWS, TILE_ROWS) * _HEADS * SPLITS, constant(1), constant(1)),
     guards=(*split.GUARDS, GUARD_ASKED),
     timed=False,
 )

@@ -6,7 +6,7 @@ A tile has rows of all query heads that share a key head. Where keys are not spl
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.invariant import attend_and_store
+from aotriton.tritonsrc.flash.lib.invariant import attend_and_store, halved_if_wide
 from aotriton.tritonsrc.flash.lib.partial import Softcap, launch_next
 from aotriton.tritonsrc.flash.lib.sequence import rows_read, sequence_of
 from aotriton.tritonsrc.flash.lib.split import Results, load_queries, program_of, tile_of
@@ -58,7 +58,8 @@ def attn_fwd_invariant(
     BLOCK_DMODEL: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid (cdiv(longest * num_heads_q / num_heads_k, BLOCK_M) * splits * num_heads_k * sequences).
+    """Grid (cdiv(longest * num_heads_q / num_heads_k, rows) * splits * num_heads_k * sequences), where a tile has
+    BLOCK_M rows, or half as many in more than 128 columns.
 
     With one split, a program writes Out and L. Otherwise there are as many splits as the longest sequence has parts,
     and each has one. Partial, fp32 [splits, rows_of_all, head_dim_v], and PartialL, fp32 [splits, rows_of_all], have
@@ -66,16 +67,17 @@ def attn_fwd_invariant(
     it was. rows_of_all is batch * num_heads_q * max_seqlen_q, with rows in the order of L. Other arguments are as for
     attn_fwd_features.
     """
+    ROWS: tl.constexpr = halved_if_wide(BLOCK_M, BLOCK_DMODEL)
     launch_next(EARLY)
     group = num_heads_q // num_heads_k
-    tile, split, head_k, sequence = program_of(tl.cdiv(longest * group, BLOCK_M), splits, num_heads_k)
+    tile, split, head_k, sequence = program_of(tl.cdiv(longest * group, ROWS), splits, num_heads_k)
     of = sequence_of(
         sequence, features, lo, hi, CuSeqlensQ, CuSeqlensK, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k, True,
     )  # fmt: skip
-    first_row = tile * BLOCK_M
+    first_row = tile * ROWS
     if first_row >= of.q.rows * group:
         return
-    tile = tile_of(of, head_k, first_row, group, BLOCK_M)
+    tile = tile_of(of, head_k, first_row, group, ROWS)
     q = load_queries(Q, stride_q_b, stride_q_h, stride_q_s, tile, head_dim_qk, BLOCK_DMODEL)
     all_k = rows_read(K, stride_k_b, stride_k_h, stride_k_s, of.k, head_dim_qk, "general")
     all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, "general")
@@ -85,5 +87,5 @@ def attn_fwd_invariant(
         num_heads_q, max_seqlen_q, head_dim_v, rows_of_all,
     )  # fmt: skip
     attend_and_store(
-        results, q, all_k, all_v, None, tile, split, splits, cap, Sinks, features, BLOCK_M, BLOCK_N, BLOCK_DMODEL
+        results, q, all_k, all_v, None, tile, split, splits, cap, Sinks, features, ROWS, BLOCK_N, BLOCK_DMODEL
     )

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from aotriton.tritonsrc.flash.lib.invariant import attend_and_store
+from aotriton.tritonsrc.flash.lib.invariant import attend_and_store, halved_if_wide
 from aotriton.tritonsrc.flash.lib.pages import Pages, sequence_in_pages
 from aotriton.tritonsrc.flash.lib.partial import Softcap, launch_next
 from aotriton.tritonsrc.flash.lib.split import Results, load_queries, program_of, tile_of
@@ -63,16 +63,17 @@ def attn_fwd_invariant_paged(
     is a page's, and BlockTable, int32 [sequences, ..], has the pages of each sequence. SequsedK is given. magic: see
     Pages.
     """
+    ROWS: tl.constexpr = halved_if_wide(BLOCK_M, BLOCK_DMODEL)
     launch_next(EARLY)
     group = num_heads_q // num_heads_k
-    tile, split, head_k, sequence = program_of(tl.cdiv(longest * group, BLOCK_M), splits, num_heads_k)
+    tile, split, head_k, sequence = program_of(tl.cdiv(longest * group, ROWS), splits, num_heads_k)
     of = sequence_in_pages(
         sequence, features, lo, hi, CuSeqlensQ, SequsedQ, SequsedK, max_seqlen_q, max_seqlen_k,
     )  # fmt: skip
-    first_row = tile * BLOCK_M
+    first_row = tile * ROWS
     if first_row >= of.q.rows * group:
         return
-    tile = tile_of(of, head_k, first_row, group, BLOCK_M)
+    tile = tile_of(of, head_k, first_row, group, ROWS)
     q = load_queries(Q, stride_q_b, stride_q_h, stride_q_s, tile, head_dim_qk, BLOCK_DMODEL)
     all_k = Heads(K, stride_k_b, stride_k_h, stride_k_s, page_size, head_dim_qk)
     all_v = Heads(V, stride_v_b, stride_v_h, stride_v_s, page_size, head_dim_v)
@@ -83,5 +84,5 @@ def attn_fwd_invariant_paged(
         num_heads_q, max_seqlen_q, head_dim_v, rows_of_all,
     )  # fmt: skip
     attend_and_store(
-        results, q, all_k, all_v, pages, tile, split, splits, cap, Sinks, features, BLOCK_M, BLOCK_N, BLOCK_DMODEL
+        results, q, all_k, all_v, pages, tile, split, splits, cap, Sinks, features, ROWS, BLOCK_N, BLOCK_DMODEL
     )

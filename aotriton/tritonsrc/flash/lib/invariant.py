@@ -18,6 +18,12 @@ from aotriton.tritonsrc.flash.lib.sequence import load_rows
 PART = tl.constexpr(512)
 
 
+@triton.constexpr_function
+def halved_if_wide(size, columns):
+    """Rows or keys of a tile: half as many in more than 128 columns, as there are two accumulators."""
+    return size if columns <= 128 else size // 2
+
+
 @triton.jit
 def added(out, row_sum, row_max, part, lse):
     """The mean, its weight and the largest logsumexp, in units of log2, of what was added up and one more part.
@@ -121,7 +127,7 @@ def attend_and_store(
     """
     of, rows, there = tile.of, tile.rows, tile.there
     parts = tl.where(splits == 1, tl.cdiv(of.k.used, PART), 1)
-    STEP: tl.constexpr = BLOCK_N if BLOCK_DMODEL <= 128 else BLOCK_N // 2  # wide tiles want the registers
+    STEP: tl.constexpr = halved_if_wide(BLOCK_N, BLOCK_DMODEL)
     mean, weight, top, out, row_sum, row_max = attend(
         q, all_k, all_v, pages, tile, split, parts, cap, BLOCK_M, STEP, BLOCK_DMODEL
     )
