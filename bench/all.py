@@ -97,6 +97,8 @@ FIGURES = {
         "decode", 120, lambda run: _python("decode.py", "--json", run.out, "--seed", run.seed), FORWARD, plain=False
     ),
     "pages": Figure("pages", 60, lambda run: _python("pages.py", "--json", run.out), FORWARD, plain=False),
+    "invariant": Figure("invariant", 30, lambda run: _python("invariant.py", "--json", run.out), FORWARD, plain=False),
+    "first-call": Figure("first-call", 90, lambda run: _python("first_call.py", "--json", run.out), runtime="library"),
     "gemm": Figure("gemm", 90, lambda run: _python("gemm.py", "--json", run.out, "--seed", run.seed), GEMM),
     "pytorch": Figure(
         "pytorch", 90,
@@ -123,6 +125,8 @@ NEWEST = (
     "band",
     "decode",
     "pages",
+    "invariant",
+    "first-call",
 )  # of any GPU
 
 

@@ -18,6 +18,7 @@ import attention
 import decode
 import decode_calls
 import gemm
+import invariant
 import pages
 import regret
 import unseen
@@ -415,6 +416,22 @@ def products(results: Results) -> str:
     return "\n".join(lines)
 
 
+def batch_invariant(results: Results) -> str:
+    name = results.newest("invariant")
+    record = results(name)
+    ratios = [invariant.ratio(row) for row in record["rows"]]
+    return "\n".join(
+        [
+            "What [the hint `batch_invariant`](docs/hints.md#the-same-bits-in-every-batch) costs, in bf16 "
+            f"([`bench/invariant.py`](bench/invariant.py), {_result(name)}; {record['machine']['gpu']}, "
+            f"{_day(record)}, {results.of(name)}): calls take {statistics.geometric_mean(ratios):.2f} × as long in the geometric mean, "
+            f"at worst {max(ratios):.2f}. Queries that are as many as keys have a causal mask.",
+            "",
+            invariant.table(record),
+        ]
+    )
+
+
 def new_shape(results: Results) -> str:
     name = results.newest("new-shape")
     record = results(name)
@@ -428,6 +445,19 @@ def new_shape(results: Results) -> str:
         f"{us['forward, warm']:.2f} and "
         f"{us['backward, warm']:.2f} (the host of an {name[:4].upper()}, {_day(record)}, {results.of(name)}, "
         f"[`bench/new_shape.cc`](bench/new_shape.cc), {_result(name)})."
+    )
+
+
+def first_call(results: Results) -> str:
+    name = results.newest("first-call")
+    record = results(name)
+    took = [f"{statistics.median(row['first_ms']):.1f} ms for a {row['call']}" for row in record["rows"]]
+    most = max(max(row["first_ms"]) for row in record["rows"])
+    return (
+        f"The first call of a process, whose CUDA context is there, takes {_listed(took)} in the median of "
+        f"{record['processes']} processes, at most {most:.1f} ms: the library loads no more than the call's images "
+        f"({record['machine']['gpu']}, {_day(record)}, {results.of(name)}, "
+        f"[`bench/first_call.py`](bench/first_call.py), {_result(name)})."
     )
 
 
@@ -504,10 +534,12 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "features": with_features,
     "decoding": decoding,
     "paged": paged,
+    "batch-invariant": batch_invariant,
     "one-call": one_call,
     "pytorch": in_pytorch,
     "gemm": products,
     "new-shape": new_shape,
+    "first-call": first_call,
     "launch": launches,
     "pytorch-host": pytorch_host,
     "pytorch-tokens": pytorch_tokens,

@@ -44,6 +44,8 @@ from vllm.v1.attention.selector import AttentionSelectorConfig  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
 from vllm.v1.worker.gpu.attn_utils import _reshape_attention_kv_cache  # noqa: E402
 
+from aotriton.torch import stats  # noqa: E402
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vllm"
 BLOCKS, COLUMNS, HEADS, HEADS_K, HEAD_DIM = 40, 10, 4, 2, 64
 # With a GPU, vLLM has its layer's operator there alone.
@@ -129,7 +131,6 @@ def test_served_layers_pass_vllms_checks(backend: Any, how: dict[str, Any]) -> N
         ({"use_mm_prefix": True}, "partial multimodal token full attention not supported"),
         ({"use_per_head_quant_scales": True}, "per-head quant scales not supported"),
         ({"use_non_causal": True}, "non-causal attention not supported"),
-        ({"use_batch_invariant": True}, "batch invariance not supported"),
         ({"use_kv_connector": True}, "KV connector not supported"),
         ({"use_pcp": True}, "PCP not supported"),
         ({"attn_type": "encoder"}, "attention type encoder not supported"),
@@ -417,6 +418,37 @@ def test_vllm_may_capture_any_batch_and_shares_no_prefix(backend: Any) -> None:
     asked = {"use_alibi": False, "use_sliding_window": False, "use_local_attention": False, "dcp_world_size": 1}
     sizes = {"num_query_heads": HEADS, "num_kv_heads": HEADS_K, "num_sms": 132}
     assert not layer.builder.use_cascade_attention(4096, torch.ones(64).numpy(), **sizes, **asked)
+
+
+def test_batch_invariance_is_a_hint(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With vLLM's VLLM_BATCH_INVARIANT calls have the hint; on a GPU a request then has the same bits alone as in a
+    batch.
+    """
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    before = stats()["hints"].get("attn_fwd", {}).get("batch_invariant=1", 0)
+    layer = Layer(backend)
+    check(layer, MIXED)
+    assert stats()["hints"]["attn_fwd"]["batch_invariant=1"] == before + 1
+    batch = Batch(layer, MIXED)
+    rows = tokens_of(layer, batch.tokens)
+    together, given = layer(batch.common, *rows), batch.common
+    for row, (begin, end) in enumerate(zip(batch.starts[:-1], batch.starts[1:], strict=True)):
+        queries = int(end - begin)
+        one = given.replace(
+            query_start_loc=torch.tensor([0, queries], dtype=torch.int32, device=DEVICE),
+            query_start_loc_cpu=torch.tensor([0, queries], dtype=torch.int32),
+            seq_lens=given.seq_lens[row : row + 1],
+            block_table_tensor=given.block_table_tensor[row : row + 1],
+            slot_mapping=given.slot_mapping[begin:end],
+            num_reqs=1,
+            num_actual_tokens=queries,
+            max_query_len=queries,
+            max_seq_len=batch.requests[row][1],
+        )
+        alone = layer(one, *(part[begin:end] for part in rows))
+        if DEVICE == "cuda":
+            assert torch.equal(alone, together[begin:end]), batch.requests[row]
+        torch.testing.assert_close(alone, together[begin:end])
 
 
 @pytest.mark.parametrize("mode", ["NONE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE", "FULL"])

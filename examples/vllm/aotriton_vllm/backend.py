@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm import _custom_ops
+from vllm import _custom_ops, envs
 from vllm.config import CUDAGraphMode, get_current_vllm_config_or_none
 from vllm.v1.attention.backend import (
     AttentionBackend,
@@ -20,6 +20,7 @@ from vllm.v1.attention.backend import (
 )
 
 from aotriton.torch import attention
+from aotriton.torch.hints import hints
 
 NO_ALIBI = "no kernel has ALiBi together with pages"
 
@@ -69,6 +70,10 @@ class AotritonBackend(AttentionBackend):
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
         return True
 
     @classmethod
@@ -185,6 +190,7 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
         self.window_left = -1 if sliding_window is None else sliding_window - 1
         self.softcap = logits_soft_cap or 0.0
         self.sinks = sinks
+        self.hints = {"batch_invariant": True} if envs.VLLM_BATCH_INVARIANT else {}
 
     def do_kv_cache_update(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
@@ -224,20 +230,21 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
             return output.zero_()
         tokens = attn_metadata.num_actual_tokens
         keys, values = kv_cache.split(self.head_size, dim=-1)
-        output[:tokens] = attention(
-            query[:tokens],
-            keys,
-            values,
-            scale=self.scale,
-            causal=True,
-            causal_variant="bottom_right",
-            window_left=self.window_left,
-            softcap=self.softcap,
-            sinks=self.sinks,
-            cu_seqlens_q=attn_metadata.query_start_loc,
-            max_seqlen_q=attn_metadata.max_query_len,
-            max_seqlen_k=attn_metadata.max_seq_len,
-            seqused_k=attn_metadata.seq_lens,
-            block_table=attn_metadata.block_table,
-        )
+        with hints(**self.hints):
+            output[:tokens] = attention(
+                query[:tokens],
+                keys,
+                values,
+                scale=self.scale,
+                causal=True,
+                causal_variant="bottom_right",
+                window_left=self.window_left,
+                softcap=self.softcap,
+                sinks=self.sinks,
+                cu_seqlens_q=attn_metadata.query_start_loc,
+                max_seqlen_q=attn_metadata.max_query_len,
+                max_seqlen_k=attn_metadata.max_seq_len,
+                seqused_k=attn_metadata.seq_lens,
+                block_table=attn_metadata.block_table,
+            )
         return output
