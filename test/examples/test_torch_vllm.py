@@ -340,7 +340,7 @@ def test_a_layer_is_the_formula(backend: Any, requests: list[tuple[int, int]], h
     "how",
     [
         {"block_size": 48},
-        {"head_dim": 8},
+        {"head_dim": 8, "heads_k": 4},
         {"head_dim": 256},
         {"heads_k": 1},
         {"heads_k": 4},
@@ -476,6 +476,12 @@ def test_slopes_are_refused_when_the_layer_is_made(backend: Any) -> None:
     """Of models whose config does not say that they have ALiBi."""
     with pytest.raises(NotImplementedError, match="no kernel has ALiBi together with pages: choose another"):
         Layer(backend, alibi_slopes=[0.5] * HEADS)
+
+
+def test_keys_of_less_than_a_warp_are_refused_when_the_layer_is_made(backend: Any) -> None:
+    """On a GPU, vLLM's kernel that writes the cache would not end."""
+    with pytest.raises(NotImplementedError, match="aotriton: keys of 2 x 8 elements: with fewer than 32 of a token"):
+        Layer(backend, head_dim=8)
 
 
 def test_a_batch_that_is_not_causal_is_refused(backend: Any) -> None:

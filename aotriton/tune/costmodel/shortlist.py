@@ -65,10 +65,10 @@ def sequences(
 ) -> list[Found]:
     """Backends with images for a call of the lead's functional, so that each image of ``lists`` that serves it is in
     one at least: one kernel's image varies while the other kernels have their first. A backend is left out where a
-    kernel has no image, or refuses the call.
+    kernel has no image, or refuses the call, and where nothing of it is timed.
     """
     found = []
-    for backend in operator.backends:
+    for backend in (one for one in operator.backends if one.timed_kernels):
         own = [kernel.like(functional, sizes) for kernel in backend.timed_kernels]
         candidates = [lists.get((one.kernel.name, str(one)), ()) if one else () for one in own]
         if not all(candidates) or not all(is_served(one, sizes, multiprocessors) for one in own if one):

@@ -23,6 +23,7 @@ from aotriton.torch import attention
 from aotriton.torch.hints import hints
 
 NO_ALIBI = "no kernel has ALiBi together with pages"
+FEWEST_ELEMENTS = 32  # a warp's: reshape_and_cache_flash counts its warps by them
 
 
 class AotritonBackend(AttentionBackend):
@@ -180,11 +181,18 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: torch.Tensor | None = None,
     ) -> None:
-        """NotImplementedError for slopes: vLLM's choice knows of them only from models that say so in their config."""
+        """NotImplementedError for tiny keys, and for slopes, of which vLLM's choice knows only from models that say so
+        in their config.
+        """
         if alibi_slopes is not None:
             raise NotImplementedError(f"aotriton: {NO_ALIBI}: choose another --attention-backend")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads * head_size < FEWEST_ELEMENTS:
+            raise NotImplementedError(
+                f"aotriton: keys of {self.num_kv_heads} x {head_size} elements: with fewer than {FEWEST_ELEMENTS} of a "
+                "token, vLLM's kernel that writes the cache does not end"
+            )
         self.kv_cache_dtype = kv_cache_dtype
         # vLLM counts the query's own key, aotriton only those before it.
         self.window_left = -1 if sliding_window is None else sliding_window - 1
