@@ -424,8 +424,8 @@ def batch_invariant(results: Results) -> str:
         [
             "What [the hint `batch_invariant`](docs/hints.md#the-same-bits-in-every-batch) costs, in bf16 "
             f"([`bench/invariant.py`](bench/invariant.py), {_result(name)}; {record['machine']['gpu']}, "
-            f"{_day(record)}, {results.of(name)}): calls take {statistics.geometric_mean(ratios):.2f} × as long in the geometric mean, "
-            f"at worst {max(ratios):.2f}. Queries that are as many as keys have a causal mask.",
+            f"{_day(record)}, {results.of(name)}): calls take {statistics.geometric_mean(ratios):.2f} × as long in the "
+            f"geometric mean, at worst {max(ratios):.2f}. Queries that are as many as keys have a causal mask.",
             "",
             invariant.table(record),
         ]
