@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import attention
 import fingerprints
 import readme
+import stored
 
 from aotriton.rules.arch import ARCHS
 
@@ -112,7 +113,6 @@ FIGURES = {
 ROWS = "h100-regret-rows"  # regret.py --rows, and the next is what a default build has: neither needs a GPU
 SIZE = "build-size"
 AT_HOME = ("rows", "size")
-MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
 
 QUOTED = (SIZE, "h200-regret", ROWS, "h200-bf16", "h200-bf16-unseen", "h100-bf16", "h200-gemm", "h200-hints")
 NEWEST = (
@@ -148,12 +148,11 @@ def is_older(result: str, record: Mapping[str, Any]) -> bool:
     return any(record["state"].get(kind) != now for kind, now in state_now(result).items())
 
 
-def put_state(path: Path, result: str, commit: str, seconds: float) -> None:
-    """Writes into a result which state it is of, and how long it took."""
+def put_state(path: Path, result: str, commit: str, seconds: float, fresh: Path) -> None:
+    """Writes a fresh result to its path, with which state it is of, and how long it took."""
     about = {"commit": commit, **state_now(result), "seconds": round(seconds)}
-    record = json.loads(path.read_text()) | {"state": about}
-    text = json.dumps(record, indent=1)
-    path.write_text((text if len(text) <= MOST_INDENTED else json.dumps(record, separators=(",", ":"))) + "\n")
+    stored.store(path, json.loads(fresh.read_text()) | {"state": about})
+    fresh.unlink()
 
 
 def gpu_word() -> str:
@@ -174,7 +173,7 @@ def is_taken(path: Path, commit: str, result: str) -> bool:
     if commit == "unknown" or commit.endswith("-dirty"):
         return False
     try:
-        about: dict[str, Any] = json.loads(path.read_text()).get("state", {})
+        about: dict[str, Any] = stored.load(path).get("state", {})
     except (OSError, ValueError):
         return False
     return about == about | {"commit": commit, **state_now(result)}
@@ -211,8 +210,7 @@ def take(names: Sequence[str], options: argparse.Namespace) -> list[str]:
             problem = _ran(list(map(str, command)), environment, left)
         took = time.monotonic() - begun
         if not problem:
-            put_state(fresh, result, commit, took)
-            fresh.replace(path)
+            put_state(path, result, commit, took, fresh)
         else:
             missing.append(f"{name}: {problem}")
         print(f"{name}: {problem or path} ({took:.0f} s)", flush=True)

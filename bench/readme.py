@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
@@ -21,11 +20,13 @@ import gemm
 import invariant
 import pages
 import regret
+import stored
 import unseen
 from contenders import CUDNN, FA2, FA4, LIBRARY
 
 from aotriton.rules.flash.common import HEAD_DIM
 
+FOLDER = Path(__file__).resolve().parent / "results"
 DOCUMENTS = ("README.md", "docs/pytorch.md")
 PLACE = re.compile(r"<!-- figures: (?P<name>[a-z-]+) -->(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
 WORST = 3  # calls of each kind that are named
@@ -43,7 +44,7 @@ class Results:
         self._folder, self._older = folder, older
 
     def __call__(self, name: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text())
+        record: dict[str, Any] = stored.load(self._folder / f"{name}.json")
         return record
 
     def newest(self, file: str) -> str:
@@ -55,7 +56,8 @@ class Results:
         return bool(self._of(file))
 
     def _of(self, file: str) -> list[str]:
-        return [path.stem for path in self._folder.glob(f"*-{file}.json") if path.stem.partition("-")[2] == file]
+        names = (path.name.partition(".")[0] for path in self._folder.glob(f"*-{file}.json*"))
+        return [name for name in names if name.partition("-")[2] == file]
 
     def of(self, name: str) -> str:
         """Which commit and state a result is of, and whether it is an older one."""
@@ -76,7 +78,7 @@ def _day(record: Mapping[str, Any]) -> str:
 
 def _result(name: str, above: str = "") -> str:
     """A link to a result, from the root of the tree or from a folder that has the root ``above``."""
-    return f"[result]({above}bench/results/{name}.json)"
+    return f"[result]({above}bench/results/{stored.place(FOLDER / f'{name}.json').name})"
 
 
 def _listed(words: Iterable[str]) -> str:

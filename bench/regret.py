@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 
 from aotriton.codegen.compile import ImageStore
 from aotriton.rules.database import TuningDatabase, latest_medians
@@ -310,7 +311,7 @@ def main() -> None:
     parser.add_argument("--time-budget", type=float, default=float("inf"), help="seconds of each operator")
     options = parser.parse_args()
     if options.table:
-        print(summary(json.loads(options.json.read_text())["cells"]))
+        print(summary(stored.load(options.json)["cells"]))
         return
     if options.rows:
         cells = by_rows(DATABASE, options.rows, Shipped(options.build, "sm_90"))

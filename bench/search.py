@@ -36,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from recording import Recording, load
 
 from aotriton.rules.family import families
@@ -496,12 +497,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.arms is None:
         options.arms = [] if options.read else list(LEARNS)
-    results = [json.loads(path.read_text()) for path in options.read]
+    results = [stored.load(path) for path in options.read]
     if options.arms or options.helion:
         results.append(made(options))
     result = joined(results)
     if options.json:
-        options.json.write_text(json.dumps(result, separators=(",", ":")) + "\n")
+        stored.store(options.json, result)
     if options.table:
         print(table(result))
     if options.plot:

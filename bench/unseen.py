@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stored
 from attention import DIRECTIONS, OPERATORS, gpu_state, machine, race
 from contenders import LIBRARY, PEERS, contenders
 
@@ -169,9 +170,7 @@ def main() -> None:
     parser.add_argument("--time-budget", type=float, default=math.inf, help="seconds, after which no problem is begun")
     options = parser.parse_args()
     if options.given:
-        result: dict[str, Any] = {
-            "cells": [cell for one in options.given for cell in json.loads(one.read_text())["cells"]]
-        }
+        result: dict[str, Any] = {"cells": [cell for one in options.given for cell in stored.load(one)["cells"]]}
     else:
         import torch
 

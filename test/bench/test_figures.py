@@ -21,6 +21,7 @@ sys.path.insert(0, str(BENCH))
 
 import fingerprints  # noqa: E402
 import readme  # noqa: E402 - they are no package
+import stored  # noqa: E402
 
 H200 = "NVIDIA H200"
 
@@ -173,6 +174,23 @@ def test_programs_take_what_they_are_given(every: ModuleType, tmp_path: Path, na
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=100)
     assert done.returncode == 1, done.stderr
     assert "usage:" not in done.stderr
+
+
+def test_long_results_are_compressed(tmp_path: Path) -> None:
+    """A result is found by one name, whether it is long or short, and stays one file when it is taken again."""
+    path = tmp_path / "h200-bf16.json"
+    short, long = {"cells": [1]}, {"cells": list(range(20000))}
+    for record, suffix in ((short, ".json"), (long, ".json.xz"), (short, ".json")):
+        stored.store(path, record)
+        assert [one.name for one in tmp_path.iterdir()] == [f"h200-bf16{suffix}"]
+        assert stored.load(path) == record
+        assert stored.place(path).name == f"h200-bf16{suffix}"
+        assert readme.Results(tmp_path, lambda name, record: False)("h200-bf16") == record
+        assert readme.Results(tmp_path, lambda name, record: False).has("bf16")
+    stored.store(path, long)
+    stored.place(path).write_bytes(b"no xz")
+    with pytest.raises(ValueError, match=r"h200-bf16\.json\.xz"):
+        stored.load(path)
 
 
 def test_the_size_is_of_a_default_build(every: ModuleType, tmp_path: Path) -> None:

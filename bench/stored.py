@@ -1,0 +1,45 @@
+"""Results as files: JSON, and compressed where that is long: ``h100-bf16.json``, ``h100-bf16-unseen.json.xz``."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_INDENTED = 10_000  # characters of a result; in longer ones spaces would be a third of the file
+MOST_PLAIN = 65_536  # characters
+
+
+def place(path: Path) -> Path:
+    """Where a result of this name is: the path itself, which ends in .json, or the compressed file beside it."""
+    packed = path.with_name(f"{path.name}.xz")
+    return packed if packed.exists() else path
+
+
+def load(path: Path) -> Any:
+    """A result, from the path or from the compressed file beside it. OSError where there is neither, ValueError where
+    it is no JSON.
+    """
+    found = place(path)
+    if found.suffix != ".xz":
+        return json.loads(found.read_text())
+    try:
+        return json.loads(lzma.decompress(found.read_bytes()))
+    except lzma.LZMAError as error:
+        raise ValueError(f"{found}: {error}") from error
+
+
+def store(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes a result to the path, or compressed to the file beside it, and removes what the other one has."""
+    text = json.dumps(record, indent=1)
+    if len(text) > MOST_INDENTED:
+        text = json.dumps(record, separators=(",", ":"))
+    packed = path.with_name(f"{path.name}.xz")
+    if len(text) > MOST_PLAIN:
+        packed.write_bytes(lzma.compress(f"{text}\n".encode()))
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(f"{text}\n")
+        packed.unlink(missing_ok=True)
