@@ -1,6 +1,8 @@
 // Keys and values that are appended to a cache: what the kernel is passed, with pages and without.
 #include <aotriton/flash.h>
 
+#include <algorithm>
+
 #include "calls.h"
 
 using namespace aotriton::v2;
@@ -56,7 +58,9 @@ TEST("a cache without pages is one page of each sequence, and what is not given 
   for (const char* vendor : {"cuda", "hip"}) {
     Recording& recording = start(vendor);
     const kv_append_params p = dense();
-    CHECK_EQ(kv_append(p, {}), Error::success);
+    kv_append_params with_strides = p;  // of what is not given, which may be anything
+    std::fill_n(with_strides.q.strides, 4, 9);
+    CHECK_EQ(kv_append(with_strides, {}), Error::success);
     CHECK_EQ(recording.launches.size(), 1u);
     const RecordedLaunch& launch = recording.launches.at(0);
     CHECK_EQ(launch.entry, "kv_append");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "call/operands.h"
 #include "dispatch/log.h"
 #include "launch/load.h"
 
@@ -186,7 +187,9 @@ Error Builder::add(const Call& call, const Device& device, const KernelInfo& ker
       if (argument.block && image.descriptor_count) return Error::success;  // the descriptor has it
       // A kernel may take a stride as i32 where tensors are small: the driver reads the leading bytes, which on the
       // little-endian hosts of both vendors are the low ones.
-      cursor.put(view.strides ? view.strides[argument.dim] : int64_t{0});
+      // Those of a tensor that is not given may be anything: calls that differ in them are one call to the memo.
+      cursor.put(view.strides && is_given(call.info->slot(argument.slot), view) ? view.strides[argument.dim]
+                                                                                : int64_t{0});
       return Error::success;
     case Pass::fp32:
       cursor.put(call.scalars[argument.slot].real);
