@@ -377,9 +377,7 @@ def test_a_step_on_a_cache_compiles(cache: Any) -> None:
     """In one graph, which writes into the cache, too."""
     torch._dynamo.reset()
     parts, given = cache()
-    caches, others = (
-        [one.clone() for one in parts] for _ in range(2)
-    )  # not parts of one tensor
+    caches, others = ([one.clone() for one in parts] for _ in range(2))  # not parts of one tensor
     q, new = tensor(4, 1, HEADS * GROUP, WIDTH), tensor(4, 1, HEADS, WIDTH, seed=3)
     function = partial(with_kvcache, rotary_cos=COS, rotary_sin=SIN, causal=True, **given)
     call = torch.compile(function, fullgraph=True, backend="aot_eager")
