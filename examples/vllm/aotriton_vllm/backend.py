@@ -23,7 +23,9 @@ from aotriton.torch import attention
 from aotriton.torch.hints import hints
 
 NO_ALIBI = "no kernel has ALiBi together with pages"
-FEWEST_ELEMENTS = 32  # a warp's: reshape_and_cache_flash counts its warps by them
+# Of a token's keys. With fewer, reshape_and_cache_flash has less than a warp of threads, and where heads are apart, as
+# here, its loop over heads steps by the number of whole warps, which is 0.
+FEWEST_ELEMENTS = 32
 
 
 class AotritonBackend(AttentionBackend):
