@@ -19,7 +19,7 @@ from typing import Any
 
 from aotriton.codegen import read_database
 from aotriton.codegen.plan import plan
-from aotriton.rules.arch import ADDRESSING, ARCHS, arch_spec
+from aotriton.rules.arch import ADDRESSING, ARCHS, DTYPES, arch_spec
 from aotriton.rules.database import Decisions
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import family
@@ -112,7 +112,7 @@ def _serves(backend: Backend, call: _Call, built: Mapping[tuple[str, str], Colle
     """Whether all kernels of the backend have images for the call, and no guard against it."""
     return all(
         call.functional(kernel) in built[kernel.name, call.arch]
-        and all(evaluate(guard.condition, call.environment) for guard in kernel.guards)
+        and all(evaluate(guard.condition, call.environment) for guard in kernel.all_guards(()))
         for kernel in backend.kernels
     )
 
@@ -161,7 +161,9 @@ class _Call:
         scalars |= {f"longest_{side}": self.sizes[f"seqlen_{side}"] for side in "qk"} | {c.SEQUENCES.name: 1}
         present = {one.name for one in self.operator.operands if not one.optional}
         present |= {name for one in self.features for name in one.fields}
-        return Environment(self.sizes, scalars, {}, present, arch_spec(self.arch).multiprocessors)
+        spec = arch_spec(self.arch)
+        typed = {c.FORWARD_K.name: DTYPES.index(spec.fp8)} if f.FP8_KEYS in self.features else {}
+        return Environment(self.sizes, scalars, {}, present, spec.multiprocessors, typed)
 
     def functional(self, kernel: KernelDescription) -> Functional | None:
         """The kernel's for this call; None if it does not serve it."""

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+from fp8_cases import NUMBERS, encode
 
 Arrays = dict[str, np.ndarray]
 WRITTEN = ("k_cache", "v_cache", "q")
@@ -36,6 +37,8 @@ class Append:
     dtype: str = "bf16"
     rows: bool = False  # heads lie within rows
     gap: int = 0  # elements between rows
+    cache: str = ""  # its type, where it is of 8 bits
+    scaled: bool = True  # whether such a cache has scales
 
     @property
     def seed(self) -> int:
@@ -64,6 +67,9 @@ CASES = (
     Append((3,) * 2, (41, 3), rotary_pairs=16, positions=40, group=3, heads_k=1, gap=5),
     Append((2,), (9,), group=0, head_dim=1, head_dim_v=130, page_size=3, room=9, dtype="fp32", rows=True),
     Append((6,), (6,), rotary_pairs=80, interleaved=True, head_dim=256, head_dim_v=256, page_size=256, room=256),
+    Append((1, 1, 1), (1, 64, 17), page_size=16, rotary_pairs=16, cache="fp8e4nv"),
+    Append((5, 0, 12), (64, 9, 30), packed=True, beyond=3, rows=True, head_dim=48, dtype="fp16", cache="fp8e4nv"),
+    Append((3,) * 2, (41, 3), rotary_pairs=16, group=0, dtype="fp32", cache="fp8e4nv", scaled=False),
 )
 
 
@@ -95,6 +101,10 @@ def operands(case: Append) -> Arrays:
             made["block_table"][z] = (-1, pages)[z % 2]
     made["k_cache"] = numbers(pages, case.heads_k, page, case.head_dim)
     made["v_cache"] = numbers(pages, case.heads_k, page, case.head_dim_v)
+    if case.cache:
+        made |= {name: NUMBERS[case.cache][encode(case.cache, made[name])] for name in ("k_cache", "v_cache")}
+        for name in ("k_descale", "v_descale") if case.scaled else ():
+            made[name] = draw.uniform(0.001, 3, (count, case.heads_k)).astype(np.float32).astype(np.float64)
     made["seqused_k"] = np.array(case.used, np.int32)
     if case.rotary_pairs:
         angles = draw.uniform(-np.pi, np.pi, (case.positions, case.rotary_pairs))
@@ -122,13 +132,27 @@ def appended(case: Append, given: Arrays) -> tuple[Arrays, Arrays]:
                     page = int(given["block_table"][z, position // case.page_size])
             if not 0 <= position < case.room or page < 0 or (case.rotary_pairs and position >= case.positions):
                 continue
-            after["v_cache"][page, :, place] = given["v"][batch, :, row]
+            value = given["v"][batch, :, row], np.zeros((case.heads_k, case.head_dim_v))
             key = _rotated(case, given, given["k"][batch, :, row], position)
-            after["k_cache"][page, :, place], slack["k_cache"][page, :, place] = key
+            for name, kept in (("k_cache", key), ("v_cache", value)):
+                cached = _narrow(case, given, name, kept, z) if case.cache else kept
+                after[name][page, :, place], slack[name][page, :, place] = cached
             if "q" in after:
                 query = _rotated(case, given, given["q"][batch, :, row], position)
                 after["q"][batch, :, row], slack["q"][batch, :, row] = query
     return after, slack
+
+
+def _narrow(
+    case: Append, given: Arrays, name: str, kept: tuple[np.ndarray, np.ndarray], sequence: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [heads, width] as a cache of 8 bits has them, and how far a number may be from that: one rounding, also
+    towards zero.
+    """
+    scale = given.get(f"{name[0]}_descale", np.ones((len(case.new), case.heads_k)))[sequence, :, None]
+    most = np.nanmax(NUMBERS[case.cache])
+    x = np.clip(kept[0] / scale, -most, most)
+    return x, kept[1] / scale + abs(x) * 2.0**-3 + 2.0**-9
 
 
 def _rotated(case: Append, given: Arrays, x: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray]:

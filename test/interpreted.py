@@ -15,11 +15,13 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
+import fp8_cases
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from aotriton.rules.arch import DTYPES as ARCH_DTYPES
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import kernel as description_of
 from aotriton.rules.family import operator_of, source_module
@@ -47,11 +49,15 @@ class DType:
         """``values`` in storage; they must be exact in this type."""
         if self.name == "bfloat16":
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        if self.name in FP8:
+            return fp8_cases.encode(FP8[self.name], values)
         return values.astype(self.storage)
 
     def decode(self, stored: np.ndarray) -> np.ndarray:
         if self.name == "bfloat16":
             stored = (stored.astype(np.uint32) << 16).view(np.float32)
+        if self.name in FP8:
+            stored = fp8_cases.NUMBERS[FP8[self.name]][stored]
         return stored.astype(np.float64)
 
 
@@ -61,7 +67,10 @@ DTYPES = {
     "fp32": DType("float32", np.float32),
     "i32": DType("int32", np.int32),
     "i64": DType("int64", np.int64),
+    "fp8e4nv": DType("float8_e4m3fn", np.uint8),
+    "fp8e4b8": DType("float8_e4m3fnuz", np.uint8),
 }
+FP8 = {one.name: name for name, one in DTYPES.items() if name.startswith("fp8")}
 
 
 class View:
@@ -153,7 +162,8 @@ def launch(
     for argument in description.arguments:
         if isinstance(argument, Tensor):
             name = argument.name
-            dtype = DTYPES[str(values["T"]) if argument.dtype == "T" else argument.dtype]
+            own = argument.dtypes.get(level, argument.dtype)
+            dtype = DTYPES[str(values["T"]) if own == "T" else own]
             anything = {name: (1,) * argument.rank} if name in without else {}
             shape = inputs[name].shape if name in inputs else (outputs | anything)[name]
             natural = tuple(range(len(shape)))
@@ -179,6 +189,7 @@ def launch(
         scalars=values,
         psels=values,
         present={one.operand.name for one in tensors} - absent,
+        other_dtypes={one.operand.name: ARCH_DTYPES.index(one.dtypes[level]) for one in tensors if level in one.dtypes},
         multiprocessors=int(values.get("multiprocessors", 0)),
     )
     descriptors: set[str] = set()
@@ -259,5 +270,27 @@ def _patch_tensor(tensor: Any, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
+_patch_lang_core = interpreter._patch_lang_core
+
+
+def _patch_core(lang: Any, scope: Any) -> None:
+    """The interpreter's own patches, with a type of 8 bits that they leave out."""
+    _patch_lang_core(lang, scope)
+    others = lang.dtype.to_ir
+    scope.set_attr(lang.dtype, "to_ir", lambda self, ir: self if self.name == "fp8e4b8" else others(self, ir))
+
+
+_convert_float = interpreter._convert_float
+
+
+def _convert(values: Any, of: Any, to: Any, rounding: Any) -> Any:
+    """The interpreter's own, but that of fp32 to 8 bits, which loses what rounding carries to the exponent."""
+    if of.name == "fp32" and to.name in fp8_cases.NUMBERS:
+        return fp8_cases.encode(to.name, values.view(np.float32).astype(np.float64)).reshape(values.shape)
+    return _convert_float(values, of, to, rounding)
+
+
+interpreter._convert_float = _convert
 interpreter.InterpreterBuilder.create_dot = _dot
+interpreter._patch_lang_core = _patch_core
 interpreter._patch_lang_tensor = _patch_tensor

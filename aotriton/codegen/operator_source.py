@@ -138,6 +138,7 @@ def _text(code: tuple[Code, ...], program: OperatorProgram, psels: tuple[str, ..
         "scalar": tuple(one.name for one in program.scalars),
         "psel": psels,
         "present": slots,
+        "other_dtype": slots,
         "transposed": slots,
     }
     return " ".join(

@@ -130,6 +130,7 @@ class OperandProgram:
     alignment: int
     if_empty: float
     paged_dims: tuple[int, ...] = ()
+    other_dtypes: int = 0  # as bits
 
 
 @dataclass(frozen=True)
@@ -331,6 +332,7 @@ class _Numbering:
             alignment=operand.alignment,
             if_empty=operand.if_empty,
             paged_dims=self._dims(operand.paged_dims, operand) if self.operator.block_table else (),
+            other_dtypes=sum(1 << DTYPES.index(one) for one in operand.other_dtypes),
         )
 
     def _dims(self, names: Sequence[str], operand: Operand) -> tuple[int, ...]:
@@ -421,6 +423,7 @@ class _Numbering:
             "scalar": self.scalars,
             "psel": psels,
             "present": self.slots,
+            "other_dtype": self.slots,
             "transposed": self.slots,
         }
         steps, depth, deepest = [], 0, 0

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 CAPABILITIES = ("tma", "wgmma", "buffer")
 
 # Element types of tensors, in the order of the C++ enumeration.
-DTYPES = ("none", "fp16", "bf16", "fp32", "i32", "i64", "i1", "i8", "u8", "fp8e4nv", "fp8e5")
-DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "i64": 8, "i1": 1, "i8": 1, "u8": 1, "fp8e4nv": 1, "fp8e5": 1}
+DTYPES = ("none", "fp16", "bf16", "fp32", "i32", "i64", "i1", "i8", "u8", "fp8e4nv", "fp8e5", "fp8e4b8")
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "i64": 8} | dict.fromkeys(DTYPES[6:], 1)
 FLOATS = ("fp16", "bf16", "fp32")  # in which operators compute; the others are indices, flags and what is quantised
 
 # How a kernel accesses its tensors, in the order of the C++ enumeration.
@@ -64,6 +64,7 @@ class ArchSpec:
     addressing: tuple[str, ...]  # the values of the ADDRESSING choice that this arch has, the fastest last
     shared_limit: int  # dynamic shared memory that one program may ask for
     thread_registers: int  # that a thread can have
+    fp8: str  # its 8-bit element type with 3 bits of mantissa, among DTYPES
     product: str  # the usual one, as its driver names it
     multiprocessors: int  # of that product, for an explanation when no GPU is present
     multiprocessor: Multiprocessor | None = None  # None: occupancy follows from the compute unit
@@ -92,6 +93,7 @@ SM_90 = ArchSpec(
     addressing=("general", "descriptor"),
     shared_limit=226 * 1024,
     thread_registers=255,
+    fp8="fp8e4nv",
     product="NVIDIA H100 80GB HBM3",
     multiprocessors=132,
     multiprocessor=Multiprocessor(
@@ -111,6 +113,7 @@ GFX942 = ArchSpec(
     addressing=("general", "offset32"),
     shared_limit=64 * 1024,
     thread_registers=512,
+    fp8="fp8e4b8",
     product="AMD Instinct MI300X",
     multiprocessors=304,
     compute_unit=ComputeUnit(

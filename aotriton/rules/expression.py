@@ -21,8 +21,8 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "choose": lambda condition, a, b: a if condition else b,
 }
 ARITY = {"negate": 1, "lowest_bit": 1, "choose": 3}  # operands of an operation, where they are not two
-# Values of a call, a candidate and a GPU. The first five have a name.
-LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "addressing", "multiprocessors")
+# Values of a call, a candidate and a GPU. The first five and other_dtype have a name.
+LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "other_dtype", "addressing", "multiprocessors")
 
 
 def arity(code: str) -> int:
@@ -114,6 +114,13 @@ def dtype() -> Expression:
     return Expression("dtype")
 
 
+def other_dtype(operand: str) -> Expression:
+    """The element type of an operand of type "T" that has one of its other types instead, as an index into
+    ``arch.DTYPES``; 0 if it has the call's type or is not given.
+    """
+    return Expression("other_dtype", name=operand)
+
+
 def addressing() -> Expression:
     """The addressing that the arch can use for the kernel's tensors, as an index into ``arch.ADDRESSING``."""
     return Expression("addressing")
@@ -170,6 +177,7 @@ class Environment:
     psels: Mapping[str, int] = field(default_factory=dict)
     present: Set[str] = frozenset()
     multiprocessors: int = 0
+    other_dtypes: Mapping[str, int] = field(default_factory=dict)
 
 
 def evaluate(expression: Expression, environment: Environment) -> int:
@@ -182,6 +190,8 @@ def evaluate(expression: Expression, environment: Environment) -> int:
         return environment.multiprocessors
     if expression.code == "present":
         return int(expression.name in environment.present)
+    if expression.code == "other_dtype":
+        return environment.other_dtypes.get(expression.name, 0)
     given = {"size": environment.sizes, "scalar": environment.scalars, "psel": environment.psels}.get(expression.code)
     if given is None:
         raise ValueError(f"{expression.code} follows from the tensors of a call")

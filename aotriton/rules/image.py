@@ -251,11 +251,11 @@ def _arguments(functional: Functional) -> _Arguments:
         name = argument.name
         if isinstance(argument, Tensor) and argument.general:
             general.add(name)
-            signature[name] = f"*{functional['T'] if argument.dtype == 'T' else argument.dtype}"
+            signature[name] = f"*{functional.dtype_of(argument)}"
         elif isinstance(argument, Stride) and argument.tensor in general:
             signature[name] = "i64"
         elif isinstance(argument, Tensor):
-            dtype = str(functional["T"]) if argument.dtype == "T" else argument.dtype
+            dtype = functional.dtype_of(argument)
             elements[name] = DTYPE_BYTES[dtype]
             if addressing == "descriptor" and argument.block_at(functional.level) is not None:
                 signature[name], descriptors[name] = dtype, argument

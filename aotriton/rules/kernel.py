@@ -12,7 +12,7 @@ from math import prod
 from aotriton.rules.arch import ADDRESSING, ARCHS, CAPABILITIES, DTYPES, ArchSpec, arch_spec
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.checked import identifier
-from aotriton.rules.expression import LEAVES, Environment, Expression, constant, evaluate, psel
+from aotriton.rules.expression import LEAVES, Environment, Expression, constant, equal, evaluate, other_dtype, psel
 from aotriton.rules.provider import Provider
 from aotriton.rules.work import Work
 
@@ -32,7 +32,9 @@ def _check_levels(name: str, levels: tuple[int, ...]) -> None:
 class Operand:
     """A tensor of an operator. ``dims`` names its sizes, outermost first.
 
-    ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type.
+    ``dtype`` is "T", which the caller chooses for all operands of this type at once, or a fixed Triton type. An operand
+    of type "T" may have one of its ``other_dtypes`` instead; it then has the same one as operand ``typed_as``, if that
+    is given (the operator's checks say so).
     ``updated``: it is written, and what it holds before the call is an input, too.
     ``paged_dims`` names its sizes in calls with a block table: it then has pages of rows. See Operator.
     ``contiguous``: rows follow each other, and there are no strides. ``strided``: the strides may be any. Otherwise the
@@ -51,12 +53,16 @@ class Operand:
     updated: bool = False
     if_empty: float = 0.0  # the value of a result whose call has a size of 0
     paged_dims: tuple[str, ...] = ()
+    other_dtypes: tuple[str, ...] = ()
+    typed_as: str = ""
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.dims, *self.paged_dims):
             identifier("the name of an operand or of one of its sizes", name)
         if self.dtype not in ("T", *DTYPES[1:]):
             raise ValueError(f"operand {self.name}: dtype must be T or among {DTYPES[1:]}, not {self.dtype!r}")
+        if self.other_dtypes and (self.dtype != "T" or not set(self.other_dtypes) <= set(DTYPES[1:])):
+            raise ValueError(f"operand {self.name}: only one of type T has other types, among {DTYPES[1:]}")
         if self.updated and not self.written:
             raise ValueError(f"operand {self.name}: what is updated is written")
         if self.contiguous and self.strided:
@@ -79,7 +85,8 @@ class Tensor:
     ``does`` says what the kernel does with a workspace tensor: "read", "write" or "add" to it, or use it as "scratch",
     whose content is undefined before and after the kernel. The caller's operands are read or written. ``general``:
     every image takes a pointer of any alignment and 64-bit strides, whatever its ADDRESSING. ``levels``: see Constexpr.
-    Images of the levels ``by_pointer`` have no descriptor of it, but an aligned pointer with strides.
+    Images of the levels ``by_pointer`` have no descriptor of it, but an aligned pointer with strides. ``dtypes``: its
+    element types at the levels where it does not have its operand's.
     """
 
     name: str
@@ -92,8 +99,11 @@ class Tensor:
     general: bool = False
     levels: tuple[int, ...] = ()
     by_pointer: tuple[int, ...] = ()
+    dtypes: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not set(self.dtypes.values()) <= set(self.operand.other_dtypes):
+            raise ValueError(f"{self.name}: its other types are {self.operand.other_dtypes}, got {self.dtypes}")
         if self.packed and (self.rank != 4 or not self.block):
             raise ValueError(f"{self.name}: what is packed has four dimensions and a block")
         if self.box_rows and (self.packed or self.rank != 4 or not self.block):
@@ -221,7 +231,7 @@ class Choice:
 
     def number(self, value: Value) -> int:
         """The number that ``source`` has for ``value``; ValueError if it cannot have this value."""
-        names = {"dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
+        names = {"dtype": DTYPES, "other_dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
         if names is not None:
             if value not in names:
                 raise ValueError(f"choice {self.name}: {value!r} is not among {names}")
@@ -491,7 +501,8 @@ class KernelDescription:
         return self.provider is not None and self.provider.called
 
     def all_guards(self, sizes: Collection[str]) -> tuple[Guard, ...]:
-        """The kernel's ``guards``, preceded by one for each of the caller's ``sizes`` that it takes in 32 bits.
+        """The kernel's ``guards``, preceded by one for each of the caller's ``sizes`` that it takes in 32 bits, and for
+        each operand with other types that it does not choose by.
 
         A size that a choice rounds up needs no guard, because the values of the choice bound it.
         """
@@ -502,7 +513,13 @@ class KernelDescription:
             for one in passed
             if one.code == "size" and one.name in sizes and one.name not in bounded
         )
-        return counted + self.guards
+        tensors = (one.operand for one in self.arguments if isinstance(one, Tensor) and one.operand.other_dtypes)
+        typed = dict.fromkeys(one.typed_as or one.name for one in tensors)
+        chosen = {name for one in self.choices for code, name in one.source.postfix() if code == "other_dtype"}
+        own = tuple(
+            Guard(equal(other_dtype(name), 0), f"{name} has a type of 8 bits") for name in typed if name not in chosen
+        )
+        return counted + own + self.guards
 
     @cached_property
     def places(self) -> tuple[Mapping[Value, int], ...]:
@@ -568,7 +585,20 @@ class KernelDescription:
         """Whether a call on the arch can have these values."""
         if any(all(values[place] == value for place, value in row) for row in self._impossible):
             return False
-        return arch in self.archs and all(values[place] in arch_spec(arch).addressing for place in self._addressed)
+        if arch not in self.archs or not all(values[place] in arch_spec(arch).addressing for place in self._addressed):
+            return False
+        return self._others_at(values) <= {arch_spec(arch).fp8}
+
+    def _others_at(self, values: tuple[Value, ...]) -> set[str]:
+        """The other types of tensors at the level of these values."""
+        if not self._retyped:
+            return set()
+        level = next((int(value) for value, choice in zip(values, self.choices, strict=True) if choice.levels), 0)
+        return {one.dtypes[level] for one in self._retyped if level in one.dtypes}
+
+    @cached_property
+    def _retyped(self) -> tuple[Tensor, ...]:
+        return tuple(one for one in self.arguments if isinstance(one, Tensor) and one.dtypes)
 
     def functionals(self, arch: str) -> Iterator[Functional]:
         """Every functional that the kernel serves on ``arch``, by ascending godel number."""
@@ -671,6 +701,11 @@ class Functional:
     def function(self) -> str:
         """The name of its device code, module and function."""
         return self.kernel.sources.get(self.level, self.kernel.function)
+
+    def dtype_of(self, tensor: Tensor) -> str:
+        """The element type that its images take of a tensor."""
+        dtype = tensor.dtypes.get(self.level, tensor.dtype)
+        return str(self["T"]) if dtype == "T" else dtype
 
     def takes(self, argument: Argument) -> bool:
         """Whether its images have this argument of the kernel."""

@@ -282,7 +282,7 @@ def test_keys_in_pages_are_served_on_every_arch(arch: str, queries: int, backend
     found = explain(*(f"--{name}={value}" for name, value in asked.items()), "--block-table", "--seqused-k")
     assert {one["backend"] for one in found} <= backends
     walks = [one for one in found if one["kernel"] != "attn_fwd_plan" and "combine" not in one["kernel"]]
-    assert all("PAGED=True" in one["functional"] or one["kernel"].endswith("_paged") for one in walks), found
+    assert all("KEYS=pages" in one["functional"] or one["kernel"].endswith("_paged") for one in walks), found
     assert all(one["image"] for one in found)
 
 

@@ -105,7 +105,7 @@ class Guarded:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as integers, so that NaN equals NaN."""
-    return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
 class Case:

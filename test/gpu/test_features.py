@@ -30,7 +30,7 @@ class Prepared:
 
     def __init__(self, case: Case) -> None:
         self.case, self.dtype = case, DTYPES[case.dtype]
-        given = {name: torch.from_numpy(array) for name, array in inputs(case).items()}
+        given = {name: torch.from_numpy(array) for name, array in self.given(case).items()}
         self.operands: dict[str, torch.Tensor] = {}
         for name, values in given.items():
             dtype = torch.float32 if name in FLOATS else torch.int32 if name in WHOLE else self.dtype
@@ -53,6 +53,10 @@ class Prepared:
         self.exact = truth(self.call)
         self.ordinary = ordinary(self.call)
         self.results = self.outputs()
+
+    def given(self, case: Case) -> dict[str, Any]:
+        """The operands by name, in float64 or int32."""
+        return inputs(case)
 
     def _guarded(self, shape: tuple[int, ...], dtype: torch.dtype, fill: float) -> Guarded:
         return Guarded(shape, dtype, LAYOUTS[self.case.layout], fill)

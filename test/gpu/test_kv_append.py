@@ -16,6 +16,7 @@ import torch  # noqa: E402 - where it is installed
 from append_cases import CASES, WRITTEN, Append, appended, assert_appended, operands  # noqa: E402
 from gpu.gpu_problem import DEVICE, DTYPES, Guarded  # noqa: E402
 
+NO_NUMBER = 0x7F  # of 8 bits
 MATRICES = ("k", "v", "k_cache", "v_cache", "q")
 
 
@@ -49,6 +50,8 @@ def drawn(count: int, seed: int) -> list[Append]:
                 dtype=choose.choice(("bf16", "bf16", "fp16", "fp32")),
                 rows=choose.random() < 0.5,
                 gap=choose.choice((0, 0, 8, 3)),
+                cache=choose.choice(("", "", "fp8e4nv")),
+                scaled=choose.random() < 0.8,
             )
         )
     return made
@@ -75,8 +78,12 @@ class Prepared:
                 self.given[name] = torch.from_numpy(values).to(dtype).to(DEVICE)
                 continue
             layout = {0: "bshd" if case.rows else "bhsd", 8: "padded_rows"}.get(case.gap, "odd_rows")
-            self.guarded[name] = Guarded(values.shape, DTYPES[case.dtype], layout, float("nan"))
+            narrow = case.cache and name in ("k_cache", "v_cache")
+            dtype = torch.uint8 if narrow else DTYPES[case.dtype]
+            self.guarded[name] = Guarded(values.shape, dtype, layout, NO_NUMBER if narrow else float("nan"))
             self.given[name] = self.guarded[name].view
+            if narrow:
+                self.given[name] = self.given[name].view(torch.float8_e4m3fn)
             self.given[name].copy_(torch.from_numpy(values))
             self.exact[name] = self.given[name].double().cpu().numpy()
 
@@ -116,6 +123,20 @@ def test_a_graph_follows_lengths_on_the_device() -> None:
         graph.replay()
         torch.cuda.synchronize()
         prepared.check()
+
+
+def test_a_cache_of_8_bits_has_the_nearest_numbers() -> None:
+    """Without a rotation it has the bits of torch's own rounding, of numbers in its range and beyond."""
+    case = Append((9,), (9,), head_dim=64, head_dim_v=64, group=0, cache="fp8e4nv")
+    prepared = Prepared(case)
+    for name in "kv":
+        prepared.given[name].normal_(std=300)
+    prepared.append()
+    for name in "kv":
+        scaled = prepared.given[name].float() / prepared.given[f"{name}_descale"][:, :, None, None]
+        expected = scaled.clamp(-448, 448).to(torch.float8_e4m3fn)
+        cached = prepared.given[f"{name}_cache"][:, :, :9]
+        assert torch.equal(cached.contiguous().view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_attention_reads_what_was_appended() -> None:

@@ -18,24 +18,23 @@ BITS = {one.name.upper(): one.bit for one in table.FEATURES if one.bit}
 def test_bits_of_features_are_those_of_device_code() -> None:
     """Each bit of the table has its name in lib/features.py, with the same value, and there are no others.
 
-    That keys are in pages is for the runtime alone: it gives such calls a kernel of their own.
+    That keys are in pages or of 8 bits is for the runtime alone: it gives such calls kernels of their own.
     """
     own = {name: value.value for name, value in vars(features).items() if name.isupper() and hasattr(value, "value")}
     unused = own.pop("UNUSED")
     assert own.pop("FULL") == table.FULL
-    assert own == {name: bit for name, bit in BITS.items() if name != "PAGES"}
+    assert own == {name: bit for name, bit in BITS.items() if name not in ("PAGES", "FP8_KEYS")}
     assert len(set(BITS.values())) == len(BITS)
     assert all(bit & (bit - 1) == 0 and bit < unused for bit in BITS.values())
 
 
 def test_guards_compare_bits_in_their_order() -> None:
     """At the level of bands and lengths, only sinks' bit is below that of packed sequences, and none is above softcap's
-    but that of pages, which is the next one.
+    but those that are for the runtime.
     """
     general = {one for one in table.FEATURES if one.bit and one.level != table.FULL}
     assert {one for one in general if one.bit < common.PACKED_BIT} == {table.SINKS}
-    assert {one for one in general if one.bit > common.SOFTCAP_BIT} == {table.PAGES}
-    assert table.PAGES.bit == 2 * common.SOFTCAP_BIT
+    assert {one for one in general if one.bit > common.SOFTCAP_BIT} == {table.PAGES, table.FP8_KEYS}
     assert all(one.bit < common.SOFTCAP_BIT for one in table.FEATURES if one.level == table.FULL)
 
 

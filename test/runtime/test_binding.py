@@ -615,8 +615,8 @@ def test_calls_of_pages_outside_of_the_coverage_are_refused_by_what_it_lacks() -
     paged |= {"pages": 9, "page_size": 16, "sequences": 2, "pages_of_sequence": 4, "block_table": True}
     paged |= {"seqused_k": True, "seqlen_q": 1, "arch": "sm_90"}
     (choice,) = aotriton.explain("attn_fwd", dtype="bf16", **paged)
-    assert "PAGED=True" in choice["functional"]
-    missing = "attn_fwd_decode sm_90: T=fp16 BLOCK_DMODEL=64 .*PAGED=True is not in this build's coverage"
+    assert "KEYS=pages" in choice["functional"]
+    missing = "attn_fwd_decode sm_90: T=fp16 BLOCK_DMODEL=64 .*KEYS=pages is not in this build's coverage"
     with pytest.raises(aotriton.AotritonError, match=missing):
         aotriton.explain("attn_fwd", dtype="fp16", **paged)
     with pytest.raises(aotriton.AotritonError, match="no kernel has alibi_slopes together with block_table yet"):

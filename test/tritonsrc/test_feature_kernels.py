@@ -14,6 +14,7 @@ from test_kernels import round_to
 
 from aotriton.rules.family import kernel as description_of
 from aotriton.rules.flash.features import DBIAS, FULL, GENERAL, OF_FULL, OF_LENGTHS, OWN_LAST, bits
+from aotriton.rules.flash.split import Keys
 from aotriton.rules.kernel import Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -73,10 +74,11 @@ def run(
     derived: Mapping[str, int] = MappingProxyType({}),
     multiprocessors: int = 0,
     pages: int = 0,
+    keys: Keys = Keys.rows,
 ) -> Arrays:
     """What the kernel writes, by operand. ``given``: all that there is, of which it takes its own. ``derived``: the
     sizes that its backend derives, on a GPU of so many ``multiprocessors``. ``pages``: the keys that a block table has
-    room for; 0 where there is none.
+    room for; 0 where there is none. ``keys``: their type, where it is of 8 bits.
     """
     block_m, block_n = TILES[case.number % len(TILES)]
     dims = {"batch": case.batch, "heads_q": case.heads_q, "heads_k": case.heads_k, "head_dim": case.head_dim}
@@ -109,7 +111,7 @@ def run(
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,
         "dropout": case.dropout,
-        "PAGED": bool(pages),
+        "KEYS": keys + Keys.pages * bool(pages),
         **checked(case, "dbias" in operands.values() and "dbias" not in absent),
     }
     orders = dict.fromkeys(lying, (0, 2, 1, 3)) if case.layout == "rows" else {}

@@ -14,7 +14,7 @@ from test_feature_kernels import CASES, Arrays, assert_right, call_of, checked, 
 
 from aotriton.rules.expression import Environment
 from aotriton.rules.flash.features import FULL
-from aotriton.rules.flash.split import SPLIT
+from aotriton.rules.flash.split import SPLIT, Keys
 from aotriton.rules.operators import Backend, derived_sizes
 
 
@@ -36,7 +36,13 @@ DECODING = [
 
 
 def forward(
-    launch: Any, case: Case, given: Arrays, multiprocessors: int, pages: int = 0, backend: Backend = SPLIT
+    launch: Any,
+    case: Case,
+    given: Arrays,
+    multiprocessors: int,
+    pages: int = 0,
+    backend: Backend = SPLIT,
+    keys: Keys = Keys.rows,
 ) -> Arrays:
     """out and logsumexp of the backend's two kernels together, as they run on a GPU of so many multiprocessors.
     ``pages``: the keys that a block table has room for.
@@ -46,7 +52,7 @@ def forward(
     sizes |= {"seqlen_q": case.rows_q, "seqlen_k": pages or case.rows_k, "head_dim_v": case.head_dim_v or case.head_dim}
     derived = derived_sizes(backend, Environment(sizes, checked(case), multiprocessors=multiprocessors))
     absent = frozenset({"cu_seqlens_k"} if pages else ())
-    results = run(launch, case, first, given, absent, derived, multiprocessors, pages)
+    results = run(launch, case, first, given, absent, derived, multiprocessors, pages, keys)
     if not derived["partial_splits"]:
         return {name: results[name] for name in ("out", "logsumexp")}
     poison = {"out": results["out"], "logsumexp": results["logsumexp"]}

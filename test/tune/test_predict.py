@@ -366,8 +366,9 @@ def test_what_is_left_out_of_a_run_keeps_its_models(tmp_path: Path, monkeypatch:
         of: dict[str, set[str]] = {}
         for row in database.winners("gfx942", "attn_fwd_split"):
             of.setdefault(row.functional, set()).add(row.config)
-        plain = {one for one in of if "PAGED" not in one}
-        assert of == {f"{one}{paged}": of[one] for one in plain for paged in ("", " PAGED=True")}, "pages borrow"
+        plain = {one for one in of if "KEYS" not in one}
+        levels = ("", *(f" KEYS={one}" for one in ("pages", "fp8e4b8", "pages_fp8e4b8")))
+        assert of == {f"{one}{level}": of[one] for one in plain for level in levels}, "other levels borrow"
         assert database.winners("gfx942", "attn_fwd") == winners
 
 

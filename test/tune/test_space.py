@@ -111,7 +111,7 @@ def test_the_default_covers_bf16_and_fp32_most_valuable_first() -> None:
         str(functional) + kernel.name
         for kernel in KERNELS
         for functional in kernel.functionals("sm_90")
-        if kernel.timed and functional["T"] in ("bf16", "fp32") and not functional.get("PAGED", False)
+        if kernel.timed and functional["T"] in ("bf16", "fp32") and not functional.get("KEYS", 0)
     }
     general = [p for p in found if p.functional.addressing == "general"]
     chosen = [p for p in general if "ADDRESSING" in p.functional.as_dict()]

@@ -28,6 +28,8 @@ const char* dtype_name(DType dtype) noexcept {
       return "float8_e4m3fn";
     case DType::float8_e5m2:
       return "float8_e5m2";
+    case DType::float8_e4m3fnuz:
+      return "float8_e4m3fnuz";
   }
   return "unknown";
 }

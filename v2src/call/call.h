@@ -77,7 +77,7 @@ inline std::span<const uint8_t> dims_of(const OperandInfo& operand, bool paged) 
 
 // Bytes of one element; 0 of none.
 constexpr int64_t bytes_of(DType dtype) noexcept {
-  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8, 1, 1, 1, 1, 1};
+  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8, 1, 1, 1, 1, 1, 1};
   const auto number = static_cast<size_t>(dtype);
   return number < sizeof kBytes ? kBytes[number] : 0;
 }

@@ -100,6 +100,7 @@ class Checker {
       return fail(Error::invalid_dtype, "%s: %s has dtype %s, which must be %s", info_.name, operand.name,
                   dtype_name(dtype), dtype_name(operand.dtype));
     }
+    if (operand.may_have(dtype)) return Error::success;
     bool known = false;
     for (const int64_t one : info_.dtypes) known |= one == static_cast<int64_t>(dtype);
     if (!known) {

@@ -45,6 +45,11 @@ template <class Operand>
     case Code::dtype:
       *value = static_cast<int64_t>(environment.call->dtype);
       return true;
+    case Code::other_dtype: {
+      const DType own = environment.call->views[index].dtype;
+      *value = own == environment.call->dtype ? 0 : static_cast<int64_t>(own);
+      return true;
+    }
     case Code::addressing:
       *value = environment.addressing;
       return true;

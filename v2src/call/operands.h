@@ -52,12 +52,12 @@ template <class Each>
   const bool plain = each([&](size_t slot, const OperandInfo& operand) __attribute__((always_inline)) {
     const View& view = call[slot];
     if (!is_given(operand, view)) return true;
-    const bool of_call = operand.dtype == DType::none;
-    if (of_call && call.dtype == DType::none) {
+    const bool of_call = operand.dtype == DType::none, other = operand.may_have(view.dtype);
+    if (of_call && !other && call.dtype == DType::none) {
       call.dtype = view.dtype;
       known &= std::ranges::find(call.info->dtypes, static_cast<int64_t>(view.dtype)) != call.info->dtypes.end();
     }
-    if (view.dtype != (of_call ? call.dtype : operand.dtype)) return false;
+    if (!other && view.dtype != (of_call ? call.dtype : operand.dtype)) return false;
     const std::span<const uint8_t> dims = dims_of(operand, paged);
     int64_t elements = 1, reach = 1;  // all, and from the first to the last one
     int64_t sign = 0, differing = 0;

@@ -30,7 +30,7 @@ Error set_level(Call& call, const Indices& x, int64_t features) noexcept {
     call.set_whole(x.causal, triangle);
     call.set_whole(x.lo, lo);
     call.set_whole(x.hi, hi);
-    call.set_whole(x.features, features);
+    call.set_whole(x.features, features & ~kFp8Keys);  // images and tables know from the type
     return Error::success;
   };
   const int64_t head_dim = call.sizes[x.head_dim], head_dim_v = call.sizes[x.head_dim_v];

@@ -25,7 +25,13 @@ class Features {
     if (given(x_.cu_seqlens_q) || given(x_.cu_seqlens_k)) bits_ |= kPacked;
     if (given(x_.seqused_q)) bits_ |= kUsedQ;
     if (given(x_.seqused_k)) bits_ |= kUsedK;
-    if (x_.block_table != Indices::kAbsent && given(x_.block_table)) bits_ |= kPages;
+    if (x_.block_table != Indices::kAbsent) {
+      if (given(x_.block_table)) bits_ |= kPages;
+      // Images that widen keys hold values in the same way.
+      if (call_[x_.k].dtype != call_.dtype || call_[x_.v].dtype != call_.dtype || given(x_.k_descale) ||
+          given(x_.v_descale))
+        bits_ |= kFp8Keys;
+    }
     if (real(x_.softcap) != 0) bits_ |= kSoftcap;
     if (real(x_.dropout) != 0) bits_ |= kDropout;
     // Images address by pointers what is of fp32, and rows that do not end with a vector.
@@ -57,6 +63,7 @@ class Features {
     else if (call_.scalars[x_.max_seqlen_q].whole || (call_.scalars[x_.max_seqlen_k].whole && !(bits_ & kPages)))
       return fail(Error::invalid_argument, "%s: max_seqlen_q and max_seqlen_k are of calls with cu_seqlens", op());
     const int64_t sequences = bits_ & kPacked ? call_.sizes[x_.starts] - 1 : call_.sizes[x_.batch];
+    if (bits_ & kFp8Keys) AOTRITON_TRY(check_fp8_keys(sequences));
     if ((bits_ & (kUsedQ | kUsedK)) && call_.sizes[x_.sequences] != sequences)
       return fail(Error::invalid_shape, "%s: %s has %" PRId64 " lengths, there are %" PRId64 " sequences", op(),
                   name(bits_ & kUsedQ ? x_.seqused_q : x_.seqused_k), call_.sizes[x_.sequences], sequences);
@@ -110,6 +117,29 @@ class Features {
     if (asked < 0)
       return fail(Error::invalid_argument, "%s: max_seqlen_k is %" PRId64 ", which must not be negative", op(), asked);
     call_.set_whole(x_.longest_k, asked ? std::min(asked, keys) : keys);
+    return Error::success;
+  }
+
+  Error check_fp8_keys(int64_t sequences) {
+    const View &keys = call_[x_.k], &values = call_[x_.v];
+    if (keys.dtype != values.dtype)
+      return fail(Error::invalid_dtype, "%s: k has dtype %s, v has %s", op(), dtype_name(keys.dtype),
+                  dtype_name(values.dtype));
+    for (const size_t slot : {x_.k_descale, x_.v_descale}) {
+      if (!given(slot)) continue;
+      if (keys.dtype == call_.dtype)
+        return fail(Error::invalid_argument, "%s: %s is given, and k has dtype %s, which has no scale", op(),
+                    name(slot), dtype_name(keys.dtype));
+      if (call_.sizes[x_.descaled] != sequences)
+        return fail(Error::invalid_shape, "%s: %s is of %" PRId64 " sequences, there are %" PRId64, op(), name(slot),
+                    call_.sizes[x_.descaled], sequences);
+    }
+    constexpr int64_t kVector = 16;  // numbers of 8 bits
+    if (call_.misaligned || call_.sizes[x_.head_dim] % kVector || call_.sizes[x_.head_dim_v] % kVector)
+      return fail(
+          Error::not_supported,
+          "%s: with k of dtype %s, q must be float16 or bfloat16, head_dim and head_dim_v multiples of %" PRId64, op(),
+          dtype_name(keys.dtype), kVector);
     return Error::success;
   }
 

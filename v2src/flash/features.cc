@@ -26,12 +26,14 @@ bool asks_nothing(const aotriton_attn_features& f) {
   return !data && !numbers && f.dropout == 0 && f.softcap == 0;
 }
 
-// Refuses what no kernel has; `paged`: the operator has pages.
-Error check_features(const char* op, const aotriton_attn_features& f, bool paged) {
+// Refuses what no kernel has; `cached`: the operator takes keys and values as caches store them.
+Error check_features(const char* op, const aotriton_attn_features& f, bool cached) {
   const auto refuse = [&](const char* name) {
     return fail(Error::not_supported, "%s: no kernel has %s yet; served without it", op, name);
   };
-  if (!paged && f.block_table.data) return refuse("block_table");
+  if (!cached && f.block_table.data) return refuse("block_table");
+  if (!cached && f.k_descale.data) return refuse("k_descale");
+  if (!cached && f.v_descale.data) return refuse("v_descale");
 #define AOTRITON_REFUSE(field) \
   if (f.field.data) return refuse(#field);
   AOTRITON_FLASH_UNSERVED(AOTRITON_REFUSE)
@@ -54,9 +56,10 @@ Error check_features(const char* op, const aotriton_attn_features& f, bool paged
 Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* call) noexcept {
   const size_t optional[] = {x.bias,      x.alibi_slopes, x.sinks,        x.cu_seqlens_q,  x.cu_seqlens_k,
                              x.seqused_q, x.seqused_k,    x.dropout_seed, x.dropout_offset};
-  const bool paged = x.block_table != Indices::kAbsent;
+  const bool cached = x.block_table != Indices::kAbsent;
   for (const size_t slot : optional) call->views[slot] = View::none();
-  if (paged) call->views[x.block_table] = View::none();
+  if (cached)
+    for (const size_t slot : {x.block_table, x.k_descale, x.v_descale}) call->views[slot] = View::none();
   for (const size_t made : {x.level, x.lo, x.hi, x.features, x.longest_q, x.longest_k, x.packed_sequences})
     call->set_whole(made, 0);  // by the checks
   call->set_whole(x.causal_variant, f.causal_variant);
@@ -68,7 +71,7 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   call->set_whole(x.max_seqlen_k, f.max_seqlen_k);
   if (asks_nothing(f)) [[likely]]
     return Error::success;
-  AOTRITON_TRY(check_features(call->info->name, f, paged));
+  AOTRITON_TRY(check_features(call->info->name, f, cached));
   static constexpr int64_t kOne[] = {1};
   const auto number = [](const void* data) { return View{const_cast<void*>(data), DType::int64, kOne, kOne}; };
   const View given[] = {View::of(f.bias),         View::of(f.alibi_slopes), View::of(f.sinks),
@@ -77,6 +80,8 @@ Error bind_features(const aotriton_attn_features& f, const Indices& x, Call* cal
   for (size_t i = 0; i < std::size(given); ++i)
     if (given[i].data) call->views[optional[i]] = given[i];
   if (f.block_table.data) call->views[x.block_table] = View::of(f.block_table);
+  if (f.k_descale.data) call->views[x.k_descale] = View::of(f.k_descale);
+  if (f.v_descale.data) call->views[x.v_descale] = View::of(f.v_descale);
   return Error::success;
 }
 

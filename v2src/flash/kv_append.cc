@@ -26,6 +26,8 @@ constexpr Field kFields[] = {
     AOTRITON_FIELD(aotriton_kv_append_params, rotary_interleaved),
     AOTRITON_FIELD(aotriton_kv_append_params, reserved),
     AOTRITON_FIELD(aotriton_kv_append_params, hints),
+    AOTRITON_FIELD(aotriton_kv_append_params, k_descale),
+    AOTRITON_FIELD(aotriton_kv_append_params, v_descale),
 };
 static_assert(are_all(kFields, sizeof(aotriton_kv_append_params)));
 
@@ -41,6 +43,8 @@ Error bind(const aotriton_kv_append_params& p, Call* call) noexcept {
   call->views[rotary_sin] = View::of(p.rotary_sin);
   call->views[cu_seqlens_k] = View::of(p.cu_seqlens_k);
   call->views[block_table] = View::of(p.block_table);
+  call->views[k_descale] = View::of(p.k_descale);
+  call->views[v_descale] = View::of(p.v_descale);
   call->set_whole(rotary_interleaved, p.rotary_interleaved != 0);
   return Error::success;
 }
@@ -71,6 +75,20 @@ Error check_kv_append(Call& call) noexcept {
   if (sizes[rotary_pairs] > sizes[head_dim] / 2)
     return fail(Error::invalid_shape, "%s: rotary_cos has rotary_pairs %" PRId64 ", too many for head_dim %" PRId64, op,
                 sizes[rotary_pairs], sizes[head_dim]);
+  const DType cached = call[k_cache].dtype;
+  if (cached != call[v_cache].dtype)
+    return fail(Error::invalid_dtype, "%s: k_cache has dtype %s, v_cache has %s", op, dtype_name(cached),
+                dtype_name(call[v_cache].dtype));
+  for (const size_t slot : {size_t{k_descale}, size_t{v_descale}}) {
+    if (!given(slot)) continue;
+    const char* const name = call.info->operands[slot].name;
+    if (cached == call.dtype)
+      return fail(Error::invalid_argument, "%s: %s is given, and k_cache has dtype %s, which has no scale", op, name,
+                  dtype_name(cached));
+    if (sizes[descaled] != count)
+      return fail(Error::invalid_shape, "%s: %s is of %" PRId64 " sequences, there are %" PRId64, op, name,
+                  sizes[descaled], count);
+  }
   if (!given(block_table)) sizes[page_size] = sizes[seqlen_k];  // a sequence is a page
   return Error::success;
 }

@@ -23,6 +23,7 @@ enum class Code : uint8_t {
   present,          // whether operand number `value` was given
   transposed,       // whether the last dimension but one of operand number `value` is the contiguous one
   dtype,            // of the operands that share the call's element type
+  other_dtype,      // of operand number `value`, where it is not the call's; else 0
   addressing,       // how the kernel reaches its tensors
   multiprocessors,  // of the GPU
 

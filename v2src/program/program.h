@@ -109,6 +109,12 @@ struct OperandInfo {
   uint16_t alignment;                        // bytes that data must be aligned to, beyond its element
   float if_empty;                            // what a result holds whose call has a size of 0
   std::span<const uint8_t> paged_dims = {};  // its sizes in a call with a block table; empty: as in any other
+  uint16_t other_dtypes = 0;                 // that it may have in place of the call's, as bits
+
+  bool may_have(DType other) const noexcept {
+    const auto bit = static_cast<uint32_t>(other);
+    return bit < 16 && (other_dtypes >> bit & 1);
+  }
 };
 
 // Of an fp32 scalar that the caller leaves to the operator: a NaN of its own, which no computation makes.

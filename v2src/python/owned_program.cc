@@ -9,16 +9,27 @@ namespace aotriton::v2::python {
 namespace {
 
 const std::map<std::string, Code> kCodes = {
-    {"constant", Code::constant}, {"size", Code::size},
-    {"scalar", Code::scalar},     {"psel", Code::psel},
-    {"present", Code::present},   {"transposed", Code::transposed},
-    {"dtype", Code::dtype},       {"addressing", Code::addressing},
-    {"add", Code::add},           {"multiprocessors", Code::multiprocessors},
-    {"subtract", Code::subtract}, {"multiply", Code::multiply},
-    {"minimum", Code::minimum},   {"ceil_divide", Code::ceil_divide},
-    {"maximum", Code::maximum},   {"at_most", Code::at_most},
-    {"equal", Code::equal},       {"both", Code::both},
-    {"negate", Code::negate},     {"lowest_bit", Code::lowest_bit},
+    {"constant", Code::constant},
+    {"size", Code::size},
+    {"scalar", Code::scalar},
+    {"psel", Code::psel},
+    {"present", Code::present},
+    {"transposed", Code::transposed},
+    {"dtype", Code::dtype},
+    {"addressing", Code::addressing},
+    {"other_dtype", Code::other_dtype},
+    {"add", Code::add},
+    {"multiprocessors", Code::multiprocessors},
+    {"subtract", Code::subtract},
+    {"multiply", Code::multiply},
+    {"minimum", Code::minimum},
+    {"ceil_divide", Code::ceil_divide},
+    {"maximum", Code::maximum},
+    {"at_most", Code::at_most},
+    {"equal", Code::equal},
+    {"both", Code::both},
+    {"negate", Code::negate},
+    {"lowest_bit", Code::lowest_bit},
     {"choose", Code::choose},
 };
 const std::map<std::string, Pass> kPasses = {
@@ -80,7 +91,8 @@ std::span<const OperandInfo> OwnedProgram::operands(const py::handle& rows, std:
                     .optional = py::cast<bool>(row["optional"]),
                     .alignment = py::cast<uint16_t>(row["alignment"]),
                     .if_empty = py::cast<float>(row["if_empty"]),
-                    .paged_dims = sizes("paged_dims")});
+                    .paged_dims = sizes("paged_dims"),
+                    .other_dtypes = py::cast<uint16_t>(row["other_dtypes"])});
   }
   return into;
 }

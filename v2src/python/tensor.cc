@@ -22,16 +22,17 @@ struct DLTensor {
   uint64_t byte_offset;
 };
 constexpr int32_t kDLCUDA = 2, kDLROCM = 10, kDLCUDAManaged = 13;
-constexpr DType kDTypes[] = {DType::float16, DType::bfloat16, DType::float32, DType::int32,         DType::int64,
-                             DType::boolean, DType::int8,     DType::uint8,   DType::float8_e4m3fn, DType::float8_e5m2};
+constexpr DType kDTypes[] = {DType::float16,       DType::bfloat16,    DType::float32,        DType::int32,
+                             DType::int64,         DType::boolean,     DType::int8,           DType::uint8,
+                             DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz};
 // Type codes of DLPack, with the bits of an element.
 constexpr struct {
   uint8_t code, bits;
   DType dtype;
-} kDLTypes[] = {{2, 16, DType::float16},    {4, 16, DType::bfloat16}, {2, 32, DType::float32},
-                {0, 32, DType::int32},      {0, 64, DType::int64},    {6, 8, DType::boolean},
-                {0, 8, DType::int8},        {1, 8, DType::uint8},     {10, 8, DType::float8_e4m3fn},
-                {12, 8, DType::float8_e5m2}};
+} kDLTypes[] = {{2, 16, DType::float16},     {4, 16, DType::bfloat16},       {2, 32, DType::float32},
+                {0, 32, DType::int32},       {0, 64, DType::int64},          {6, 8, DType::boolean},
+                {0, 8, DType::int8},         {1, 8, DType::uint8},           {10, 8, DType::float8_e4m3fn},
+                {12, 8, DType::float8_e5m2}, {11, 8, DType::float8_e4m3fnuz}};
 
 int rank_of(size_t rank, const char* name) {
   if (rank > 4) throw py::value_error(std::string(name) + " has more than 4 dimensions");

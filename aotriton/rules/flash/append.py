@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.expression import ceil_divide, constant, minimum, present, psel, scalar, size
+from aotriton.rules.expression import (
+    Expression,
+    ceil_divide,
+    constant,
+    equal,
+    minimum,
+    other_dtype,
+    present,
+    psel,
+    scalar,
+    size,
+)
 from aotriton.rules.flash import common as c
-from aotriton.rules.kernel import MOST_COUNTED, Guard, KernelDescription, Number, Operand, Tensor, by_vendor, strides
+from aotriton.rules.kernel import (
+    MOST_COUNTED,
+    Choice,
+    Guard,
+    KernelDescription,
+    Number,
+    Operand,
+    Tensor,
+    by_vendor,
+    strides,
+)
 from aotriton.rules.operators import Backend, Operator, Scalar
 
 K = Operand("k", ("batch", "heads_k", "seqlen_new", "head_dim"))
 V = Operand("v", (*K.dims[:-1], "head_dim_v"))
-# As attention's forward has them, of a sequence for each that is appended to; with a block table in pages.
+# As attention's forward has them, of a sequence for each that is appended to; with a block table in pages. They may be
+# of 8 bits.
 K_CACHE, V_CACHE = (
     Operand(
         f"{name}_cache",
@@ -18,6 +43,8 @@ K_CACHE, V_CACHE = (
         written=True,
         updated=True,
         paged_dims=("pages", "heads_k", "page_size", width),
+        other_dtypes=c.FP8,
+        typed_as="k_cache",
     )
     for name, width in (("k", "head_dim"), ("v", "head_dim_v"))
 )
@@ -25,6 +52,31 @@ SEQUSED_K = Operand(c.SEQUSED_K.name, c.SEQUSED_K.dims, "i32")
 Q = Operand("q", ("batch", "heads_q", "seqlen_new", "head_dim"), written=True, updated=True, optional=True)
 ROTARY_COS, ROTARY_SIN = (
     Operand(f"rotary_{one}", ("positions", "rotary_pairs"), "fp32", optional=True) for one in ("cos", "sin")
+)
+
+
+class Cache(IntEnum):
+    """Whether the cache has the type of keys and values, or which other one: the kernel's levels."""
+
+    same = 0
+    fp8e4nv = 1
+    fp8e4b8 = 2
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _has(dtype: str) -> Expression:
+    return equal(other_dtype(K_CACHE.name), DTYPES.index(dtype))
+
+
+_DTYPES = {one: one.name for one in Cache if one}
+CACHE = Choice(
+    "CACHE",
+    tuple(Cache),
+    _has("fp8e4nv") * Cache.fp8e4nv + _has("fp8e4b8") * Cache.fp8e4b8,
+    default=Cache.same,
+    levels=True,
 )
 
 
@@ -44,8 +96,8 @@ KV_APPEND = KernelDescription(
     arguments=(
         Tensor("K", K, general=True),
         Tensor("V", V, general=True),
-        Tensor("KCache", K_CACHE, general=True),
-        Tensor("VCache", V_CACHE, general=True),
+        Tensor("KCache", K_CACHE, general=True, dtypes=_DTYPES),
+        Tensor("VCache", V_CACHE, general=True, dtypes=_DTYPES),
         Tensor("SequsedK", SEQUSED_K, general=True),
         Tensor("Q", Q, general=True),
         Tensor("RotaryCos", ROTARY_COS, general=True),
@@ -63,9 +115,13 @@ KV_APPEND = KernelDescription(
         Number("packed", "i32", present(c.CU_SEQLENS_K.name)),
         *_sizes("pages_of_sequence", "page_size", "pages", "positions", "rotary_pairs", "head_dim", "head_dim_v"),
         Number("rotary_interleaved", "i32", scalar("rotary_interleaved")),
+        Tensor("KDescale", c.K_DESCALE, general=True),
+        Tensor("VDescale", c.V_DESCALE, general=True),
+        *strides("bh", "KDescale", "VDescale"),
+        Number("descales", "i32", present(c.K_DESCALE.name) + present(c.V_DESCALE.name) * 2),
         *c.constexprs("ROWS", "PAIRS"),
     ),
-    choices=(c.T_PORTABLE,),
+    choices=(c.T_PORTABLE, CACHE),
     psels=by_vendor(cuda={"ROWS": (4,), "PAIRS": (64,)}, hip={"ROWS": (4,), "PAIRS": (64,)}),
     copts=by_vendor(
         cuda={"num_warps": (2,), "num_stages": (1,)}, hip={"num_warps": (2,), "num_stages": (1,), "waves_per_eu": (0,)}
@@ -79,7 +135,20 @@ KV_APPEND = KernelDescription(
 OPERATOR = Operator(
     name="kv_append",
     family=c.FAMILY,
-    operands=(K, V, K_CACHE, V_CACHE, SEQUSED_K, Q, ROTARY_COS, ROTARY_SIN, c.CU_SEQLENS_K, c.BLOCK_TABLE),
+    operands=(
+        K,
+        V,
+        K_CACHE,
+        V_CACHE,
+        SEQUSED_K,
+        Q,
+        ROTARY_COS,
+        ROTARY_SIN,
+        c.CU_SEQLENS_K,
+        c.BLOCK_TABLE,
+        c.K_DESCALE,
+        c.V_DESCALE,
+    ),
     scalars=(Scalar("rotary_interleaved", "bool"),),
     backends=(Backend("portable", (KV_APPEND,)),),
     checked=True,

@@ -32,7 +32,7 @@ def band(own: Mapping[str, Any], sizes: Mapping[str, int], features: int, plain:
     causal, windowed = bool(own.get("causal")), left >= 0 or right >= 0
 
     def made(level: int, triangle: bool, lo: int, hi: int) -> dict[str, int]:
-        return {"level": level, "causal": int(triangle), "lo": lo, "hi": hi, "features": features}
+        return {"level": level, "causal": int(triangle), "lo": lo, "hi": hi, "features": features & ~f.FP8_KEYS.bit}
 
     if plain and not windowed and (not causal or rows == keys):
         return made(c.PLAIN, causal, 0, 0)

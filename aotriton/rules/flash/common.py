@@ -61,6 +61,10 @@ K, V = (
     for name, dims in (("k", K_DIMS), ("v", V_DIMS))
 )
 
+# The forward's, also in the floats of 8 bits that caches have.
+FP8 = ("fp8e4nv", "fp8e4b8")
+FORWARD_K, FORWARD_V = replace(K, other_dtypes=FP8), replace(V, other_dtypes=FP8, typed_as=K.name)
+
 T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype")
 T_PORTABLE = replace(T, values=("fp16", "bf16", "fp32"), apart=("fp32",))
 # Of q and k, or of v where that is larger: the columns that tiles of all tensors have. They are equal in plain calls.
@@ -249,6 +253,10 @@ CU_SEQLENS_Q, CU_SEQLENS_K = (Operand(f"cu_seqlens_{one}", ("starts",), "i32", o
 SEQUSED_Q, SEQUSED_K = (Operand(f"seqused_{one}", ("sequences",), "i32", optional=True) for one in "qk")
 # The pages of each sequence, in the order of its keys.
 BLOCK_TABLE = Operand("block_table", ("sequences", "pages_of_sequence"), "i32", optional=True)
+# What keys and values of 8 bits are multiplied by, for each sequence.
+K_DESCALE, V_DESCALE = (
+    Operand(f"{one}_descale", ("descaled", "heads_k"), "fp32", optional=True, strided=True) for one in "kv"
+)
 DROPOUT_SEED, DROPOUT_OFFSET = (Operand(f"dropout_{one}", ONES, "i64", optional=True) for one in ("seed", "offset"))
 # What both operators may be given beside the tensors of a plain call.
 FEATURE_OPERANDS = (

@@ -68,7 +68,10 @@ BIAS, DBIAS = (
     for name, bit in (("bias", 64), ("dbias", 256))
 )
 DROPOUT = Feature("dropout", "dropout", FULL, 128, ("dropout", "dropout_seed", "dropout_offset"))
-DESCALES = tuple(Feature(name, "scales of fp8", None, 0, (name,)) for name in ("q_descale", "k_descale", "v_descale"))
+FP8_KEYS = Feature(
+    "fp8_keys", "keys and values of 8 bits, with scales", GENERAL, 2048, ("k_descale", "v_descale"), asked="k of 8 bits"
+)
+Q_DESCALE = Feature("q_descale", "queries of 8 bits", None, 0, ("q_descale",))
 
 FEATURES = (
     WINDOW,
@@ -83,7 +86,8 @@ FEATURES = (
     BIAS,
     DBIAS,
     DROPOUT,
-    *DESCALES,
+    FP8_KEYS,
+    Q_DESCALE,
 )
 SERVED = tuple(one for one in FEATURES if one.level is not None)
 
@@ -97,6 +101,9 @@ NOT_TOGETHER = (
     (BIAS, PAGES),
     (ALIBI, PAGES),
     (DROPOUT, PAGES),
+    (BIAS, FP8_KEYS),
+    (ALIBI, FP8_KEYS),
+    (DROPOUT, FP8_KEYS),
 )
 PAIRED = tuple(dict.fromkeys(one for pair in NOT_TOGETHER for one in pair))
 

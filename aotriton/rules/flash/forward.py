@@ -29,8 +29,8 @@ ATTN_FWD = KernelDescription(
     family=c.FAMILY,
     arguments=(
         Tensor("Q", c.Q, c.Q_TILE),
-        Tensor("K", c.K, c.K_TILE),
-        Tensor("V", c.V, c.K_TILE),
+        Tensor("K", c.FORWARD_K, c.K_TILE),
+        Tensor("V", c.FORWARD_V, c.K_TILE),
         c.stored("Out", c.OUT, c.Q_TILE),
         Tensor("L", c.LOGSUMEXP),
         c.STORE_LSE,
@@ -88,8 +88,8 @@ ATTN_FWD_HOPPER = KernelDescription(
     family=c.FAMILY,
     arguments=(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
-        Tensor("K", c.K, c.K_TILE),
-        Tensor("V", c.V, c.K_TILE),
+        Tensor("K", c.FORWARD_K, c.K_TILE),
+        Tensor("V", c.FORWARD_V, c.K_TILE),
         Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("L", c.LOGSUMEXP),
         c.STORE_LSE,
@@ -158,8 +158,8 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     family=c.FAMILY,
     arguments=(
         Tensor("Q", c.Q, c.PACKED_ROWS, packed=c.PACKED),
-        Tensor("K", c.K, c.K_TILE),
-        Tensor("V", c.V, c.K_TILE),
+        Tensor("K", c.FORWARD_K, c.K_TILE),
+        Tensor("V", c.FORWARD_V, c.K_TILE),
         Tensor("Out", c.OUT, OUT_ROWS, packed=c.PACKED),
         Tensor("OutRows", c.OUT, general=True),
         Tensor("L", c.LOGSUMEXP),
@@ -211,7 +211,17 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
 OPERATOR = Operator(
     name="attn_fwd",
     family=c.FAMILY,
-    operands=(c.Q, c.K, c.V, c.OUT, c.LOGSUMEXP, *c.FEATURE_OPERANDS, c.BLOCK_TABLE),
+    operands=(
+        c.Q,
+        c.FORWARD_K,
+        c.FORWARD_V,
+        c.OUT,
+        c.LOGSUMEXP,
+        *c.FEATURE_OPERANDS,
+        c.BLOCK_TABLE,
+        c.K_DESCALE,
+        c.V_DESCALE,
+    ),
     scalars=(*c.SCALARS, Scalar("batch_invariant", "bool", internal=True)),  # set by the hint
     backends=(
         Backend("portable", (ATTN_FWD,)),

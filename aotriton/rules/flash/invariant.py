@@ -33,10 +33,14 @@ ATTN_FWD_INVARIANT = KernelDescription(
     arguments=tuple(
         {"lo": _BAND[0], "hi": _BAND[1], "splits": Number("splits", "i32", SPLITS)}.get(one.name, one)
         for one in split.ATTN_FWD_SPLIT.arguments
-        if one.name != "keys_of_split"
+        if one.name != "keys_of_split" and (not one.levels or {*one.levels} & {*split.OF_16_BITS})
     ),
-    sources={int(True): "attn_fwd_invariant_paged"},
-    choices=tuple(one for one in split.ATTN_FWD_SPLIT.choices if one.name != c.CAUSAL.name),
+    sources={split.Keys.pages: "attn_fwd_invariant_paged"},
+    choices=tuple(
+        split.KEYS.narrowed(*split.OF_16_BITS) if one == split.KEYS else one
+        for one in split.ATTN_FWD_SPLIT.choices
+        if one.name != c.CAUSAL.name
+    ),
     # One config, as others round differently.
     psels=by_vendor(
         cuda={"BLOCK_M": (128,), "BLOCK_N": (64,), "EARLY": (1,)},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
 
+from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import (
     Expression,
     ceil_divide,
@@ -13,6 +15,7 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    other_dtype,
     present,
     psel,
     quotient,
@@ -100,14 +103,42 @@ SEQUSED_Q_OF_ANY = Tensor("SequsedQ", c.SEQUSED_Q, general=True)
 SINKS_OF_ANY = Tensor("Sinks", c.SINKS, general=True)
 _LONGEST = Number("longest", "i32", scalar("longest_q"))
 
-# Images with the device code of pages; borrow from the others until they are measured.
-IN_PAGES = Choice("PAGED", (False, True), present("block_table"), default=False, lends=True, levels=True)
-OF_PAGES = (int(True),)
+
+class Keys(IntEnum):
+    """How keys and values are stored: the levels of kernels that serve caches."""
+
+    rows = 0
+    pages = 1
+    fp8e4nv = 2
+    pages_fp8e4nv = 3
+    fp8e4b8 = 4
+    pages_fp8e4b8 = 5
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _has(dtype: str) -> Expression:
+    return equal(other_dtype(c.FORWARD_K.name), DTYPES.index(dtype))
+
+
+# Levels borrow from that of rows until they are measured.
+KEYS = Choice(
+    "KEYS",
+    tuple(Keys),
+    present("block_table") + _has("fp8e4nv") * Keys.fp8e4nv + _has("fp8e4b8") * Keys.fp8e4b8,
+    default=Keys.rows,
+    lends=True,
+    levels=True,
+)
+OF_FP8 = {one: one.name.removeprefix("pages_") for one in Keys if one >= Keys.fp8e4nv}
+OF_16_BITS = Keys.rows, Keys.pages
+OF_PAGES = tuple(one for one in Keys if one.name.startswith("pages"))
 _PAGE_SIZE = size("page_size")
 # See tritonsrc/flash/lib/pages.py; constants have 32 bits.
 _MAGIC = ceil_divide(constant(2**30) * 2, maximum(ceil_divide(_PAGE_SIZE, PAGE_STEP), 1))
 
-IN_ROWS = (int(False),)
+IN_ROWS = tuple(one for one in Keys if one not in OF_PAGES)
 SEQUENCES_OF_ANY = (
     SINKS_OF_ANY,
     CU_SEQLENS_Q_OF_ANY,
@@ -120,6 +151,18 @@ PAGES: tuple[Argument, ...] = (
     *strides("b", "BlockTable", levels=OF_PAGES),
     Number("page_size", "i32", _PAGE_SIZE, multiple_of=PAGE_STEP, levels=OF_PAGES),
     Number("magic", "i64", _MAGIC, levels=OF_PAGES),
+)
+
+# Vectors of 16 bytes.
+FP8_WIDTHS = tuple(
+    Number(f"width_{of}", "i32", size(name), multiple_of=16, levels=tuple(OF_FP8))
+    for of, name in (("qk", "head_dim"), ("v", "head_dim_v"))
+)
+DESCALES: tuple[Argument, ...] = (
+    Tensor("KDescale", c.K_DESCALE, general=True, levels=tuple(OF_FP8)),
+    Tensor("VDescale", c.V_DESCALE, general=True, levels=tuple(OF_FP8)),
+    *strides("bh", "KDescale", "VDescale", levels=tuple(OF_FP8)),
+    Number("descales", "i32", present(c.K_DESCALE.name) + present(c.V_DESCALE.name) * 2, levels=tuple(OF_FP8)),
 )
 
 GUARD_LEVEL = Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout")
@@ -136,8 +179,8 @@ ATTN_FWD_SPLIT = KernelDescription(
         # Of calls whose lengths are in device memory the checks say that q is not aligned, where they are to have no
         # descriptors (v2src/flash/band.cc).
         Tensor("Q", c.Q, general=True),
-        Tensor("K", c.K),
-        Tensor("V", c.V),
+        Tensor("K", c.FORWARD_K, dtypes=OF_FP8),
+        Tensor("V", c.FORWARD_V, dtypes=OF_FP8),
         Tensor("Out", c.OUT),
         Tensor("L", c.LOGSUMEXP),
         Tensor("Partial", PARTIAL, does="write"),
@@ -146,7 +189,8 @@ ATTN_FWD_SPLIT = KernelDescription(
         c.SM_SCALE,
         *strides("bhs", "Q", "K", "V", "Out"),
         *c.LENGTHS,
-        *(replace(one, levels=()) for one in (c.WIDTH_OF_QK, c.WIDTH_OF_V)),
+        *(replace(one, levels=OF_16_BITS) for one in (c.WIDTH_OF_QK, c.WIDTH_OF_V)),
+        *FP8_WIDTHS,
         *BAND_OF_ANY,
         FEATURES_OF_ANY,
         Number("softcap", "fp32", scalar("softcap")),
@@ -156,10 +200,14 @@ ATTN_FWD_SPLIT = KernelDescription(
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
         *PAGES,
+        *DESCALES,
         *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
     ),
-    sources={int(True): "attn_fwd_split_paged"},
-    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), IN_PAGES),
+    sources={
+        Keys.pages: "attn_fwd_split_paged",
+        **{one: "attn_fwd_split_paged_fp8" if one in OF_PAGES else "attn_fwd_split_fp8" for one in OF_FP8},
+    },
+    choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), KEYS),
     # A step of fewer keys begins earlier, which counts where there is one of them.
     psels=by_vendor(
         {"EARLY": 0},

@@ -15,6 +15,7 @@ NAMES = {
     "u8": "uint8",
     "fp8e4nv": "float8_e4m3fn",
     "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
 }
 
 

@@ -86,8 +86,9 @@ enum {
   AOTRITON_BOOL,
   AOTRITON_INT8,
   AOTRITON_UINT8,
-  AOTRITON_FLOAT8_E4M3FN,
-  AOTRITON_FLOAT8_E5M2
+  AOTRITON_FLOAT8_E4M3FN, /* sm_90's float of 8 bits, also of attention's keys and values */
+  AOTRITON_FLOAT8_E5M2,
+  AOTRITON_FLOAT8_E4M3FNUZ /* gfx942's */
 };
 
 /* Strided views of device memory, outermost dimension first. Strides are in elements. Null data: not given. */
@@ -208,12 +209,18 @@ enum { AOTRITON_SKIP_DQ = 1, AOTRITON_SKIP_DK = 2, AOTRITON_SKIP_DV = 4 }; /* bi
  * kernel finds the same one. A backward takes the seed, the offset and the dropout of its forward. Calls that share a
  * seed need offsets whose low 32 bits differ.
  *
+ * Keys and values of 8 bits (of the forward): k and v are AOTRITON_FLOAT8_E4M3FN on sm_90, AOTRITON_FLOAT8_E4M3FNUZ on
+ * gfx942, both, beside q and out of 16 bits. k_descale and v_descale multiply them, for each sequence and head; without
+ * them these are 1. Products are of fp16 numbers, which hold all of 8 bits, and sums of fp32. Tensors are aligned to 16
+ * bytes, and head dims are multiples of 16.
+ *
  * AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; bias together with cu_seqlens;
- * block_table together with bias, alibi_slopes or dropout, or in a backward; the descales, which no kernel computes
- * yet. AOTRITON_NULL_POINTER: cu_seqlens of one side only; dropout without dropout_seed or dropout_offset; block_table
- * without seqused_k. AOTRITON_INVALID_SHAPE: cu_seqlens with a batch that is not 1, or
- * lengths of another number of sequences. AOTRITON_INVALID_ARGUMENT: cu_seqlens without max_seqlen_q and max_seqlen_k,
- * or these without cu_seqlens; a softcap or dropout out of its range. The message names the field. */
+ * block_table together with bias, alibi_slopes or dropout; k of 8 bits together with bias, alibi_slopes or dropout, or
+ * in a backward, as block_table is; q_descale, which no kernel computes yet. AOTRITON_NULL_POINTER: cu_seqlens of one
+ * side only; dropout without dropout_seed or dropout_offset; block_table without seqused_k. AOTRITON_INVALID_SHAPE:
+ * cu_seqlens with a batch that is not 1, or lengths or scales of another number of sequences.
+ * AOTRITON_INVALID_ARGUMENT: cu_seqlens without max_seqlen_q and max_seqlen_k, or these without cu_seqlens; a softcap
+ * or dropout out of its range; scales of keys that are not of 8 bits. The message names the field. */
 typedef struct aotriton_attn_features {
   aotriton_tensor4 bias;         /* [batch, heads_q, seqlen_q, seqlen_k], of q's type; the last dimension is contiguous,
                                     and a stride of 0 repeats the others */
@@ -224,8 +231,9 @@ typedef struct aotriton_attn_features {
   aotriton_tensor1 seqused_q, seqused_k; /* [sequences] int32, contiguous; each may be given alone */
   aotriton_tensor2 block_table; /* [sequences, pages_of_sequence] int32: the pages of each one's keys, in their order;
                                    of the last dimension contiguous */
-  aotriton_tensor2 q_descale, k_descale, v_descale; /* refused; [batch, heads_k] float32 */
-  const void *dropout_seed, *dropout_offset;        /* one int64 of device memory each, 8-byte aligned */
+  aotriton_tensor2 q_descale;   /* refused */
+  aotriton_tensor2 k_descale, v_descale;     /* [sequences, heads_k] float32, any strides */
+  const void *dropout_seed, *dropout_offset; /* one int64 of device memory each, 8-byte aligned */
   int64_t max_seqlen_q, max_seqlen_k; /* with cu_seqlens: positive, below 2^31; max_seqlen_k also with block_table */
   int64_t window_left, window_right;  /* where windowed: keys that a query sees before and behind its own position; a
                                          negative number means all */
@@ -245,14 +253,14 @@ typedef struct aotriton_attn_features {
  *
  * q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
  * head_dim_v], or both in pages, with features.block_table; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a
- * multiple of heads_k. float16, bfloat16 or float32, one type for all; head_dim and head_dim_v 1 to 256, fastest where
- * they are equal and multiples of 8; any strides with a contiguous last dimension. logsumexp: [batch, heads_q,
- * seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key behind its own position, which is key i
- * for query i unless features.causal_variant says otherwise. A query that sees no key has an out of 0, a logsumexp of
- * minus infinity (or its sink), and gradients of 0. sm_scale: finite, not negative; not given, and 1 / sqrt(head_dim),
- * where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where that is not zero, 0 is 0, and all visible
- * keys have the same weight. A result must share no memory with another operand, nor the workspace with any. A size of
- * 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or the sink. */
+ * multiple of heads_k. float16, bfloat16 or float32, one type for all, or k and v of 8 bits; head_dim and head_dim_v 1
+ * to 256, fastest where they are equal and multiples of 8; any strides with a contiguous last dimension. logsumexp:
+ * [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key behind its own position,
+ * which is key i for query i unless features.causal_variant says otherwise. A query that sees no key has an out of 0, a
+ * logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not negative; not given, and 1 /
+ * sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where that is not zero, 0 is 0, and
+ * all visible keys have the same weight. A result must share no memory with another operand, nor the workspace with
+ * any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or the sink. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
@@ -328,8 +336,12 @@ AOTRITON_API aotriton_error aotriton_attn_bwd(const aotriton_attn_bwd_params* pa
  * has the rows of k, v and q from cu_seqlens_k[z] to before cu_seqlens_k[z + 1], as many as its new tokens; it may have
  * none.
  *
- * AOTRITON_NULL_POINTER: one of rotary_cos and rotary_sin only, or q without them. AOTRITON_INVALID_SHAPE: lengths of
- * another number of sequences; more pairs than head_dim has. A cache must share no memory with another operand, and q
+ * Both caches may be of 8 bits instead: AOTRITON_FLOAT8_E4M3FN on sm_90, AOTRITON_FLOAT8_E4M3FNUZ on gfx942. What they
+ * get is, after the rotation, divided by k_descale and v_descale of the sequence and head, 1 without these, and rounded
+ * to the nearest number; what is beyond the largest one becomes that.
+ *
+ * AOTRITON_NULL_POINTER: one of rotary_cos and rotary_sin only, or q without them. AOTRITON_INVALID_ARGUMENT: scales of
+ * caches that are not of 8 bits. AOTRITON_INVALID_SHAPE: lengths or scales of another number of sequences; more pairs than head_dim has. A cache must share no memory with another operand, and q
  * none with k and v; all may lie side by side in one tensor. */
 typedef struct aotriton_kv_append_params {
   size_t size;
@@ -341,7 +353,8 @@ typedef struct aotriton_kv_append_params {
   aotriton_tensor2 block_table;
   uint8_t rotary_interleaved;
   uint8_t reserved[7];
-  const aotriton_hints* hints; /* null: none */
+  const aotriton_hints* hints;           /* null: none */
+  aotriton_tensor2 k_descale, v_descale; /* [sequences, heads_k] float32, any strides */
 } aotriton_kv_append_params;
 
 AOTRITON_API aotriton_error aotriton_kv_append(const aotriton_kv_append_params* params, void* stream);

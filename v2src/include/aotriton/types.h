@@ -47,6 +47,7 @@ enum class DType : int32_t {
   uint8 = AOTRITON_UINT8,
   float8_e4m3fn = AOTRITON_FLOAT8_E4M3FN,
   float8_e5m2 = AOTRITON_FLOAT8_E5M2,
+  float8_e4m3fnuz = AOTRITON_FLOAT8_E4M3FNUZ,
 };
 
 namespace detail {

@@ -80,7 +80,7 @@ def attn_fwd_split(
     all_v = rows_read(V, stride_v_b, stride_v_h, stride_v_s, of.k, head_dim_v, "general")
     cap = Softcap(features, sm_scale, softcap)
     out, row_sum, row_max = attend(
-        q, all_k, all_v, None, tile, split, keys_of_split, cap, BLOCK_M, BLOCK_N, BLOCK_DMODEL
+        q, None, all_k, all_v, None, tile, split, keys_of_split, cap, BLOCK_M, BLOCK_N, BLOCK_DMODEL
     )
     results = Results(
         Out, stride_out_b, stride_out_h, stride_out_s, L, store_lse, Partial, PartialL,

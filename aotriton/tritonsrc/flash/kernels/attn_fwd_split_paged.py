@@ -78,7 +78,7 @@ def attn_fwd_split_paged(
     pages = Pages(BlockTable + sequence.to(tl.int64) * stride_blocktable_b, page_size, magic, of.k.used)
     cap = Softcap(features, sm_scale, softcap)
     out, row_sum, row_max = attend(
-        q, all_k, all_v, pages, tile, split, keys_of_split, cap, BLOCK_M, BLOCK_N, BLOCK_DMODEL
+        q, None, all_k, all_v, pages, tile, split, keys_of_split, cap, BLOCK_M, BLOCK_N, BLOCK_DMODEL
     )
     results = Results(
         Out, stride_out_b, stride_out_h, stride_out_s, L, store_lse, Partial, PartialL,

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from aotriton.tritonsrc.flash.lib.fp8 import descale_of, in_fp8
+
 
 @triton.jit
 def sequence_of_token(token, sequences, CuSeqlensK):
@@ -22,10 +24,11 @@ def sequence_of_token(token, sequences, CuSeqlensK):
 
 
 @triton.jit
-def rotate(x_rows, y_rows, cos_rows, sin_rows, own, pairs, width, interleaved, PAIRS: tl.constexpr):
+def rotate(x_rows, y_rows, cos_rows, sin_rows, own, pairs, width, interleaved, descale, PAIRS: tl.constexpr):
     """Writes the rows at ``x_rows``, of ``width`` elements each, to those at ``y_rows``, which may be the same ones.
     The first 2 ``pairs`` elements are rotated, each with the one that is ``pairs`` further, or if ``interleaved`` with
-    its neighbour. The others are copied, as bits. ``own`` says which rows there are.
+    its neighbour. The others are copied, as bits. ``own`` says which rows there are. Where those at ``y_rows`` are of 8
+    bits, what would be written is divided by ``descale`` before.
 
     Whoever loads an element also stores it, so that nothing is read that was written before.
     """
@@ -42,8 +45,13 @@ def rotate(x_rows, y_rows, cos_rows, sin_rows, own, pairs, width, interleaved, P
         cos = tl.load(cos_rows + pair[None, :], mask=with_angle)
         sin = tl.load(sin_rows + pair[None, :], mask=with_angle)
         a, b = x.to(tl.float32), x_second.to(tl.float32)
-        tl.store(y_rows + first[None, :], tl.where(with_angle, (a * cos - b * sin).to(x.dtype), x), mask=there)
-        tl.store(y_rows + second[None, :], tl.where(with_angle, (b * cos + a * sin).to(x.dtype), x_second), mask=both)
+        y = tl.where(with_angle, (a * cos - b * sin).to(x.dtype), x)
+        y_second = tl.where(with_angle, (b * cos + a * sin).to(x.dtype), x_second)
+        if y_rows.dtype.element_ty != x.dtype:
+            y = in_fp8(y, descale, y_rows.dtype.element_ty)
+            y_second = in_fp8(y_second, descale, y_rows.dtype.element_ty)
+        tl.store(y_rows + first[None, :], y, mask=there)
+        tl.store(y_rows + second[None, :], y_second, mask=both)
 
 
 @triton.jit
@@ -90,6 +98,13 @@ def kv_append(
     head_dim,
     head_dim_v,
     rotary_interleaved,
+    KDescale,
+    VDescale,
+    stride_kdescale_b,
+    stride_kdescale_h,
+    stride_vdescale_b,
+    stride_vdescale_h,
+    descales,
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
@@ -97,7 +112,8 @@ def kv_append(
 
     num_heads_q is 0 without Q, rotary_pairs without RotaryCos, and pages_of_sequence without BlockTable: then the cache
     of a sequence is a page of its own. A token at a position that is negative, that no page has room for or that has no
-    row of RotaryCos is left out, and so is one of no sequence, or whose page is none of the cache's.
+    row of RotaryCos is left out, and so is one of no sequence, or whose page is none of the cache's. KDescale and
+    VDescale: see attn_fwd_split_fp8; they divide what a cache of 8 bits gets.
     """
     heads = num_heads_q + 2 * num_heads_k
     head = tl.program_id(0) % heads
@@ -134,14 +150,16 @@ def kv_append(
     cos_rows, sin_rows = RotaryCos + angle * stride_rotarycos_s, RotarySin + angle * stride_rotarysin_s
     if head < num_heads_q:
         q_rows = Q + batch * stride_q_b + head.to(tl.int64) * stride_q_h + row * stride_q_s
-        rotate(q_rows, q_rows, cos_rows, sin_rows, own, rotary_pairs, head_dim, rotary_interleaved, PAIRS)
+        rotate(q_rows, q_rows, cos_rows, sin_rows, own, rotary_pairs, head_dim, rotary_interleaved, 1.0, PAIRS)
     elif head < num_heads_q + num_heads_k:
         of_k = (head - num_heads_q).to(tl.int64)
         k_rows = K + batch * stride_k_b + of_k * stride_k_h + row * stride_k_s
         cache_rows = KCache + page * stride_kcache_b + of_k * stride_kcache_h + place * stride_kcache_s
-        rotate(k_rows, cache_rows, cos_rows, sin_rows, own, rotary_pairs, head_dim, rotary_interleaved, PAIRS)
+        scale = descale_of(KDescale, stride_kdescale_b, stride_kdescale_h, sequence[:, None], of_k, descales, 1, own)
+        rotate(k_rows, cache_rows, cos_rows, sin_rows, own, rotary_pairs, head_dim, rotary_interleaved, scale, PAIRS)
     else:
         of_v = (head - num_heads_q - num_heads_k).to(tl.int64)
         v_rows = V + batch * stride_v_b + of_v * stride_v_h + row * stride_v_s
         value_rows = VCache + page * stride_vcache_b + of_v * stride_vcache_h + place * stride_vcache_s
-        rotate(v_rows, value_rows, cos_rows, sin_rows, own, 0, head_dim_v, rotary_interleaved, PAIRS)
+        scale = descale_of(VDescale, stride_vdescale_b, stride_vdescale_h, sequence[:, None], of_v, descales, 2, own)
+        rotate(v_rows, value_rows, cos_rows, sin_rows, own, 0, head_dim_v, rotary_interleaved, scale, PAIRS)

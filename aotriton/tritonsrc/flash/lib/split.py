@@ -59,13 +59,14 @@ def load_queries(Q, stride_b, stride_h, stride_s, tile, head_dim, COLUMNS: tl.co
 
 @triton.jit
 def attend(
-    q, all_k, all_v, pages, tile, split, keys_of_split, cap, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, factor, all_k, all_v, pages, tile, split, keys_of_split, cap, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DMODEL: tl.constexpr,
 ):  # fmt: skip
     """What a tile's queries make of their part of the keys: fp32 [BLOCK_M, BLOCK_DMODEL], the sum of weighted values,
     and [BLOCK_M], the sum of weights and the largest score, scaled, in units of log2.
 
-    Keys are rows of a sequence, where ``pages`` is None, or lie in pages.
+    Keys are rows of a sequence, where ``pages`` is None, or lie in pages. ``factor``: what the products of each row are
+    multiplied by, or None.
     """
     of = tile.of
     first_row, group = tile.first_row, tile.group
@@ -85,7 +86,9 @@ def attend(
         else:
             next_page = pages_of(pages, key + BLOCK_N, BLOCK_N)  # a step ahead: a load that waits for it would be late
             k = load_from_pages(all_k, pages, tile.head_k, page, key, BLOCK_N, BLOCK_DMODEL)
-        s = tl.dot(q, k.T)
+        s = tl.dot(q, k.to(q.dtype).T)
+        if factor is not None:
+            s *= factor[:, None]
         if (key < clear) | (key + BLOCK_N > tl.minimum(full, end)) | has(cap.features, SOFTCAP, key):
             s = capped(s, cap)
             keys = key + tl.arange(0, BLOCK_N)
@@ -103,7 +106,7 @@ def attend(
         else:
             v = load_from_pages(all_v, pages, tile.head_k, page, key, BLOCK_N, BLOCK_DMODEL)
             page = next_page
-        out = tl.dot(p.to(v.dtype), v, out * correction[:, None])
+        out = tl.dot(p.to(q.dtype), v.to(q.dtype), out * correction[:, None])
     return out, row_sum, row_max
 
 
