@@ -24,7 +24,7 @@ from attention import gpu_state, machine, race
 from decode_calls import TOLERANCE, Call, Cell, error
 
 ROUNDS = 31
-PAGE = 64
+PAGE, SCALE = 64, 1 / 64
 ROWS, NARROW, PAGES, NARROW_PAGES, FA3 = "16 bits", "8 bits", "16 bits, pages", "8 bits, pages", "FA3, 8 bits"
 CELLS = (
     Cell(1, 32, 8, 1, 32768, 128),
@@ -57,18 +57,18 @@ def _given(cell: Cell) -> dict[str, dict[str, Any]]:
     order = torch.randperm(pages, generator=generator, device="cuda")
     table = order.to(torch.int32).view(cell.batch, -1)
     used = torch.full((cell.batch,), cell.keys, dtype=torch.int32, device="cuda")
-    scale = torch.full((cell.batch, cell.heads_k), 0.01, device="cuda")
+    scale = torch.full((cell.batch, cell.heads_k), SCALE, device="cuda")
     scales = {"k_descale": scale, "v_descale": scale}
     rows: dict[str, Any] = {}
     pools: dict[str, Any] = {}
     for name in "kv":
-        rows[name] = (normal(cell.batch, cell.heads_k, cell.keys, cell.head_dim) / 0.01).to(torch.float8_e4m3fn)
+        rows[name] = (normal(cell.batch, cell.heads_k, cell.keys, cell.head_dim) / SCALE).to(torch.float8_e4m3fn)
         pool = torch.empty((pages, PAGE, cell.heads_k, cell.head_dim), dtype=torch.uint8, device="cuda")
         pool[order] = rows[name].view(torch.uint8).transpose(1, 2).reshape(pool.shape)
         pools[name] = pool.view(torch.float8_e4m3fn).transpose(1, 2)
 
     def wide(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: (one.float() * 0.01).bfloat16() for name, one in tensors.items()}
+        return {name: (one.float() * SCALE).bfloat16() for name, one in tensors.items()}
 
     of_pages = {"block_table": table, "seqused_k": used}
     made = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,8 +22,10 @@ from aotriton.codegen.lut import lut
 from aotriton.codegen.plan import Cell, FunctionalPlan, plan
 from aotriton.codegen.program import LIMITS
 from aotriton.codegen.render import render
+from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.family import IN_TREE, family
+from aotriton.rules.flash.common import FP8
 from aotriton.rules.kernel import KernelDescription
 
 KERNELS = [kernel for name in IN_TREE for kernel in family(name).kernels]

@@ -238,8 +238,8 @@ ATTN_FWD_SPLIT = KernelDescription(
         *GUARDS,
         c.GUARD_INVARIANT,
         Guard(DECODED_ROWS + 1 <= ROWS, f"at most {DECODED_ROWS} rows of q share a head of k"),
-        # No other backend serves pages; more tiles leave fewer splits.
-        Guard(maximum(present("block_table"), ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
+        # No other backend serves pages or keys of 8 bits; more tiles leave fewer splits.
+        Guard(maximum(KEYS.source, ROWS <= MOST_ROWS), f"more than {MOST_ROWS} rows of q share a head of k"),
     ),
     restrictions=SPLIT_RESTRICTIONS,
 )
