@@ -15,7 +15,9 @@ struct Indices {
       level, lo, hi, features, longest_q, longest_k, packed_sequences;  // scalars
   int64_t most_head_dim;                                                // what kernels serve, by their description
   int64_t multiple_of_head_dim;                                         // what they assume where tensors are aligned
-  size_t block_table = kAbsent, pages = kAbsent, page_size = kAbsent, pages_of_sequence = kAbsent;  // of the forward
+  // Of the forward.
+  size_t block_table = kAbsent, pages = kAbsent, page_size = kAbsent, pages_of_sequence = kAbsent;
+  size_t k = kAbsent, v = kAbsent;
 
   static constexpr size_t kAbsent = SIZE_MAX;
 };
