@@ -126,6 +126,26 @@ TEST("where values begin is checked in a call that differs from the last one in 
   CHECK_EQ(recording.launches.size(), 4u);
 }
 
+TEST("new keys go into a latent cache in one launch: columns that are rotated, and the values, which are not") {
+  Recording& recording = start("cuda");
+  kv_append_params p;
+  p.k = tensor(address_of(1), 4, 1, 1, 64);
+  p.v = tensor(address_of(2), 4, 1, 1, 512);
+  p.v_cache = tensor(address_of(3), 400, 1, 64, 576);
+  p.k_cache = p.v_cache;
+  p.v_cache.sizes[3] = 512;
+  p.k_cache.sizes[3] = 64;
+  p.k_cache.data = static_cast<char*>(p.k_cache.data) + 512 * 2;
+  p.seqused_k = {pointer(address_of(4)), AOTRITON_INT32, {4}, {1}};
+  p.block_table = {pointer(address_of(5)), AOTRITON_INT32, {4, 80}, {80, 1}};
+  p.q = tensor(address_of(6), 4, 16, 1, 64);
+  p.q.strides[0] = 16 * 576, p.q.strides[1] = p.q.strides[2] = 576;
+  p.rotary_cos = {pointer(address_of(7)), AOTRITON_FLOAT32, {5000, 32}, {32, 1}};
+  p.rotary_sin = {pointer(address_of(8)), AOTRITON_FLOAT32, {5000, 32}, {32, 1}};
+  CHECK_EQ(kv_append(p, {}), Error::success);
+  CHECK_EQ(recording.launches.size(), 1u);
+}
+
 TEST("a prepared call takes keys and values at one place only") {
   Recording& recording = start("cuda");
   attn_fwd_params p = latent_call();
