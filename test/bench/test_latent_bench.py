@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import latent  # it is no package
 from attention import WARM_UP
+from contenders import LIBRARY
 
 from aotriton.rules.flash.features import LATENT_DIMS
 
@@ -40,7 +41,7 @@ def test_the_table_has_a_line_for_each_cell() -> None:
     cell = latent.Cell(8, 16, 1, 8192)
     record: dict[str, Any] = {"copy_tb_s": 2.0, "product_tflop_s": 500.0}
     us = latent.bound(cell, record)
-    times = {latent.LIBRARY: us / 0.5, latent.PAGED: us / 0.25, "torch": 90.0}
+    times = {LIBRARY: us / 0.5, latent.PAGED: us / 0.25, "torch": 90.0}
     record["rows"] = [{"cell": vars(cell), "us": times}]
     line = latent.table(record).splitlines()[-1]
     assert line.startswith("| 8 × 16 heads, 1 query on 8,192 keys |")
