@@ -52,7 +52,8 @@ Row = tuple[str, str, str]  # what is asked for, operator and arch
 @dataclass(frozen=True)
 class Asked:
     """What calls ask for. ``fields``: as documents spell them. ``masks``: scalars, of which each makes a call. ``odd``:
-    a head dim that is no multiple of 8. ``other_width``: a head dim of their own for values.
+    a head dim that is no multiple of 8. ``other_width``: a head dim of their own for values. ``latent``: values that
+    are the first columns of the keys.
     """
 
     says: str
@@ -61,6 +62,12 @@ class Asked:
     masks: tuple[Mapping[str, Any], ...] = ({},)
     odd: bool = False
     other_width: bool = False
+    latent: bool = False
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """The head dims of q that are looked at."""
+        return f.LATENT_DIMS[:1] if self.latent else WIDTHS
 
 
 def every() -> list[Asked]:
@@ -76,6 +83,7 @@ def every() -> list[Asked]:
         *made,
         Asked(of_v, "sizes of `v`, `out`", other_width=True),
         Asked("head dims that are no multiples of 8", "sizes of `q`, `k`, `v`", odd=True),
+        Asked("values that are columns of the keys (a latent cache of DeepSeek)", "`v` at `k`", latent=True),
     ]
 
 
@@ -98,7 +106,7 @@ def read(database: Path) -> Table:
     served: dict[Row, dict[str, frozenset[tuple[str, int]]]] = {}
     for asked, operator, arch in product(every(), OPERATORS, [one.arch for one in ARCHS]):
         found: dict[str, set[tuple[str, int]]] = {}
-        for dtype, width, mask, shape, lies_well in product(TYPES, WIDTHS, asked.masks, SHAPES, (True, False)):
+        for dtype, width, mask, shape, lies_well in product(TYPES, asked.widths, asked.masks, SHAPES, (True, False)):
             call = _Call(operator, arch, asked, dtype, width, mask, shape, lies_well)
             for backend in operator.backends if call.possible else ():
                 if (dtype, width) not in found.get(backend.name, ()) and _serves(backend, call, built):
@@ -149,6 +157,7 @@ class _Call:
         batch, heads_q, heads_k, rows, keys = self.shape
         width = self.width - 3 * self.asked.odd
         of_v = max(self.width // 2, 8) if self.asked.other_width else width
+        of_v = f.LATENT_DIMS[1] if self.asked.latent else of_v
         made = {"batch": batch, "heads_q": heads_q, "heads_k": heads_k, "seqlen_q": rows, "seqlen_k": keys}
         return made | PAGE | {"head_dim": width, "head_dim_v": of_v}
 
@@ -213,6 +222,8 @@ def of_types(served: frozenset[tuple[str, int]]) -> str:
             else:
                 intervals.append([below + 8 if below else 0, width])
     spelled = [f"{least} to {most}" if least else f"up to {most}" for least, most in intervals]
+    dim, dim_v = f.LATENT_DIMS
+    spelled += [f"{dim} with values of {dim_v}"] if any(one == dim for _, one in served) else []
     return f"{', '.join(types)}, head dim {' and '.join(spelled)}"
 
 

@@ -89,6 +89,10 @@ def attention(
     it do not count. Such a call has no gradient (NotImplementedError where one is asked for), ``cu_seqlens_k``,
     ``bias``, ``alibi_slopes`` or ``dropout``.
 
+    Keys of head dim 576 whose first 512 columns are the values, ``v = k[..., :512]``, are a latent cache, of DeepSeek's
+    models: float16 or bfloat16, in rows or in pages, and without gradient, bias, slopes and dropout. ``scale`` is then
+    that of the head dim before keys were absorbed.
+
     Tensors of a CPU are computed as the formula reads, which is right, and slow.
     """
     mask: dict[str, Any] = {"sm_scale": scale, "causal": causal, "hints": within()}

@@ -45,6 +45,9 @@ from aotriton.rules.flash.forward import (
 )
 from aotriton.rules.flash.invariant import ATTN_FWD_INVARIANT, GUARD_ASKED, INVARIANT, PART
 from aotriton.rules.flash.invariant import SPLITS as SPLITS_OF_PARTS
+from aotriton.rules.flash.latent import ATTN_FWD_LATENT, ATTN_FWD_LATENT_COMBINE, GUARD_LATENT, LATENT
+from aotriton.rules.flash.latent import KEYS_OF_SPLIT as KEYS_OF_LATENT_SPLIT
+from aotriton.rules.flash.latent import SPLITS as SPLITS_OF_LATENT_KEYS
 from aotriton.rules.flash.planned import (
     ATTN_FWD_HOPPER_PLANNED,
     ATTN_FWD_PLAN,
@@ -473,7 +476,7 @@ FOLLOWING = [
     "attn_fwd_decode",
     "attn_fwd_split",
     "attn_fwd_combine",
-    *(kernel.name for kernel in INVARIANT.kernels),
+    *(kernel.name for kernel in (*INVARIANT.kernels, *LATENT.kernels)),
     "attn_fwd_plan",
 ]  # whose grid is that of packed sequences, too
 
@@ -582,6 +585,29 @@ def test_keys_are_split_into_rounds_that_are_nearly_full() -> None:
     assert of(1, 8, 2, 7, 3000, **packed) == (5, 128, 50, 2 * 8 * 5)
 
 
+def test_keys_of_latent_caches_are_split_for_one_program_of_a_multiprocessor() -> None:
+    """A tile has 64 rows of all heads; four steps of 64 keys at least are a split's; sequences of different lengths are
+    split further.
+    """
+
+    def of(batch: int, heads: int, queries: int, keys: int, features: int = 0) -> Any:
+        sizes = {"batch": batch, "heads_q": heads, "heads_k": 1, "seqlen_q": queries, "seqlen_k": keys}
+        sizes |= {"head_dim": 576, "head_dim_v": 512}
+        scalars = scalars_of(ATTN_FWD_LATENT, sizes, features=features, level=4, lo=-queries, hi=keys - 1)
+        environment = Environment(sizes, scalars, {"BLOCK_M": 64}, multiprocessors=132)
+        environment = replace(environment, sizes=sizes | derived_sizes(LATENT, environment))
+        programs = [evaluate(one.grid[0], environment) for one in (ATTN_FWD_LATENT, ATTN_FWD_LATENT_COMBINE)]
+        return evaluate(SPLITS_OF_LATENT_KEYS, environment), evaluate(KEYS_OF_LATENT_SPLIT, environment), *programs
+
+    assert of(1, 16, 1, 8192) == (32, 256, 32, 16)
+    assert of(1, 16, 1, 65536) == (128, 512, 128, 16)
+    assert of(1, 128, 1, 65536) == (64, 1024, 2 * 64, 128)  # of 66, for 132 programs at once
+    assert of(128, 16, 1, 8192) == (1, 8192, 128, 0)
+    assert of(100, 16, 1, 8192) == (5, 1664, 500, 1600)  # nearly four rounds
+    assert of(32, 64, 2, 256) == (1, 256, 64, 0)
+    assert of(128, 16, 1, 8192, USED_K.value) == (4, 2048, 512, 2048)
+
+
 def test_a_plan_has_a_program_for_each_sequence_and_room_for_all_items() -> None:
     """What follows it has a program for each multiprocessor, or for some rows of two split tiles for each. Heads that
     share keys are packed, up to 16 of them.
@@ -679,7 +705,7 @@ def refused(kernel: KernelDescription, sizes: dict[str, int], **scalars: int) ->
     guards = (
         one
         for one in kernel.all_guards(operator_of(kernel).sizes)
-        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)) and one != GUARD_ASKED
+        if ("level" in scalars or one not in (GUARD_PLAIN, GUARD_WALKED)) and one not in (GUARD_ASKED, GUARD_LATENT)
     )
     return [guard.why for guard in guards if not evaluate(guard.condition, environment)]
 
@@ -704,10 +730,10 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
         names = [f"seqlen_{side}"] + ["seqlen_q, times the heads that are packed,"] * (side == "q" and packed)
         wanted = [f"{name} is more than {MOST_COUNTED}" for name in names if f"max_seqlen_{side}" in taken]
         wanted += [f"q has more than {MOST_COUNTED} rows"] * (
-            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT)
+            side == "q" and kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, ATTN_FWD_LATENT)
         )
         assert why == wanted
-    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT):
+    if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, ATTN_FWD_INVARIANT, ATTN_FWD_LATENT):
         return  # which serve no call of so many rows
     grouped = one | {"heads_q": 12, "seqlen_q": MOST_COUNTED // 4}
     assert refused(kernel, grouped) == []
@@ -800,6 +826,11 @@ def test_guards_of_single_kernels() -> None:
     assert refused(ATTN_FWD_HOPPER_PLANNED, few, **asked) == [*weighted, "it has softcap"]
     assert refused(ATTN_FWD_SPLIT, few, **features | {"level": 4, "lo": -3, "hi": 4999}) == []
     assert refused(ATTN_FWD_DECODE, few | {"seqlen_q": 1}, **features | {"level": 5}) == weighted
+    of_latent = SIZES | {"head_dim": 576, "head_dim_v": 512}
+    assert refused(ATTN_FWD_LATENT, of_latent) == []
+    assert [one[:13] for one in refused(ATTN_FWD, of_latent)] == ["head_dim 576 "]
+    others = (of_latent | {"head_dim": 512}, of_latent | {"head_dim_v": 576})
+    assert [evaluate(GUARD_LATENT.condition, Environment(sizes)) for sizes in (of_latent, *others)] == [1, 0, 0]
     for kernel in FLASH.kernels:
         if kernel in (ATTN_FWD_DECODE, ATTN_FWD_SPLIT, KV_APPEND, ATTN_FWD_HOPPER_PLANNED):
             continue

@@ -114,7 +114,8 @@ TEST("text becomes fields, words in any order with blanks between them, and the 
   CHECK_EQ(parsed("schedule=dfs schedule=auto").schedule, AOTRITON_AUTO);
   CHECK_EQ(all.batch_invariant, 0);
   CHECK_EQ(parsed("batch_invariant").batch_invariant, 1);
-  const hints off = parsed("deterministic deterministic=0 batch_invariant batch_invariant=0 latency latency=0 throughput=0");
+  const hints off =
+      parsed("deterministic deterministic=0 batch_invariant batch_invariant=0 latency latency=0 throughput=0");
   CHECK_EQ(off.deterministic, 0);
   CHECK_EQ(off.batch_invariant, 0);
   CHECK_EQ(off.objective, AOTRITON_NO_OBJECTIVE);
@@ -254,11 +255,11 @@ TEST("a backend that cannot serve the call, or that the operator has not, is ref
            "cannot address the tensors as they lie (attn_fwd_hopper); hopper_slim: another one is asked for; "
            "portable_slim: another one is asked for; hopper_features: another one is asked for; decode: another one is "
            "asked for; split: another one is asked for; hopper_planned: another one is asked for; invariant: another "
-           "one is asked for");
+           "one is asked for; latent: another one is asked for");
   CHECK_EQ(
       refused("backend=halves"),
       "attn_fwd: hint backend=halves: its backends are portable, hopper, hopper_slim, portable_slim, hopper_features, "
-      "decode, split, hopper_planned, invariant");
+      "decode, split, hopper_planned, invariant, latent");
 }
 
 TEST("what is excluded does not run, be it a backend, a kernel or an image") {
@@ -314,7 +315,8 @@ TEST("a call that is left nothing is refused, with what is in the way of each ba
       "no images of it for the arch (attn_fwd_slim); hopper_features: it has no image for this choice "
       "(attn_fwd_hopper_features); decode: this build has no images of it for the arch (attn_fwd_decode); split: this "
       "build has no images of it for the arch (attn_fwd_split); hopper_planned: this build has no images of it for the "
-      "arch (attn_fwd_plan); invariant: it is for calls with the hint batch_invariant (attn_fwd_invariant)");
+      "arch (attn_fwd_plan); invariant: it is for calls with the hint batch_invariant (attn_fwd_invariant); "
+      "latent: it is for head_dim 576 with head_dim_v 512 (attn_fwd_latent)");
   start("cuda");
   gemm_params p;
   p.a = Tensor<3>(pointer(address_of(1)), DType::bfloat16, {1, 64, 64}, {4096, 64, 1});

@@ -107,7 +107,9 @@ def run(
         "AT_ONCE": 8,
         "EARLY": 0,  # there is one kernel at a time
         "multiprocessors": multiprocessors,
-        "BLOCK_DMODEL": next(width for width in (32, 64, 128, 256) if max(case.head_dim, case.head_dim_v) <= width),
+        "BLOCK_DMODEL": next(
+            (width for width in (32, 64, 128, 256) if max(case.head_dim, case.head_dim_v) <= width), 512
+        ),
         "ADDRESSING": case.addressing,
         "softcap": case.softcap,
         "dropout": case.dropout,

@@ -48,10 +48,11 @@ struct Call {
   bool empty;                     // a size is 0, and nothing is to be launched
   int64_t extents[kMaxOperands];  // bytes from the first to the last element, by slot; 0 of what is not given or empty
   int64_t dims[kMaxOperands][2]
-              [kMaxRank];      // sizes and strides of tensors that are not as the caller gave them, by slot
-  uint8_t from[kMaxOperands];  // which of the caller's pointers a slot has: its own, unless checks swap some
-  uint32_t misaligned = 0;     // of the caller's operands, those that count as misaligned wherever they are, as bits
-  bool whole = false;          // the call is not to be made in chunks
+              [kMaxRank];         // sizes and strides of tensors that are not as the caller gave them, by slot
+  uint8_t from[kMaxOperands];     // which of the caller's pointers a slot has: its own, unless checks swap some
+  uint32_t misaligned = 0;        // of the caller's operands, those that count as misaligned wherever they are, as bits
+  uint8_t one_place[2] = {0, 0};  // of the caller's operands, two that kernels take for one: they must begin together
+  bool whole = false;             // the call is not to be made in chunks
   void* workspace = nullptr;
   size_t workspace_size = 0;
   const aotriton_hints* hints = nullptr;  // of this library's size; null: none

@@ -175,6 +175,27 @@ class Features {
   int64_t bits_;
 };
 
+// Values of a latent cache are the first columns of its keys: kernels read keys alone. What an explanation or a query
+// is about may not have memory yet.
+Error check_latent(Call& call, const Indices& x) {
+  if (call.sizes[x.head_dim_v] != kLatentDimV)
+    return fail(Error::not_supported,
+                "%s: v has head_dim_v %" PRId64 ", which must be %" PRId64 " where q has head_dim %" PRId64,
+                call.info->name, call.sizes[x.head_dim_v], kLatentDimV, kLatentDim);
+  const View &k = call[x.k], &v = call[x.v];
+  call.one_place[0] = call.from[x.k];
+  call.one_place[1] = call.from[x.v];
+  if (!k.data || !v.data || !call.extents[x.k]) return Error::success;
+  bool same = k.data == v.data;
+  for (size_t i = 0; i < call.info->operands[x.k].dims.size(); ++i)
+    same &= k.sizes[i] == 1 || k.strides[i] == v.strides[i];
+  if (same) return Error::success;
+  return fail(Error::not_supported,
+              "%s: head_dim %" PRId64 " is served where v is the first %" PRId64
+              " columns of k: at the same address, with the same strides",
+              call.info->name, kLatentDim, kLatentDimV);
+}
+
 }  // namespace
 
 Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcept {
@@ -187,10 +208,12 @@ Error check_attention(Call& call, const Indices& p, int64_t of_backward) noexcep
     const char *operand, *name;
     int64_t size;
   } dims[] = {{"q", "head_dim", sizes[p.head_dim]}, {"v", "head_dim_v", sizes[p.head_dim_v]}};
+  const bool latent = p.block_table != Indices::kAbsent && sizes[p.head_dim] == kLatentDim;
   for (const auto& [operand, name, size] : dims)
-    if (size < 1 || size > p.most_head_dim)
+    if (size < 1 || (size > p.most_head_dim && !latent))
       return fail(Error::not_supported, "%s: %s has %s %" PRId64 ", which must be from 1 to %" PRId64, op, operand,
                   name, size, p.most_head_dim);
+  if (latent) AOTRITON_TRY(check_latent(call, p));
   AOTRITON_TRY(Features(call, p, of_backward).check());
   constexpr float kLog2E = 1.4426950408889634f;  // kernels multiply by it
   const float scale = call.scalars[p.sm_scale].real;

@@ -36,6 +36,7 @@ void Builder::begin(const Call& call, const Device& device) noexcept {
   made_.chunk = made_.last_chunk = nullptr;
   made_.chunk_strides = nullptr;
   made_.launch_count = 0;
+  std::copy_n(call.one_place, 2, made_.one_place);
   made_.argument_count = made_.pointer_count = 0;
   byte_count_ = 0;
   const size_t operands = call.info->operands.size();

@@ -149,6 +149,10 @@ Error Prepared::check_pointers(void* const* pointers) const noexcept {
                static_cast<char*>(pointers[slot]) - static_cast<char*>(pointers[other]) !=
                    static_cast<char*>(data[slot]) - static_cast<char*>(data[other]);
   }
+  if (pointers[one_place[0]] != pointers[one_place[1]])
+    return fail(Error::invalid_argument, "%s: %s is at %p and %s at %p, the call was prepared with both at one place",
+                info->name, info->operands[one_place[0]].name, pointers[one_place[0]],
+                info->operands[one_place[1]].name, pointers[one_place[1]]);
   if (!moved) return Error::success;
   return check_overlap(CallOfKey(*info, key, pointers, extents).call());
 }

@@ -17,6 +17,9 @@ from aotriton.rules.family import Shared
 # What an image computes; rules/flash/common.py says more.
 LEVELS = PLAIN, BANDED, GENERAL, FULL, PAGED = 0, 2, 4, 5, 6
 
+# The head dims of keys and of values that are the keys' first columns (rules/flash/latent.py).
+LATENT_DIMS = 576, 512
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -156,6 +159,8 @@ def _constant(name: str) -> str:
 SHARED: Shared = {
     **{_constant(one.name): one.bit for one in FEATURES if one.bit},
     **dict(zip(("kPlain", "kBanded", "kGeneral", "kFull", "kPaged"), LEVELS, strict=True)),
+    "kLatentDim": LATENT_DIMS[0],
+    "kLatentDimV": LATENT_DIMS[1],
     "kOfFull": OF_FULL,
     "kOfLengths": OF_LENGTHS,
     "kPaired": bits(PAIRED),

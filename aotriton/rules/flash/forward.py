@@ -16,7 +16,9 @@ from aotriton.rules.expression import (
     size,
 )
 from aotriton.rules.flash import common as c
+from aotriton.rules.flash.features import LATENT_DIMS
 from aotriton.rules.flash.invariant import INVARIANT
+from aotriton.rules.flash.latent import LATENT
 from aotriton.rules.flash.planned import PLANNED
 from aotriton.rules.flash.restrictions import RESTRICTIONS
 from aotriton.rules.flash.restrictions_hopper import FEATURES_RESTRICTIONS, FORWARD_RESTRICTIONS
@@ -62,6 +64,11 @@ ATTN_FWD = KernelDescription(
     grid=c.grid_of_sequences("q", "BLOCK_M", "heads_q"),
     work=c.work("q", "BLOCK_M", "BLOCK_N", tensors=(2, 2), banded=True),
     guards=(
+        Guard(
+            size("head_dim") <= int(c.HEAD_DIM.values[-1]),
+            f"head_dim {LATENT_DIMS[0]} is for fp16 and bf16 in rows of 16 bytes, without bias, ALiBi and dropout, and"
+            " without the hint batch_invariant",
+        ),
         Guard(scalar("level") <= c.FULL, "with a block_table, tensors are aligned to 16 bytes"),
         c.GUARD_BAND,
         c.GUARD_INVARIANT,
@@ -233,6 +240,7 @@ OPERATOR = Operator(
         SPLIT,
         PLANNED,
         INVARIANT,
+        LATENT,
     ),
     fills_when_empty=True,
     checked=True,

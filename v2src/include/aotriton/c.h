@@ -254,13 +254,19 @@ typedef struct aotriton_attn_features {
  * q: [batch, heads_q, seqlen_q, head_dim]; k: [batch, heads_k, seqlen_k, head_dim]; v: [batch, heads_k, seqlen_k,
  * head_dim_v], or both in pages, with features.block_table; out: [batch, heads_q, seqlen_q, head_dim_v]; heads_q a
  * multiple of heads_k. float16, bfloat16 or float32, one type for all, or k and v of 8 bits; head_dim and head_dim_v 1
- * to 256, fastest where they are equal and multiples of 8; any strides with a contiguous last dimension. logsumexp:
- * [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no key behind its own position,
- * which is key i for query i unless features.causal_variant says otherwise. A query that sees no key has an out of 0, a
- * logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not negative; not given, and 1 /
- * sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where that is not zero, 0 is 0, and
- * all visible keys have the same weight. A result must share no memory with another operand, nor the workspace with
- * any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or the sink. */
+ * to 256, fastest where they are equal and multiples of 8, or 576 and 512, see below; any strides with a contiguous
+ * last dimension. logsumexp: [batch, heads_q, seqlen_q] float32, contiguous, 16-byte aligned. causal: a query sees no
+ * key behind its own position, which is key i for query i unless features.causal_variant says otherwise. A query that
+ * sees no key has an out of 0, a logsumexp of minus infinity (or its sink), and gradients of 0. sm_scale: finite, not
+ * negative; not given, and 1 / sqrt(head_dim), where it is AOTRITON_DEFAULT_SCALE, or 0 and scale_given is zero. Where
+ * that is not zero, 0 is 0, and all visible keys have the same weight. A result must share no memory with another
+ * operand, nor the workspace with any. A size of 0 is no error: with no keys, out is 0 and logsumexp minus infinity, or
+ * the sink.
+ *
+ * Latent caches (DeepSeek's decoding): head_dim is 576, head_dim_v 512, and v is the first 512 columns of k, with k's
+ * data and strides, in rows or in pages; each launch of a prepared call, too, has them at one place. float16 or
+ * bfloat16, aligned to 16 bytes, without bias, alibi_slopes, dropout and the hint batch_invariant; with a workspace.
+ * The scale is the caller's: 1 / sqrt(576) is not what such models mean. AOTRITON_NOT_SUPPORTED: v elsewhere. */
 typedef struct aotriton_attn_fwd_params {
   size_t size;
   aotriton_tensor4 q, k, v, out;
@@ -341,8 +347,9 @@ AOTRITON_API aotriton_error aotriton_attn_bwd(const aotriton_attn_bwd_params* pa
  * to the nearest number; what is beyond the largest one becomes that.
  *
  * AOTRITON_NULL_POINTER: one of rotary_cos and rotary_sin only, or q without them. AOTRITON_INVALID_ARGUMENT: scales of
- * caches that are not of 8 bits. AOTRITON_INVALID_SHAPE: lengths or scales of another number of sequences; more pairs than head_dim has. A cache must share no memory with another operand, and q
- * none with k and v; all may lie side by side in one tensor. */
+ * caches that are not of 8 bits. AOTRITON_INVALID_SHAPE: lengths or scales of another number of sequences; more pairs
+ * than head_dim has. A cache must share no memory with another operand, and q none with k and v; all may lie side by
+ * side in one tensor. */
 typedef struct aotriton_kv_append_params {
   size_t size;
   aotriton_tensor4 k, v, k_cache, v_cache;
