@@ -146,7 +146,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_sm_90_table, &scale_rows_gfx942_table};
-constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0, 0x7, false};
+constexpr KernelInfo info{"scale_rows", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 0, 0x7, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
 
 }  // namespace scale_rows
 
@@ -197,7 +197,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "UNROLL"};
 constexpr WorkInfo work{e14, e2, e15, e15, e1, e15, e15, e16, e16, e16, e17, e18, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_fast_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 1, 0xb, false};
+constexpr KernelInfo info{"scale_rows_fast", arguments, {0xf, 0xb}, {e4, e5, e6}, guards, choices, keys, psels, &work, e19, tables, 1, 0xb, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
 
 }  // namespace scale_rows_fast
 
@@ -228,7 +228,7 @@ constexpr KeyInfo keys[] = {
 };
 constexpr WorkInfo work{e15, e1, e15, e15, e15, e15, e15, e16, e16, e16, e16, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_weigh_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 2, 0x1, false};
+constexpr KernelInfo info{"scale_rows_weigh", arguments, {0x12, 0x2}, {e22, e15, e15}, guards, choices, keys, {}, &work, {}, tables, 2, 0x1, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
 
 }  // namespace scale_rows_weigh
 
@@ -278,7 +278,7 @@ constexpr KeyInfo keys[] = {
 constexpr const char* psels[] = {"BLOCK_M", "MOST_SPLITS"};
 constexpr WorkInfo work{e15, e23, e15, e15, e15, e15, e15, e16, e16, e16, e26, e16, e16};
 constexpr const KernelTable* tables[] = {&scale_rows_apply_sm_90_table, nullptr};
-constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, psels, &work, {}, tables, 3, 0x16, false};
+constexpr KernelInfo info{"scale_rows_apply", arguments, {0x1d, 0x9}, {e24, e15, e15}, guards, choices, keys, psels, &work, {}, tables, 3, 0x16, false, compiled_work<work>(), PlannedArguments<arguments, 4>::kNumbers};
 
 }  // namespace scale_rows_apply
 
@@ -314,6 +314,7 @@ constinit const OperatorInfo scale_operator{
     .compiled_steps = compiled_steps<kSteps>,
     .compiled = compiled_operands<kOperands, 0xb>(),
     .guards = kGuards,
+    .compiled_guards = compiled_guards<kGuards>(),
     .uses = {0x1f, 0xb},
     .choices = kChoices,
     .flops = {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aotriton.rules.arch import ARCHS, ArchSpec, arch_spec
+from aotriton.rules.arch import ARCHS, DTYPE_BYTES, ArchSpec, arch_spec
 from aotriton.rules.expression import Environment, evaluate
 from aotriton.rules.family import IN_TREE, family, operator_of, source_module
 from aotriton.rules.family import kernel as kernel_named
@@ -36,7 +37,7 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, GENERAL, LEVEL, PLAIN_ONLY, REST
+from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, FP8, GENERAL, LEVEL, PLAIN_ONLY, REST
 from aotriton.rules.flash.forward import (
     ATTN_FWD,
     ATTN_FWD_HOPPER,
@@ -110,12 +111,25 @@ def smallest(functional: Functional) -> ImageSpec:
 
 
 def requests(kernel: KernelDescription, arch: str, addressing: str) -> list[tuple[dict[str, Any], list[Argument]]]:
-    """Of each level, the compiler request of some candidate for this addressing, and the arguments that it takes."""
+    """Of each level, the compiler request of some candidate for this addressing, and the arguments that it takes, each
+    with the type that it has there.
+    """
     of_levels: dict[int, Functional] = {}
     for one in kernel.functionals(arch):
         if one.addressing == addressing:
             of_levels.setdefault(one.level, one)
-    return [(smallest(one).compiler_request(), taken(one)) for one in of_levels.values()]
+    return [(smallest(one).compiler_request(), typed(one)) for one in of_levels.values()]
+
+
+def typed(functional: Functional) -> list[Argument]:
+    """As `taken`, with the operand's type in place of those of levels."""
+    made: list[Argument] = []
+    for one in taken(functional):
+        if isinstance(one, Tensor) and functional.level in one.dtypes:
+            operand = replace(one.operand, dtype=one.dtypes[functional.level], other_dtypes=(), typed_as="")
+            one = replace(one, operand=operand, dtypes={})
+        made.append(one)
+    return made
 
 
 @EVERY_KERNEL
@@ -137,15 +151,15 @@ def test_descriptions_match_the_kernels(kernel: KernelDescription) -> None:
 
 @KERNELS
 def test_descriptions_hold_together(kernel: KernelDescription) -> None:
-    """Strides are of all dimensions but the last, outermost first, of tensors that have their own; no value is
-    negative.
+    """Strides are of all dimensions but the last, or of all where that may be strided, outermost first, of tensors that
+    have their own; no value is negative.
     """
     tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
     dims: dict[str, list[int]] = {}
     for argument in kernel.arguments:
         if isinstance(argument, Stride):
             dims.setdefault(argument.tensor, []).append(argument.dim)
-    assert dims == {name: list(range(tensors[name].rank - 1)) for name in dims}
+    assert dims == {name: list(range(tensors[name].rank - (not tensors[name].operand.strided))) for name in dims}
     assert all(not tensors[name].operand.contiguous for name in dims)
     for parameter in (*kernel.psels, *kernel.copts):
         assert set(parameter.values) <= {arch_spec(arch).vendor for arch in kernel.archs}
@@ -165,6 +179,7 @@ def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> N
     every = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in kernel.choices))]
     here = [one for one in every if one.get("ADDRESSING", "general") in row.addressing and row.arch in kernel.archs]
     possible = [one for one in here if not any(rows.items() <= one.items() for rows in kernel.impossible)]
+    possible = [one for one in possible if of_8_bits(one) <= {row.fp8}]
     assert [functional.as_dict() for functional in functionals] == possible
     for functional in functionals:
         assert functional.as_dict().get("ADDRESSING", "general") == functional.addressing
@@ -172,9 +187,18 @@ def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> N
         assert parse_functional(kernel, row.arch, str(functional)) == functional
 
 
+def of_8_bits(values: Mapping[str, Any]) -> set[str]:
+    """The types of 8 bits that values of choices name."""
+    return {one for value in values.values() for one in FP8 if str(value).endswith(one)}
+
+
 def pointer(tensor: Tensor) -> str:
     """The type of a pointer to a tensor of a call of fp16."""
-    return f"*{'fp16' if tensor.dtype == 'T' else tensor.dtype}"
+    return f"*{element(tensor)}"
+
+
+def element(tensor: Tensor) -> str:
+    return "fp16" if tensor.dtype == "T" else tensor.dtype
 
 
 def always_general(kernel: KernelDescription) -> set[str]:
@@ -228,12 +252,13 @@ def test_offset32_addressing(kernel: KernelDescription) -> None:
     """
     general = always_general(kernel)
     for made, arguments in requests(kernel, "gfx942", "offset32"):
+        tensors = {one.name: one for one in arguments if isinstance(one, Tensor)}
         for argument in (one for one in arguments if one.name not in general):
             given = made["signature"][argument.name], made["attrs"].get(argument.name)
             if isinstance(argument, Tensor):
                 assert given == (pointer(argument), [["tt.divisibility", 16], ["tt.pointer_range", 32]])
             elif isinstance(argument, Stride):
-                assert given == ("i32", [["tt.divisibility", 8]])
+                assert given == ("i32", [["tt.divisibility", 16 // DTYPE_BYTES[element(tensors[argument.tensor])]]])
 
 
 @serving("sm_90", "descriptor")
@@ -244,9 +269,10 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
     kernel's descriptors name their layout, too.
     """
     general = always_general(kernel)
-    tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
     found = requests(kernel, "sm_90", "descriptor")
-    for made, argument in ((made, one) for made, arguments in found for one in arguments if one.name not in general):
+    of_levels = [(made, one, arguments) for made, arguments in found for one in arguments if one.name not in general]
+    for made, argument, arguments in of_levels:
+        tensors = {one.name: one for one in arguments if isinstance(one, Tensor)}
         kind, attributes = made["signature"][argument.name], made["attrs"].get(argument.name)
         level = int(made["constexprs"].get("LEVEL", 0))
         if isinstance(argument, Tensor) and argument.block_at(level):
@@ -261,7 +287,7 @@ def test_descriptor_addressing(kernel: KernelDescription) -> None:
         elif isinstance(argument, Stride) and tensors[argument.tensor].block_at(level):
             assert (kind, attributes, made["constexprs"][argument.name]) == ("constexpr", None, 0)
         elif isinstance(argument, Stride):
-            divisor = 8 if tensors[argument.tensor].dtype == "T" else 4
+            divisor = 16 // DTYPE_BYTES[element(tensors[argument.tensor])]
             assert (kind, attributes) == ("i64", [["tt.divisibility", divisor]])
 
 

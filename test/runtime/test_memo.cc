@@ -22,7 +22,7 @@ const Stream kStream = {pointer(0x5000)};
 bool same(const RecordedLaunch& a, const RecordedLaunch& b) {
   return a.context == b.context && a.stream == b.stream && a.entry == b.entry && a.head == b.head &&
          std::equal(a.grid, a.grid + 3, b.grid) && a.threads == b.threads && a.shared == b.shared &&
-         a.arguments == b.arguments;
+         a.early == b.early && a.arguments == b.arguments;
 }
 
 // What a call does: its error, and its launches and fills.
@@ -187,6 +187,46 @@ TEST(
       const Done kept = done(recording, call);
       random = before;
       check_same(kept, done_anew(recording, call));
+    }
+  }
+}
+
+TEST(
+    "calls of other sizes, in any order, run the images and pass the arguments that they do where nothing came "
+    "before") {
+  std::mt19937_64 random(2);
+  const auto one_of = [&](std::initializer_list<int64_t> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  for (const char* vendor : {"cuda", "hip"}) {
+    Recording& recording = start(vendor);
+    Sizes s;
+    bool causal = false;
+    for (int i = 0; i < 1500; ++i) {
+      if (random() % 8 == 0) {  // else a call of the same kind as the last one
+        s.heads_k = one_of({1, 2, 4});
+        s.heads = s.heads_k * one_of({1, 2, 8});
+        s.head_dim = one_of({64, 64, 128, 256});
+        causal = random() % 2;
+      }
+      s.batch = one_of({1, 2, 3, 8});
+      s.seqlen_q = one_of({1, 64, 100, 127, 1024, 4000});
+      s.seqlen_k = causal || random() % 2 ? s.seqlen_q : one_of({1, 64, 77, 2048, 9000});
+      attn_bwd_params backward = bwd_call(s);
+      backward.workspace_size = size_t{1} << 40;
+      backward.causal = causal;
+      if (random() % 4 == 0) backward.k.strides[1] += 8;
+      if (random() % 8 == 0) backward.dout.data = pointer(address_of(6) + 4);  // by pointers only
+      if (random() % 8 == 0) backward.deterministic = true;
+      attn_fwd_params forward = fwd_call(s);
+      forward.causal = causal;
+      if (random() % 2) forward.logsumexp.data = nullptr;
+      if (random() % 2) forward.workspace = pointer(address_of(11)), forward.workspace_size = size_t{1} << 40;
+      const bool is_backward = random() % 2;
+      const auto call = [&] { return is_backward ? attn_bwd(backward, {}) : attn_fwd(forward, {}); };
+      const Done after_others = done(recording, call);
+      CHECK_EQ(after_others.error, Error::success);
+      check_same(after_others, done_anew(recording, call));
     }
   }
 }

@@ -77,10 +77,10 @@ inline std::span<const uint8_t> dims_of(const OperandInfo& operand, bool paged) 
 }
 
 // Bytes of one element; 0 of none.
+inline constexpr int8_t kBytesOf[] = {0, 2, 2, 4, 4, 8, 1, 1, 1, 1, 1, 1};
 constexpr int64_t bytes_of(DType dtype) noexcept {
-  constexpr int8_t kBytes[] = {0, 2, 2, 4, 4, 8, 1, 1, 1, 1, 1, 1};
   const auto number = static_cast<size_t>(dtype);
-  return number < sizeof kBytes ? kBytes[number] : 0;
+  return number < sizeof kBytesOf ? kBytesOf[number] : 0;
 }
 
 const char* dtype_name(DType dtype) noexcept;

@@ -1,6 +1,6 @@
 #include "dispatch/launch_plan.h"
 
-#include <string_view>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -9,7 +9,7 @@ namespace aotriton::v2::inline abi1 {
 namespace {
 
 // Threads of all programs along x that the vendor's driver counts.
-uint64_t most_threads(const ArchInfo& arch) { return std::string_view(arch.vendor) == "hip" ? UINT32_MAX : UINT64_MAX; }
+uint64_t most_threads(const ArchInfo& arch) { return strcmp(arch.vendor, "hip") ? UINT64_MAX : UINT32_MAX; }
 
 // Whether a tensor map can describe a contiguous tensor of the workspace.
 bool has_map(const OperandInfo& operand, const View& view) {
@@ -38,20 +38,29 @@ Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& imag
   if (uint64_t{plan->grid[0]} * image.threads > most_threads(gpu.info())) return {Misfit::threads, 0, &kernel};
   const size_t operands = call.info->operands.size();
   int64_t* next = plan->numbers;
-  for (const Argument& argument : kernel.arguments) {
-    if (argument.pass == Pass::stride || argument.pass == Pass::fp32 || !argument.is_of(image)) continue;
+  const auto add = [&](const Argument& argument) __attribute__((always_inline)) -> Misfit {
+    if (!argument.is_of(image)) return {};
     // Choosing has looked at the caller's tensors, but those of the workspace had no sizes yet.
     if (argument.slot >= operands && argument.pass == Pass::tensor && argument.block && image.descriptor_count &&
         !has_map(call.info->slot(argument.slot), call[argument.slot]))
       return {Misfit::tensor_map, argument.slot};
-    if (argument.pass == Pass::tensor && argument.value.code.empty()) continue;  // no number that follows from the call
+    if (argument.pass == Pass::tensor && argument.value.code.empty()) return {};
     if (next == plan->numbers + kMaxNumbers) return {Misfit::many_numbers, 0, &kernel};
     const bool fits = number(argument.value, next);
     const bool is_i32 = argument.pass == Pass::i32;
     if (!fits || (is_i32 && (*next < INT32_MIN || *next > INT32_MAX)))
       return {Misfit::number, static_cast<uint8_t>(is_i32 ? 32 : 63)};
     ++next;
+    return {};
+  };
+  if (kernel.planned_arguments.empty()) {
+    for (const Argument& argument : kernel.arguments)
+      if (argument.is_planned(operands))
+        if (const Misfit misfit = add(argument)) return misfit;
+    return {};
   }
+  for (const uint16_t index : kernel.planned_arguments)
+    if (const Misfit misfit = add(kernel.arguments[index])) return misfit;
   return {};
 }
 

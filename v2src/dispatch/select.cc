@@ -39,21 +39,26 @@ Kind::Functional find_functional(const KernelInfo& kernel, Survey& survey) {
   return {lut, number};
 }
 
+// The same, as a thread keeps it for calls of the kind.
+Kind::Functional functional_of(const KernelInfo& kernel, Survey& survey) {
+  Kind* const kind = kernel.number < Kind::kMost ? survey.kind() : nullptr;
+  if (!kind) return find_functional(kernel, survey);
+  Kind::Functional& kept = kind->functionals[kernel.number];
+  if (kind->known >> kernel.number & 1) [[likely]]
+    return kept;
+  kept = find_functional(kernel, survey);
+  kind->known |= uint64_t{1} << kernel.number;
+  return kept;
+}
+
 // The kernel's table for the call; false where it has none.
 bool find_table(const KernelInfo& kernel, Survey& survey, Selection* selection) {
-  Kind::Functional own;
-  Kind::Functional* found = &own;
-  Kind* const kind = survey.kind(kernel);
-  if (kind) found = &kind->functionals[kernel.number];
-  if (!kind || !(kind->known >> kernel.number & 1)) {
-    *found = find_functional(kernel, survey);
-    if (kind) kind->known |= uint64_t{1} << kernel.number;
-  }
-  if (!found->lut) return false;
+  const Kind::Functional found = functional_of(kernel, survey);
+  if (!found.lut) return false;
   selection->kernel = &kernel;
-  selection->lut = found->lut;
-  selection->table = &found->lut->products[static_cast<size_t>(survey.gpu.product)];
-  selection->godel_number = found->godel_number;
+  selection->lut = found.lut;
+  selection->table = &found.lut->products[static_cast<size_t>(survey.gpu.product)];
+  selection->godel_number = found.godel_number;
   selection->predicted_us = 0;
   return true;
 }
@@ -68,12 +73,17 @@ bool find_cell(const Survey& survey, Selection* selection) {
   return true;
 }
 
+// The kernel's entry of the least predicted time; a time of 0 where none is predicted.
+Cheapest cheapest_for(const KernelInfo& kernel, const ProductTable& table, const Survey& survey) {
+  WorkOfCall work;
+  if (!kernel.work || table.costs.empty() || !survey.work(kernel, &work)) return {0, 0};
+  return cheapest(table.costs, work);
+}
+
 // The entry of the least predicted time, where any is predicted.
 void choose_entry(const Survey& survey, Selection* selection) {
-  WorkOfCall work;
-  const std::span<const Cost> costs = selection->table->costs;
-  if (!selection->kernel->work || costs.empty() || !survey.work(*selection->kernel, &work)) return;
-  const Cheapest found = cheapest(costs, work);
+  const Cheapest found = cheapest_for(*selection->kernel, *selection->table, survey);
+  if (found.predicted_us <= 0) return;
   selection->chosen = found.entry;
   selection->predicted_us = found.predicted_us;
 }
@@ -239,7 +249,7 @@ class Chooser {
   const BackendCell* select_first() {
     const size_t others = first_kernels().size() - 1;
     Selection& lead = dispatch_.kernels[others];
-    has_lead_ = select(*first_kernels()[others], survey_, by_, &lead);
+    has_lead_ = select_at(others, *first_kernels()[others], &lead);
     if (!has_lead_) return nullptr;
     const BackendCell* const cell = compared(lead, dispatch_);
     if (cell) dispatch_.times = cell->median_us;
@@ -248,36 +258,71 @@ class Chooser {
       lead.chosen = lead.table->index[lead.cell()];
       lead.predicted_us = 0;
     }
-    while (serving_ < others && select(*first_kernels()[serving_], survey_, by_, &dispatch_.kernels[serving_]))
+    while (serving_ < others && select_at(serving_, *first_kernels()[serving_], &dispatch_.kernels[serving_]))
       ++serving_;
     if (serving_ == others) ++serving_;
     return cell;
   }
 
-  // What the first backend has selected for a kernel that others have, too; null where there is none.
-  const Selection* shared_with_first(const KernelInfo& kernel) const {
-    if (serving_ < first_kernels().size()) return nullptr;
-    for (size_t i = 0; i < first_kernels().size(); ++i)
-      if (first_kernels()[i] == &kernel) return &dispatch_.kernels[i];
-    return nullptr;
+  // What a kernel of a backend, by its place there, runs by predicted time; null where it cannot serve the call. Cells
+  // are left for later. Worked out once for all backends that have the kernel.
+  const Cheapest* by_time(const KernelInfo& kernel, size_t place) {
+    const bool numbered = kernel.number < Kind::kMost;
+    const uint64_t bit = numbered ? uint64_t{1} << kernel.number : 0;
+    Cheapest& made = numbered ? by_time_[kernel.number] : unnumbered_[place];
+    if (tried_ & bit) return serves_ & bit ? &made : nullptr;
+    tried_ |= bit;
+    const Lut* const lut = functional_of(kernel, survey_).lut;
+    if (!lut) return nullptr;
+    serves_ |= bit;
+    made = cheapest_for(kernel, lut->products[static_cast<size_t>(survey_.gpu.product)], survey_);
+    return &made;
   }
 
-  // Finds the tables of a backend's kernels and what they run, if that is predicted to take less than `limit`: the time
-  // it takes; else 0. Cells are left for later.
-  float time_of(const BackendInfo& backend, float limit, Selection* selections) {
-    float total = 0;
-    for (size_t i = 0; i < backend.kernels.size(); ++i) {
-      const KernelInfo& kernel = *backend.kernels[i];
-      if (const Selection* const known = shared_with_first(kernel)) {
-        selections[i] = *known;
-      } else {
-        if (!find_table(kernel, survey_, &selections[i])) return 0;
-        choose_entry(survey_, &selections[i]);
-      }
-      if (!kernel.work) continue;  // as predicted(), but the rest need not be known of what is too slow
-      if (selections[i].predicted_us <= 0) return 0;
-      total += selections[i].predicted_us;
-      if (total >= limit) return 0;
+  // As select() of a kernel of a backend, by its place there.
+  bool select_at(size_t place, const KernelInfo& kernel, Selection* selection) {
+    if (by_ == By::cell) return select(kernel, survey_, by_, selection);
+    const Cheapest* const found = by_time(kernel, place);
+    if (!found || !find_table(kernel, survey_, selection)) return false;
+    selection->chosen = found->entry;
+    selection->predicted_us = found->predicted_us;
+    return find_cell(survey_, selection);
+  }
+
+  // Whether a backend that takes this time is to be taken instead of what was found so far: of equals the first one.
+  bool is_better(float time, size_t backend) const {
+    return time < dispatch_.predicted_us || (time == dispatch_.predicted_us && backend < dispatch_.backend);
+  }
+
+  // The same of a backend's kernel. Of one that serves no call of the kind, the backend is not asked again.
+  const Cheapest* by_time_of(size_t backend, size_t place) {
+    const KernelInfo& kernel = *backends()[backend].kernels[place];
+    const Cheapest* const found = by_time(kernel, place);
+    if (!found && kind_ && kernel.number < Kind::kMost) kind_->unserved |= 1u << backend;
+    return found;
+  }
+
+  // Whether the kernel of a backend that took the longest last time leaves the backend a chance.
+  bool may_be_better(size_t backend, size_t longest) {
+    const Cheapest* const one = by_time_of(backend, longest);
+    return one && is_better(one->predicted_us, backend);
+  }
+
+  // The time that a backend is predicted to take, if it is better; else 0.
+  float better_time_of(size_t backend) {
+    uint8_t own = 0;
+    uint8_t& longest = kind_ ? kind_->longest[backend] : own;
+    if (!may_be_better(backend, longest)) return 0;
+    const std::span<const KernelInfo* const> kernels = backends()[backend].kernels;
+    float total = 0, most = 0;
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      const Cheapest* const one = by_time_of(backend, i);
+      if (!one) return 0;
+      if (!kernels[i]->work) continue;  // as predicted(), but the rest need not be known of what is too slow
+      if (one->predicted_us <= 0) return 0;
+      if (one->predicted_us > most) most = one->predicted_us, longest = static_cast<uint8_t>(i);
+      total += one->predicted_us;
+      if (!is_better(total, backend)) return 0;
     }
     return total;
   }
@@ -286,28 +331,40 @@ class Chooser {
   // them, and the calls that they serve are what they are for.
   enum class Compared { all, own_shapes };
 
+  void compare(size_t backend, Compared compared) {
+    if (kind_ && kind_->unserved >> backend & 1) return;
+    if (refused(backend) || (compared == Compared::own_shapes && !backends()[backend].own_shapes)) return;
+    const float time = better_time_of(backend);
+    if (time <= 0 || !allowed(backend)) return;
+    dispatch_.predicted_us = time;
+    dispatch_.backend = backend;
+  }
+
   // The backend of the least predicted time, among those of which all kernels are predicted. False where there is none.
+  // What the last call of the kind had comes first: it is mostly the best again, and few kernels of others take less
+  // than all of it.
   bool choose_by_time(bool first, Compared compared = Compared::all) {
-    Selection buffers[2][kMaxKernels], *tried = buffers[0], *best = buffers[1];
-    float limit = first ? dispatch_.predicted_us : FLT_MAX;
-    for (size_t i = 1; i < backends().size(); ++i) {
-      if (refused(i) || (compared == Compared::own_shapes && !backends()[i].own_shapes)) continue;
-      const float time = time_of(backends()[i], limit, tried);
-      if (time <= 0 || !allowed(i)) continue;
-      limit = time;
-      dispatch_.backend = i;
-      std::swap(tried, best);
+    const float of_first = dispatch_.predicted_us;
+    if (!first) dispatch_.predicted_us = FLT_MAX;
+    const size_t last = kind_ ? kind_->backend : 0;
+    if (last) compare(last, compared);
+    for (size_t i = 1; i < backends().size(); ++i)
+      if (i != last) compare(i, compared);
+    if (kind_) kind_->backend = static_cast<uint8_t>(dispatch_.backend);
+    if (!dispatch_.backend) {
+      dispatch_.predicted_us = of_first;
+      return first;
     }
-    if (!dispatch_.backend) return first;
-    const size_t count = dispatch_.chosen().kernels.size();
-    for (size_t i = 0; i < count; ++i)
-      if (!find_cell(survey_, &best[i])) {
-        refused_ |= 1u << dispatch_.backend;
-        dispatch_.backend = 0;
-        return choose_by_time(first, compared);
-      }
-    std::copy_n(best, count, dispatch_.kernels);
-    dispatch_.predicted_us = limit;
+    const std::span<const KernelInfo* const> kernels = dispatch_.chosen().kernels;
+    Selection chosen[kMaxKernels];  // not in their place at once: the first backend's stay where these cannot be had
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      if (select_at(i, *kernels[i], &chosen[i])) continue;
+      refused_ |= 1u << dispatch_.backend;
+      dispatch_.backend = 0;
+      dispatch_.predicted_us = of_first;
+      return choose_by_time(first, compared);
+    }
+    std::copy_n(chosen, kernels.size(), dispatch_.kernels);
     return true;
   }
 
@@ -327,12 +384,8 @@ class Chooser {
     if (!allowed(i)) return false;
     Selection selections[kMaxKernels];
     const std::span<const KernelInfo* const> kernels = backends()[i].kernels;
-    for (size_t k = 0; k < kernels.size(); ++k) {
-      if (const Selection* const known = shared_with_first(*kernels[k]))
-        selections[k] = *known;
-      else if (!select(*kernels[k], survey_, by_, &selections[k]))
-        return false;
-    }
+    for (size_t k = 0; k < kernels.size(); ++k)
+      if (!select_at(k, *kernels[k], &selections[k])) return false;
     std::copy_n(selections, kernels.size(), dispatch_.kernels);
     dispatch_.backend = i;
     dispatch_.predicted_us = by_ == By::time ? predicted(backends()[i], selections) : 0;
@@ -347,6 +400,10 @@ class Chooser {
   Dispatch& dispatch_;
   bool has_lead_ = false;
   size_t serving_ = 0;  // kernels of the first backend that serve the call, from the first one on
+  Kind* const kind_ = survey_.kind();
+  // What by_time() has found, by the kernel's number or by its place; and of which numbers, as bits.
+  uint64_t tried_ = 0, serves_ = 0;
+  Cheapest by_time_[Kind::kMost], unnumbered_[kMaxKernels];
 };
 
 // The workspace and the launches of what was chosen.

@@ -26,11 +26,15 @@ Survey::Survey(const Call& call_to_serve, const Gpu& gpu_of_call) noexcept
       fast_(gpu_of_call.info().aligned),
       values_(call.info->steps, call.info->compiled_steps, {&call, nullptr, gpu.multiprocessors, 0}) {
   std::fill_n(digits_, kMaxChoices, kUnknown);
-  for (size_t i = 0; i < call.info->guards.size(); ++i) {
-    int64_t holds;
-    if (!value(call.info->guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
-  }
   const OperatorInfo& info = *call.info;
+  if (info.compiled_guards && values_.sound()) [[likely]] {
+    failing_ = info.compiled_guards(values_.sound());
+  } else {
+    for (size_t i = 0; i < info.guards.size(); ++i) {
+      int64_t holds;
+      if (!value(info.guards[i], &holds) || !holds) failing_ |= uint64_t{1} << i;
+    }
+  }
   const bool by_descriptor = fast_ == Addressing::descriptor;
   unreached_.strided = info.compiled.unsuited
                            ? info.compiled.unsuited(call, by_descriptor)
@@ -77,11 +81,19 @@ Kind* Survey::find_kind() const noexcept {
   kind->failing = failing_;
   kind->unreached = unreached_;
   kind->known = 0;
+  kind->unserved = 0;
+  kind->backend = 0;
+  std::fill_n(kind->longest, kMaxBackends, uint8_t{0});
   return kind;
 }
 
 bool Survey::work(const KernelInfo& kernel, WorkOfCall* work) const noexcept {
   work->multiprocessors = gpu.multiprocessors;
+  const int64_t* const steps = values_.sound();
+  if (kernel.compiled_work && steps) [[likely]] {
+    kernel.compiled_work(steps, work);
+    return true;
+  }
   return work_of(
       *kernel.work, [this](const Expression& expression, int64_t* number) { return value(expression, number); }, work);
 }

@@ -26,6 +26,11 @@ struct Kind {
   int64_t choices[kMaxChoices];   // the values of the operator's
   uint64_t known;                 // kernels by number, as bits, whose functional is known
   Functional functionals[kMost];  // by the kernel's number
+  unsigned unserved;              // backends, as bits, of which a kernel can not serve such calls
+  // Where to begin with the next call, whose choice is mostly the same: the backend of the last one, and of each
+  // backend the kernel that took the longest. Neither changes what is chosen.
+  uint8_t backend;
+  uint8_t longest[kMaxBackends];
 };
 
 class Survey {
@@ -69,10 +74,8 @@ class Survey {
   // What the kernel has to compute for the call on the GPU; false where a number does not fit in 63 bits.
   bool work(const KernelInfo& kernel, WorkOfCall* work) const noexcept;
 
-  // What keeps the kernel's functional; null where nothing does.
-  Kind* kind(const KernelInfo& kernel) const noexcept {
-    return kernel.number < Kind::kMost && kind_ && kind_->version == version_ ? kind_ : nullptr;
-  }
+  // What a thread keeps of the call's kind; null where it keeps nothing.
+  Kind* kind() const noexcept { return kind_ && kind_->version == version_ ? kind_ : nullptr; }
 
   const Values& steps() const noexcept { return values_; }
 

@@ -8,6 +8,7 @@
 
 #include "dispatch/chunks.h"
 #include "dispatch/select.h"
+#include "launch/argument_layout.h"
 #include "launch/prepared.h"
 
 namespace aotriton::v2::inline abi1 {
@@ -29,9 +30,14 @@ class BuiltCall {
   const Builder* builder_;
 };
 
-// Large: it belongs in memory that stays.
+// Keeps how the arguments of its last calls lie: it belongs in memory that stays.
 class Builder {
  public:
+  Builder() noexcept = default;
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+  ~Builder();
+
   // A chosen call, with its images loaded on the device and its arguments written.
   Result<BuiltCall> build(ChosenCall chosen, const Device& device, Stream stream) noexcept;
 
@@ -49,34 +55,24 @@ class Builder {
  private:
   friend class BuiltCall;
 
-  static constexpr size_t kMaxPointers = kMaxKernels * (kMaxOperands + 4);  // a kernel may take an operand twice
-  static constexpr size_t kMaxKernelBytes = 4096;                           // what a CUDA kernel can take
-  static constexpr size_t kMaxBytes = 4 * kMaxKernelBytes;
-  // Whether an argument had room is seen when it is written. A tensor map is the largest one, with its sizes and
-  // strides.
-  static constexpr size_t kMoreArguments = 1 + 2 * (kMaxRank + 1) + 2;
-  static constexpr size_t kMoreBytes = alignof(TensorMap) + sizeof(TensorMap) + 8 * kMoreArguments;
-
-  struct Cursor;
+  static constexpr size_t kLayouts = 8;  // as a thread has operators in turn, and images of each
 
   void begin(const Call& call, const Device& device) noexcept;
-  Error add(const Call& call, const Device& device, const KernelInfo& kernel, const KernelPlan& plan, Image& image,
-            bool early, Stream stream) noexcept;
-  Error add_argument(const Call& call, const Argument& argument, const Image& image, Cursor& cursor) noexcept;
-  Error add_map(const Argument& argument, const OperandInfo& operand, const View& view, int64_t of_box,
-                const Image& image, Cursor& cursor) noexcept;
+  // `of_program`: kernels and images are a program's, which are there until the process ends.
+  Error write(const Call& call, const Device& device, std::span<const Part> parts, bool of_program,
+              const size_t* offsets, Stream stream) noexcept;
+  // The layout of these launches, kept or new.
+  Error find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept;
+  Error lay_out(const Call& call, std::span<const Part> parts, const Driver& driver, ArgumentLayout** place) noexcept;
 
-  Prepared made_;  // but for what stands behind one
-  PreparedLaunch launches_[kMaxKernels];
+  Prepared made_;           // but for what stands behind one
+  ArgumentLayout* layout_;  // of its launches; null where it has none
+  ArgumentLayout* layouts_[kLayouts] = {};
+  ArgumentLayout* own_ = nullptr;  // of what is not a program's: others may come to its addresses
+  uint32_t laid_out_ = 0;          // so far; the last layouts are kept
   void* data_[kMaxOperands + 1];
   int64_t extents_[kMaxOperands];
   int64_t chunk_strides_[kMaxOperands];
-  size_t byte_count_;
-  const size_t* offsets_of_workspace_;                // by slot
-  uint32_t offsets_[kMaxArguments + kMoreArguments];  // into bytes_
-  uint16_t sizes_[kMaxArguments + kMoreArguments];
-  PointerArgument pointers_[kMaxPointers + 1];
-  alignas(64) unsigned char bytes_[kMaxBytes + kMoreBytes];
 };
 
 }  // namespace aotriton::v2::inline abi1

@@ -47,7 +47,7 @@ struct Cost {
 
 // `value(expression, &number)` evaluates; false where it says so: a number does not fit in 63 bits.
 template <class Value>
-bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
+[[gnu::always_inline]] inline bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
   const auto number = [&](const Expression& expression, auto* field) __attribute__((always_inline)) {
     int64_t found;
     if (!value(expression, &found)) return false;
@@ -60,6 +60,26 @@ bool work_of(const WorkInfo& work, Value value, WorkOfCall* of_call) noexcept {
          number(work.parts, &of_call->parts) && number(work.form, &of_call->form) &&
          number(work.begin, &of_call->begin) && number(work.end, &of_call->end) && number(work.near, &of_call->near) &&
          number(work.far, &of_call->far) && number(work.slow, &of_call->slow);
+}
+
+// The same from the values of an operator's steps, which all fit; null where an expression has no step.
+using CompiledWork = void (*)(const int64_t* steps, WorkOfCall* of_call) noexcept;
+template <const WorkInfo& kWork>
+constexpr CompiledWork compiled_work() noexcept {
+  constexpr const Expression* kAll[] = {&kWork.outer,  &kWork.rows,  &kWork.packed, &kWork.columns, &kWork.depth,
+                                        &kWork.repeat, &kWork.parts, &kWork.form,   &kWork.begin,   &kWork.end,
+                                        &kWork.near,   &kWork.far,   &kWork.slow};
+  for (const Expression* one : kAll)
+    if (one->step == kNoStep) return nullptr;
+  return [](const int64_t* steps, WorkOfCall* of_call) noexcept {
+    work_of(
+        kWork,
+        [steps](const Expression& expression, int64_t* number) __attribute__((always_inline)) {
+          *number = expression.step == kNoStep ? 0 : steps[expression.step];
+          return true;
+        },
+        of_call);
+  };
 }
 
 // The first one of the least predicted time among those that are known; a time of 0 where none is.

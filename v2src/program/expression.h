@@ -93,6 +93,9 @@ class Values {
     return true;
   }
 
+  // All of them; null where one has no value.
+  const int64_t* sound() const noexcept { return sound_ ? values_ : nullptr; }
+
  private:
   bool get_sound(uint8_t step, int64_t* value) const noexcept;
 

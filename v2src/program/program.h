@@ -3,10 +3,13 @@
 
 #include <aotriton/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "program/backend.h"
 #include "program/cost.h"
@@ -37,6 +40,32 @@ struct Argument {
   uint8_t levels = 0xff;
 
   bool is_of(const Image& image) const noexcept { return levels >> image.level & 1; }
+
+  // Whether the plan of a launch has to look at it: it is a number that follows from the call, or it may be a map of a
+  // workspace tensor. `operands`: of the operator, without its workspace.
+  constexpr bool is_planned(size_t operands) const noexcept {
+    if (pass == Pass::tensor) return !value.code.empty() || (block && slot >= operands);
+    return pass == Pass::i32 || pass == Pass::i64;
+  }
+};
+
+// The numbers of those of a kernel's arguments that are planned.
+template <const auto& kArguments, size_t kOperands>
+struct PlannedArguments {
+  static constexpr size_t kCount = [] {
+    size_t count = 0;
+    for (const Argument& one : kArguments) count += one.is_planned(kOperands);
+    return count;
+  }();
+  static constexpr std::array<uint16_t, kCount> kNumbers = [] {
+    std::array<uint16_t, kCount> numbers = {};
+    size_t count = 0, number = 0;
+    for (const Argument& one : kArguments) {
+      if (one.is_planned(kOperands)) numbers[count++] = static_cast<uint16_t>(number);
+      ++number;
+    }
+    return numbers;
+  }();
 };
 
 // The tensors that a kernel takes, a bit for each slot. `strided`: those whose strides it follows, which must then suit
@@ -89,8 +118,10 @@ struct KernelInfo {
   // Its number among the operator's kernels whose functional follows from the values of the operator's choices, its
   // guards and the kernel's addressing; kNoNumber of others.
   uint8_t number = kNoNumber;
-  uint64_t guard_bits = 0;    // of the operator's guards those that are this kernel's
-  bool begins_early = false;  // it may while the kernel before it in its backend runs
+  uint64_t guard_bits = 0;                        // of the operator's guards those that are this kernel's
+  bool begins_early = false;                      // it may while the kernel before it in its backend runs
+  CompiledWork compiled_work = nullptr;           // of `work`, or null
+  std::span<const uint16_t> planned_arguments{};  // by number; empty where it is not known which are
 };
 
 enum class Layout : uint8_t {
@@ -167,6 +198,19 @@ struct CompiledOperands {
   uint32_t (*unsuited)(const Call& call, bool by_descriptor) noexcept;
 };
 
+// From the values of an operator's steps, which all fit, its guards that do not hold, as bits.
+using CompiledGuards = uint64_t (*)(const int64_t* steps) noexcept;
+template <const auto& kGuards>
+constexpr CompiledGuards compiled_guards() noexcept {
+  for (const Expression& one : kGuards)
+    if (one.step == kNoStep) return nullptr;
+  return [](const int64_t* steps) noexcept {
+    return [steps]<size_t... kIndices>(std::index_sequence<kIndices...>) __attribute__((always_inline)) {
+      return ((uint64_t{steps[kGuards[kIndices].step] == 0} << kIndices) | ... | uint64_t{0});
+    }(std::make_index_sequence<std::size(kGuards)>());
+  };
+}
+
 struct OperatorInfo {
   const char* name;
   std::span<const char* const> sizes;      // with the derived ones behind
@@ -182,6 +226,7 @@ struct OperatorInfo {
   Compiled compiled_steps;             // of these; null: they are interpreted
   CompiledOperands compiled;           // without functions: of operands that are not constants
   std::span<const Expression> guards;  // of all kernels, each condition once
+  CompiledGuards compiled_guards;      // of these, or null
   Uses uses = {~0u, ~0u};              // of all kernels; the slots of others are not looked at
   std::span<const uint8_t> choices;    // of all kernels, the steps of their values, each once
   Expression flops;         // floating-point operations of a call; empty where the operator does not count them
