@@ -1,5 +1,8 @@
 // Predicted times: the terms of a call as Python works them out, and what is chosen by the sum of them.
 #include <cmath>
+#include <map>
+#include <random>
+#include <thread>
 
 #include "calls.h"
 #include "dispatch/select.h"
@@ -300,4 +303,26 @@ TEST("flops are counted as the operator says: half of them where scores are caus
   CHECK_EQ(flops(false), 2.0 * 2 * 2 * 4 * 100 * 100 * 64);
   CHECK_EQ(flops(true), flops(false) / 2);
   CHECK_EQ(choice_of({}).flops, 0.0);
+}
+
+TEST("what a thread chose before does not change what it chooses") {
+  std::mt19937_64 random(1);
+  const auto one_of = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 2000; ++i) {
+    const Shape shape = {one_of({1, 2, 4}), one_of({1, 4, 50, 200, 1000}), one_of({1, 32, 64, 65, 500}),
+                         one_of({32, 32, 32, 64}), one_of({1, 16, 64, 640, 5000})};
+    scale_params p = params_of(shape);
+    if (random() % 8 == 0) p.x.strides[2] += 1;  // by pointers only
+    const Explanation here = explained(p);
+    Explanation anew;
+    std::thread([&] { anew = explained(p); }).join();
+    CHECK_EQ(here.kernel_count, anew.kernel_count);
+    for (size_t k = 0; k < here.kernel_count; ++k) {
+      CHECK_EQ(std::string(here.kernels[k].image), anew.kernels[k].image);
+      CHECK_EQ(here.kernels[k].predicted_total_us, anew.kernels[k].predicted_total_us);
+    }
+    if (here.kernel_count) ++chosen[here.kernels[0].backend];
+  }
+  CHECK(chosen.size() > 2);
 }

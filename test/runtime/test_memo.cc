@@ -227,6 +227,8 @@ TEST(
       const Done after_others = done(recording, call);
       CHECK_EQ(after_others.error, Error::success);
       check_same(after_others, done_anew(recording, call));
+      backward.workspace = pointer(address_of(12));  // into which the arguments of the same call point now
+      check_same(done(recording, call), done_anew(recording, call));
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -128,12 +129,14 @@ Error Builder::write(const Call& call, const Device& device, std::span<const Par
 }
 
 Error Builder::find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept {
-  for (ArgumentLayout* one : layouts_)
-    if (one && one->suits(call, parts, made_.workspace_bytes != 0, driver)) {
-      layout_ = one;
-      return Error::success;
-    }
-  return lay_out(call, parts, driver, &layouts_[laid_out_ % kLayouts]);
+  ArgumentLayout** const end = std::end(layouts_);
+  ArgumentLayout** found = std::find_if(layouts_, end, [&](const ArgumentLayout* one) {
+    return one && one->suits(call, parts, made_.workspace_bytes != 0, driver);
+  });
+  if (found == end) AOTRITON_TRY(lay_out(call, parts, driver, --found));
+  layout_ = *found;
+  std::rotate(layouts_, found, found + 1);
+  return Error::success;
 }
 
 Error Builder::lay_out(const Call& call, std::span<const Part> parts, const Driver& driver,

@@ -65,11 +65,11 @@ class Builder {
   Error find_layout(const Call& call, std::span<const Part> parts, const Driver& driver) noexcept;
   Error lay_out(const Call& call, std::span<const Part> parts, const Driver& driver, ArgumentLayout** place) noexcept;
 
-  Prepared made_;           // but for what stands behind one
-  ArgumentLayout* layout_;  // of its launches; null where it has none
-  ArgumentLayout* layouts_[kLayouts] = {};
-  ArgumentLayout* own_ = nullptr;  // of what is not a program's: others may come to its addresses
-  uint32_t laid_out_ = 0;          // so far; the last layouts are kept
+  Prepared made_;                           // but for what stands behind one
+  ArgumentLayout* layout_;                  // of its launches; null where it has none
+  ArgumentLayout* layouts_[kLayouts] = {};  // the last one that was used comes first
+  ArgumentLayout* own_ = nullptr;           // of what is not a program's: others may come to its addresses
+  uint32_t laid_out_ = 0;                   // so far
   void* data_[kMaxOperands + 1];
   int64_t extents_[kMaxOperands];
   int64_t chunk_strides_[kMaxOperands];
