@@ -107,7 +107,7 @@ def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
 
 
 def _is_wide(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype.itemsize > 1
+    return bool(tensor.is_floating_point() and tensor.dtype.itemsize > 1)
 
 
 def mapped_first(tensor: torch.Tensor, dim: int | None, count: int) -> torch.Tensor:

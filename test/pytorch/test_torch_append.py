@@ -168,7 +168,7 @@ def test_a_cache_of_8_bits_has_the_nearest_numbers(dtype: torch.dtype) -> None:
     values = [-math.inf, -1e4, -most - 1, 1.0625, 1.1875, 0.3, 2.0**-11, most, most * 1.03, math.inf, math.nan]
     row = torch.tensor(values).expand(1, 1, 1, -1)
     caches = [torch.zeros(1, 1, 1, len(values)).to(dtype) for _ in range(2)]
-    kv_append(2 * row, row, *caches, ints(1), k_descale=torch.tensor(2.0))
+    kv_append(2 * row, row, caches[0], caches[1], ints(1), k_descale=torch.tensor(2.0))
     expected = row.clamp(-most, most).to(dtype).view(torch.uint8)
     for cache in caches:
         assert torch.equal(cache.view(torch.uint8), expected)

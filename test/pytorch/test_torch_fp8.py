@@ -84,7 +84,8 @@ def values_of(stored: Any, scale: Any) -> Any:
 
 Q = tensor(3, 4, 5, 32)
 K, V = (tensor(3, 2, 48, 32, seed=n).to(torch.float8_e4m3fn) for n in (1, 2))
-SCALES = {name: 2.0 ** torch.randint(-3, 3, (3, 2)) for name in ("k_descale", "v_descale")}
+SCALES: dict[str, Any] = {name: 2.0 ** torch.randint(-3, 3, (3, 2)) for name in ("k_descale", "v_descale")}
+HOW: list[dict[str, Any]] = [{}, BOTTOM_RIGHT, {"softcap": 2.0, "sinks": torch.ones(4)}]
 VALUES = values_of(K, SCALES["k_descale"]), values_of(V, SCALES["v_descale"])
 # The same as three pages of 16 rows for each sequence.
 PAGES = [one.unflatten(2, (3, 16)).transpose(1, 2).flatten(0, 1) for one in (K, V)]
@@ -93,15 +94,15 @@ PAGED: dict[str, Any] = {"block_table": torch.arange(9, dtype=torch.int32).view(
 
 def test_they_are_keys_and_values_of_16_bits() -> None:
     """In rows, in pages and packed; logsumexp, too."""
-    for how in ({}, BOTTOM_RIGHT, {"softcap": 2.0, "sinks": torch.ones(4)}):
+    for how in HOW:
         found = attention(Q, K, V, **SCALES, **how, return_logsumexp=True)
         for got, expected in zip(found, attention(Q, *VALUES, **how, return_logsumexp=True), strict=True):
             assert torch.equal(got, expected)
-        got = attention(Q, *PAGES, **SCALES, **PAGED, **how)
+        got = attention(Q, PAGES[0], PAGES[1], **SCALES, **PAGED, **how)
         assert torch.equal(got, attention(Q, *VALUES, seqused_k=PAGED["seqused_k"], **how))
-    packed = [one.transpose(1, 2).flatten(0, 1) for one in (Q, K, V)]
+    q, k, v = (one.transpose(1, 2).flatten(0, 1) for one in (Q, K, V))
     lengths: dict[str, Any] = {"cu_seqlens_q": ints(0, 5, 10, 15), "cu_seqlens_k": ints(0, 48, 96, 144)}
-    got = attention(*packed, **lengths, max_seqlen_q=5, max_seqlen_k=48, **SCALES)
+    got = attention(q, k, v, **lengths, max_seqlen_q=5, max_seqlen_k=48, **SCALES)
     assert torch.equal(got, attention(Q, *VALUES).transpose(1, 2).flatten(0, 1))
 
 
@@ -115,12 +116,12 @@ def test_scales_of_any_strides() -> None:
     plain = attention(Q, K.bfloat16(), V.bfloat16())
     assert torch.equal(attention(Q, K, V), plain)
     assert torch.equal(OPS.attn_fwd(Q, K, V)[0], plain)
-    starts = ints(0, 5, 10, 15)
+    (k, v), starts = PAGES, ints(0, 5, 10, 15)
     packed = Q.transpose(1, 2).flatten(0, 1)
     lengths: dict[str, Any] = {"cu_seqlens_q": starts, "max_seqlen_q": 5, **PAGED}
     one = {"k_descale": torch.tensor(2.0), "v_descale": torch.tensor(0.25)}
     each = {name: scale.expand(3, 2) for name, scale in one.items()}
-    assert torch.equal(attention(packed, *PAGES, **lengths, **one), attention(packed, *PAGES, **lengths, **each))
+    assert torch.equal(attention(packed, k, v, **lengths, **one), attention(packed, k, v, **lengths, **each))
 
 
 def test_rows_may_have_any_strides() -> None:
