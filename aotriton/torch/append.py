@@ -11,7 +11,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import increment_version
 
 from aotriton.torch import library  # noqa: F401 (defines the operator)
-from aotriton.torch.attention import one_batch
+from aotriton.torch.attention import each_of_heads, one_batch
 from aotriton.torch.hints import within
 from aotriton.torch.transforms import autograd_of, register_autograd, register_fake
 
@@ -33,6 +33,8 @@ def kv_append(
     rotary_interleaved: bool = False,
     cu_seqlens_k: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
 ) -> None:
     """Writes the keys and values of new tokens into the cache that `attention` then reads, and rotates keys and queries
     by their positions (a rotary embedding), in one launch on the tensors' device, on torch's current stream.
@@ -62,7 +64,12 @@ def kv_append(
     With ``cu_seqlens_k``, [sequences + 1] int32, sequences have different numbers of new tokens, one after the other: k
     is [total, heads_k, head_dim], v [total, heads_k, head_dim_v], q [total, heads_q, head_dim], and sequence z has the
     rows from cu_seqlens_k[z] to before cu_seqlens_k[z + 1]. Rows of no sequence are left out. For batch, sequences
-    stands in seqused_k, block_table and the caches.
+    stands in seqused_k, block_table, the scales and the caches.
+
+    Both caches may be of 8 bits instead, float8_e4m3fn, or float8_e4m3fnuz on gfx942. What they get is, after the
+    rotation, divided by ``k_descale`` and ``v_descale``, [batch, heads_k] float32 of any strides, or one number for all
+    as a tensor without dimensions (None: 1), and rounded to the nearest number. What is beyond the largest one, 448, or
+    240 of float8_e4m3fnuz, becomes that; what is no number stays none.
 
     A cache must share no memory with another tensor, nor q with k and v; all may lie side by side in one tensor. What
     is written in a compiled function must not be two inputs of it that lie in one tensor: give the function that
@@ -84,6 +91,8 @@ def kv_append(
         rotary_sin if rotary_sin is None else rotary_sin.float(),
         cu_seqlens_k,
         block_table,
+        each_of_heads(k_descale, seqused_k.numel(), k),
+        each_of_heads(v_descale, seqused_k.numel(), k),
         rotary_interleaved=rotary_interleaved,
         hints=within(),
     )

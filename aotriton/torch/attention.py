@@ -25,6 +25,7 @@ from aotriton.torch.transforms import (
 OPS = torch.ops.aotriton
 FORWARD = OPS.attn_fwd.default  # to find it among overloads costs each call a microsecond
 FEATURED = OPS.attn_fwd.features
+NARROW = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)  # keys and values of 8 bits
 
 
 def attention(
@@ -51,6 +52,8 @@ def attention(
     seqused_q: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
     return_logsumexp: bool = False,
 ) -> Any:
     """softmax(scale q kᵀ) v on the tensors' device, on torch's current stream; differentiable in q, k, v, bias and
@@ -89,6 +92,12 @@ def attention(
     it do not count. Such a call has no gradient (NotImplementedError where one is asked for), ``cu_seqlens_k``,
     ``bias``, ``alibi_slopes`` or ``dropout``.
 
+    k and v may be of 8 bits, in rows and in pages: both float8_e4m3fn, or float8_e4m3fnuz on gfx942, beside q of
+    float16 or bfloat16, with head dims and strides that are multiples of 16. ``k_descale`` and ``v_descale``,
+    [sequences or batch, heads_k] float32 of any strides, or one number for all as a tensor without dimensions, multiply
+    them; None: 1. Autocast leaves such keys and values as they are. Such a call has no gradient (NotImplementedError
+    where one is asked for), ``bias``, ``alibi_slopes`` or ``dropout``.
+
     Keys of head dim 576 whose first 512 columns are the values, ``v = k[..., :512]``, are a latent cache, of DeepSeek's
     models: float16 or bfloat16, in rows or in pages, and without gradient, bias, slopes and dropout. ``scale`` is then
     that of the head dim before keys were absorbed.
@@ -107,6 +116,9 @@ def attention(
         and seqused_q is None
         and seqused_k is None
         and block_table is None
+        and k_descale is None
+        and v_descale is None
+        and k.dtype not in NARROW  # autograd's kernel of plain calls would record a gradient, and learn later of none
         and not softcap
         and not dropout
     ):
@@ -136,6 +148,9 @@ def attention(
                 "attention: with cu_seqlens, alibi_slopes must be [heads_q]: all sequences have the same"
             )
         alibi_slopes = alibi_slopes.float().expand(q.shape[:2])
+    if k_descale is not None or v_descale is not None:
+        sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        k_descale, v_descale = (each_of_heads(one, sequences, k) for one in (k_descale, v_descale))
     if dropout and dropout_seed is None:
         dropout_seed, dropout_offset = torch.randint(2**62, (2,), device=q.device).unbind()
     elif dropout and dropout_offset is None:
@@ -154,6 +169,8 @@ def attention(
         dropout_seed if dropout else None,
         dropout_offset if dropout else None,
         block_table,
+        k_descale,
+        v_descale,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         softcap=softcap,
@@ -170,6 +187,11 @@ def one_batch(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() != 3:
         raise RuntimeError(f"{op}: {name} has {tensor.dim()} dimensions, which must be 3 with cu_seqlens")
     return tensor.transpose(0, 1)[None]
+
+
+def each_of_heads(scale: torch.Tensor | None, sequences: int, k: torch.Tensor) -> torch.Tensor | None:
+    """A scale as the operators have it, [sequences, heads of k]; one number for all is repeated by strides of 0."""
+    return scale if scale is None or scale.dim() else scale.expand(sequences, k.shape[1])
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -248,6 +270,11 @@ def _recorded(forward: Any, call: Any, backward: Any) -> Any:
             for name, tensor in zip(tensors[shared:], given[shared:], strict=True):
                 if tensor is not None:
                     raise NotImplementedError(f"attn_fwd: a call with {name} has no gradient, which an input asks for")
+            for name, tensor in zip(("k", "v"), given[1:3], strict=True):
+                if tensor.dtype in NARROW:
+                    raise NotImplementedError(
+                        f"attn_fwd: a call with {name} of 8 bits has no gradient, which an input asks for"
+                    )
             for name, asks in zip(tensors[3:], ctx.needs_input_grad[3:], strict=False):
                 if asks and name not in ("bias", "sinks"):
                     raise RuntimeError(f"attn_fwd: {name} asks for a gradient, which attention has not")
@@ -306,7 +333,7 @@ register_autocast("attn_fwd")
 OF_FEATURES = _recorded(FEATURED, _below_autograd(FEATURED), OPS.attn_bwd.features)
 register_autograd("attn_fwd.features", autograd_of("attn_fwd.features", OF_FEATURES))
 register_autograd("attn_bwd.features", autograd_of("attn_bwd.features", _recorded_again(OPS.attn_bwd.features)))
-register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks"))
+register_autocast("attn_fwd.features", kept=("alibi_slopes", "sinks", "k_descale", "v_descale"))
 
 # Calls of which each needs its own, as its batch is one, or all of its batch share what is mapped, or the first
 # dimension of some tensors is none.

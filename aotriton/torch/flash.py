@@ -4,6 +4,10 @@ Signatures and layouts are flash-attn's: tensors are [batch, seqlen, heads, head
 lengths, [total, heads, head_dim]; a cache may be in pages, [pages, page_size, heads_k, head_dim], which block_table
 puts in order. ``causal`` and ``window_size`` are aligned at the last key. A call that is not supported is a
 RuntimeError or a NotImplementedError that names the argument.
+
+Functions of caches have flash-attn 3's scales, too, by name: keys and values may be float8_e4m3fn, beside q of float16
+or bfloat16, as `attention` has them. ``k_descale`` and ``v_descale``, [batch or sequences, heads_k] float32 of any
+strides, multiply them; None: 1. ``q_descale`` is refused: no kernel has q of 8 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any
 import torch
 
 from aotriton.torch.append import kv_append
-from aotriton.torch.attention import attention
+from aotriton.torch.attention import NARROW, attention
 from aotriton.torch.hints import hints
 
 __all__ = [
@@ -72,6 +76,10 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: torch.Tensor | None = None,
+    *,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
 ) -> Any:
     """As flash_attn_func of each sequence, whose rows lie one after the other: q is [total_q, heads_q, head_dim], k and
     v are [total_k, heads_k, head_dim], cu_seqlens [sequences + 1] int32, softmax_lse [heads_q, total_q].
@@ -79,7 +87,9 @@ def flash_attn_varlen_func(
     With ``block_table``, [sequences, pages_of_sequence] int32, k and v are [pages, page_size, heads_k, head_dim], as
     `attention` has them, and without gradients; cu_seqlens_k says how many keys each sequence has.
     """
+    _refuse_scale_of_q("flash_attn_varlen_func", q_descale)
     lengths = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k}
+    lengths |= {"k_descale": k_descale, "v_descale": v_descale}
     if block_table is None:
         lengths["cu_seqlens_k"] = cu_seqlens_k
     else:
@@ -135,6 +145,10 @@ def flash_attn_with_kvcache(
     alibi_slopes: torch.Tensor | None = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
 ) -> Any:
     """flash_attn_func of q as [batch, seqlen_q, heads_q, head_dim] on the keys of a cache; with ``return_softmax_lse``
     (out, softmax_lse [batch, heads_q, seqlen_q]).
@@ -142,8 +156,9 @@ def flash_attn_with_kvcache(
     k_cache and v_cache: [batch, seqlen_cache, heads_k, head_dim], or with ``block_table``, [batch, pages_of_sequence]
     int32, [pages, page_size, heads_k, head_dim], as `attention` has them. The first ``cache_seqlens`` rows of each
     sequence count, one number for all or [batch] int32; None: all. ``k`` and ``v``, [batch, seqlen_new, heads_k,
-    head_dim], are first written behind these, in place, by `kv_append`, and count, too; there must be room. Such a call
-    has no gradient (NotImplementedError where one would be recorded). Nothing waits for the device.
+    head_dim], are first written behind these, in place, by `kv_append`, and count, too; there must be room. Where the
+    cache is of 8 bits, they are of 16 bits, and divided by their scales. Such a call has no gradient
+    (NotImplementedError where one would be recorded). Nothing waits for the device.
 
     ``rotary_cos`` and ``rotary_sin``, [positions, rotary_dim / 2], best of float32, rotate the first rotary_dim
     elements of q (in a copy) and k, neighbours together with ``rotary_interleaved``, else the first half with the
@@ -155,6 +170,8 @@ def flash_attn_with_kvcache(
     """
     if cache_leftpad is not None:
         raise NotImplementedError("flash_attn_with_kvcache: no kernel has cache_leftpad")
+    _refuse_scale_of_q("flash_attn_with_kvcache", q_descale)
+    scales = {"k_descale": k_descale, "v_descale": v_descale}
     batch, rows = q.shape[0], k_cache.shape[1]
     if cache_batch_idx is not None:
         if block_table is not None:
@@ -178,7 +195,7 @@ def flash_attn_with_kvcache(
             raise RuntimeError("flash_attn_with_kvcache: k is given, cache_seqlens is not")
         moving = causal or tuple(window_size) != (-1, -1) or q.shape[1] == 1
         rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
-        q = _append(q, k, v, k_cache, v_cache, used, block_table, moving, rotary)
+        q = _append(q, k, v, k_cache, v_cache, used, block_table, moving, rotary, scales)
         used = used + k.shape[1]
     elif rotary_cos is not None:
         raise RuntimeError("flash_attn_with_kvcache: rotary_cos is given, k is not")
@@ -187,12 +204,17 @@ def flash_attn_with_kvcache(
     q, k, v = (x.transpose(1, 2) for x in (q, k_cache, v_cache))
     found = _attention(
         q, k, v, 0.0, softmax_scale, causal, window_size, softcap, alibi_slopes, False, return_softmax_lse,
-        seqused_k=used, block_table=block_table,
+        seqused_k=used, block_table=block_table, **scales,
     )  # fmt: skip
     if return_softmax_lse:
         out, softmax_lse = found
         return out.transpose(1, 2), softmax_lse
     return found.transpose(1, 2)
+
+
+def _refuse_scale_of_q(function: str, q_descale: torch.Tensor | None) -> None:
+    if q_descale is not None:
+        raise NotImplementedError(f"{function}: q_descale is given, and no kernel has q of 8 bits")
 
 
 def _append(
@@ -205,14 +227,16 @@ def _append(
     block_table: torch.Tensor | None,
     moving: bool,
     rotary: dict[str, Any],
+    scales: dict[str, Any],
 ) -> torch.Tensor:
     """Writes k and v into the cache, and returns q, or where there is something to rotate, a rotated copy. All are as
     flash_attn_with_kvcache has them; ``moving``: queries are one behind the other, and not all at one position.
     """
-    new_k, new_v = (x.to(k_cache.dtype).transpose(1, 2) for x in (k, v))
+    dtype = q.dtype if k_cache.dtype in NARROW else k_cache.dtype
+    new_k, new_v = (x.to(dtype).transpose(1, 2) for x in (k, v))
     rotated = with_keys = None
     if rotary["rotary_cos"] is not None:
-        rotated = q.to(k_cache.dtype, copy=True, memory_format=torch.contiguous_format)
+        rotated = q.to(dtype, copy=True, memory_format=torch.contiguous_format)
         # Rows of one position count as heads.
         rows = rotated.transpose(1, 2) if moving else rotated.flatten(1, 2)[:, :, None]
         if rows.shape[2] == k.shape[1]:
@@ -221,7 +245,7 @@ def _append(
             _rotate(rows, used, rotary)
     kv_append(
         new_k, new_v, k_cache.transpose(1, 2), v_cache.transpose(1, 2), used + k.shape[1],
-        q=with_keys, block_table=block_table, **rotary,
+        q=with_keys, block_table=block_table, **rotary, **scales,
     )  # fmt: skip
     return q if rotated is None else rotated.to(q.dtype)
 

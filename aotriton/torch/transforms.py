@@ -84,7 +84,9 @@ def register_traced(name: str, kernel: Any) -> None:
 
 
 def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
-    """Under autocast, the operator's floating tensors become what autocast computes in; not those that are ``kept``."""
+    """Under autocast, the operator's floating tensors become what autocast computes in; not those that are ``kept``,
+    nor those of 8 bits, which mean something only with their scales.
+    """
     operator = operator_of(name)
     cast = [one.name not in kept for one in operator._schema.arguments]
 
@@ -92,7 +94,7 @@ def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
         def autocast(*args: Any, **kwargs: Any) -> Any:
             dtype = torch.get_autocast_dtype(device)
             given = [
-                a.to(dtype) if c and isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                a.to(dtype) if c and isinstance(a, torch.Tensor) and _is_wide(a) else a
                 for a, c in zip(args, cast, strict=False)
             ]
             with torch.autocast(device, enabled=False):
@@ -102,6 +104,10 @@ def register_autocast(name: str, kept: tuple[str, ...] = ()) -> None:
 
     LIBRARY.impl(name, on("cuda"), "AutocastCUDA")
     LIBRARY.impl(name, on("cpu"), "AutocastCPU")
+
+
+def _is_wide(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_floating_point() and tensor.dtype.itemsize > 1)
 
 
 def mapped_first(tensor: torch.Tensor, dim: int | None, count: int) -> torch.Tensor:

@@ -38,6 +38,7 @@ from vllm.config import (  # noqa: E402
 from vllm.forward_context import set_forward_context  # noqa: E402
 from vllm.model_executor.layers.attention.attention import Attention  # noqa: E402
 from vllm.platforms.interface import DeviceCapability  # noqa: E402
+from vllm.utils.torch_utils import set_default_torch_dtype  # noqa: E402
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata  # noqa: E402
 from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
 from vllm.v1.attention.selector import AttentionSelectorConfig  # noqa: E402
@@ -107,6 +108,8 @@ def reasons(backend: Any, capability: tuple[int, int] = (9, 0), **how: Any) -> l
         {"kv_cache_dtype": "bfloat16", "block_size": 16},
         {"head_size": 8, "block_size": 48},
         {"head_size": 256, "has_sink": True, "has_sliding_window": True},
+        {"kv_cache_dtype": "fp8"},
+        {"kv_cache_dtype": "fp8_e4m3", "dtype": torch.float16, "head_size": 80, "block_size": 32},
     ],
     ids=str,
 )
@@ -120,7 +123,12 @@ def test_served_layers_pass_vllms_checks(backend: Any, how: dict[str, Any]) -> N
         ({"head_size": 36}, "head_size not supported"),
         ({"head_size": 264}, "head_size not supported"),
         ({"dtype": torch.float32}, "dtype not supported"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype not supported"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "kv_cache_dtype not supported"),
+        (
+            {"kv_cache_dtype": "fp8", "head_size": 72},
+            "a cache of fp8 with head_size 72, which must be a multiple of 16",
+        ),
         (
             {"kv_cache_dtype": "float16"},
             "a cache of float16 with queries of torch.bfloat16, which must have one type",
@@ -144,6 +152,13 @@ def test_served_layers_pass_vllms_checks(backend: Any, how: dict[str, Any]) -> N
 def test_what_is_not_served_is_refused_by_vllms_checks(backend: Any, how: dict[str, Any], why: str) -> None:
     (found,) = reasons(backend, **how)
     assert found == why
+
+
+def test_a_batch_invariant_vllm_has_no_cache_of_8_bits(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    why = "no kernel has a cache of fp8 together with batch invariance"
+    assert reasons(backend, kv_cache_dtype="fp8") == [why]
+    assert reasons(backend) == []
 
 
 @pytest.mark.parametrize(
@@ -175,30 +190,51 @@ class Layer:
 
     def __init__(
         self, backend: Any, block_size: int = 16, head_dim: int = HEAD_DIM, padding: int = 0,
-        dtype: Any = torch.bfloat16, heads_k: int = HEADS_K, **how: Any,
+        dtype: Any = torch.bfloat16, heads_k: int = HEADS_K, cache: str = "auto", **how: Any,
     ) -> None:  # fmt: skip
         torch.manual_seed(0)
         self.config = VllmConfig(device_config=DeviceConfig(device=DEVICE))
+        self.config.cache_config.cache_dtype = cache
+        self.narrow = cache != "auto"
         self.block_size, self.dtype = block_size, dtype
         self.scale, self.heads_k, self.head_dim = 0.2, heads_k, head_dim
         self.window = how.get("per_layer_sliding_window")
         self.softcap, self.sinks = how.get("logits_soft_cap"), how.get("sinks")
-        with set_current_vllm_config(self.config):
+        with set_current_vllm_config(self.config), set_default_torch_dtype(dtype):
             self.layer = Attention(
-                HEADS, head_dim, self.scale, heads_k, prefix="layer", attn_backend=backend, **how
+                HEADS, head_dim, self.scale, heads_k, prefix="layer", attn_backend=backend,
+                cache_config=self.config.cache_config, **how,
             )  # fmt: skip
         self.layer.to(DEVICE)
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=heads_k, head_size=head_dim, dtype=dtype)
+        if self.narrow:
+            self.layer._k_scale.fill_(0.5)
+            self.layer._v_scale.fill_(0.25)
+        stored = torch.uint8 if self.narrow else dtype
+        sizes = {"block_size": block_size, "num_kv_heads": heads_k, "head_size": head_dim, "dtype": stored}
+        spec = FullAttentionSpec(**sizes)
         if padding:
-            spec = FullAttentionSpec(
-                block_size=block_size, num_kv_heads=heads_k, head_size=head_dim, dtype=dtype,
-                page_size_padded=spec.page_size_bytes + padding,
-            )  # fmt: skip
-        raw = torch.randn(BLOCKS * spec.page_size_bytes // 2, device=DEVICE).to(dtype).view(torch.int8)
+            spec = FullAttentionSpec(**sizes, page_size_padded=spec.page_size_bytes + padding)
+        element = torch.float8_e4m3fn if self.narrow else dtype
+        count = BLOCKS * spec.page_size_bytes // element.itemsize
+        raw = torch.randn(count, device=DEVICE).to(element).view(torch.int8)
         shape = backend.get_kv_cache_shape(BLOCKS, block_size, heads_k, head_dim)
         order = backend.get_kv_cache_stride_order()
         self.layer.kv_cache = _reshape_attention_kv_cache(raw, spec, shape, order, BLOCKS, None)
         self.builder = backend.get_builder_cls()(spec, ["layer"], self.config, torch.device(DEVICE))
+
+    def stored(self, k: Any, v: Any) -> Any:
+        """A key and its value as the cache has them, one behind the other."""
+        if not self.narrow:
+            return torch.cat([k, v], -1)
+        parts = [x.float() / scale for x, scale in ((k, self.layer._k_scale), (v, self.layer._v_scale))]
+        return torch.cat(parts, -1).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+
+    def read(self, rows: Any) -> tuple[Any, Any]:
+        """Keys and values of rows of the cache."""
+        if not self.narrow:
+            return rows[..., : self.head_dim], rows[..., self.head_dim :]
+        keys, values = rows.view(torch.float8_e4m3fn).float().split(self.head_dim, -1)
+        return keys * self.layer._k_scale, values * self.layer._v_scale
 
     def __call__(self, batch: Any, q: Any, k: Any, v: Any) -> Any:
         """The layer's result for vLLM's CommonAttentionMetadata."""
@@ -264,7 +300,7 @@ class Batch:
             divmod(self.slot(row, key, layer.block_size), layer.block_size) for key in range(self.requests[row][1])
         ]
         found = torch.stack([cache[block, :, at] for block, at in places], 1)
-        return found[..., : layer.head_dim], found[..., layer.head_dim :]
+        return layer.read(found)
 
 
 def tokens_of(layer: Layer, rows: int) -> list[Any]:
@@ -309,7 +345,7 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
     out = layer(batch.common, q, k, v)
     size, cache = layer.block_size, layer.layer.kv_cache
     for token, slot in enumerate(batch.slots):
-        before[slot // size, :, slot % size] = torch.cat([k[token], v[token]], 1)
+        before[slot // size, :, slot % size] = layer.stored(k[token], v[token])
     assert torch.equal(cache, before)
     assert out.shape == q.shape
     for row, (start, end) in enumerate(zip(batch.starts[:-1], batch.starts[1:], strict=True)):
@@ -319,6 +355,7 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
 
 
 @pytest.mark.parametrize("requests", [PREFILL, DECODE, CHUNKS, MIXED], ids=["prefill", "decode", "chunks", "mixed"])
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
 @pytest.mark.parametrize(
     "how",
     [
@@ -330,10 +367,10 @@ def check(layer: Layer, requests: list[tuple[int, int]], padding: int = 0) -> No
     ],
     ids=["plain", "window", "softcap", "sinks", "all"],
 )
-def test_a_layer_is_the_formula(backend: Any, requests: list[tuple[int, int]], how: dict[str, Any]) -> None:
+def test_a_layer_is_the_formula(backend: Any, requests: list[tuple[int, int]], how: dict[str, Any], cache: str) -> None:
     """With two query heads for each of the keys', and blocks in any order."""
     how = {name: one.to(DEVICE) if name == "sinks" else one for name, one in how.items()}
-    check(Layer(backend, **how), requests)
+    check(Layer(backend, cache=cache, **how), requests)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +383,8 @@ def test_a_layer_is_the_formula(backend: Any, requests: list[tuple[int, int]], h
         {"heads_k": 4},
         {"dtype": torch.float16},
         {"padding": 256},
+        {"cache": "fp8", "head_dim": 16, "block_size": 48},
+        {"cache": "fp8_e4m3", "dtype": torch.float16, "padding": 256},
     ],
     ids=str,
 )
@@ -395,9 +434,10 @@ def test_a_graph_follows_other_batches(backend: Any) -> None:
     torch.testing.assert_close(out[: other.tokens], layer(later, *rows)[: other.tokens])
 
 
-def test_images_are_loaded_before_a_capture(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
+def test_images_are_loaded_before_a_capture(backend: Any, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
     """vLLM's metadata for a capture are made right before it: then each layer is called once with the same sizes."""
-    layer, module = Layer(backend, per_layer_sliding_window=9), sys.modules[backend.__module__]
+    layer, module = Layer(backend, cache=cache, per_layer_sliding_window=9), sys.modules[backend.__module__]
     seen, here = [], module.attention
 
     def noted(q: Any, *others: Any, **how: Any) -> Any:

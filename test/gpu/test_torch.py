@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -827,6 +828,83 @@ def test_steps_on_pages_in_a_cuda_graph() -> None:
         close(out, flash.flash_attn_with_kvcache(*again, **how), 1)
         again[-1] += 1
     assert all(map(torch.equal, given, again))
+
+
+def narrow(caches: list[Any]) -> list[Any]:
+    return [one.to(torch.float8_e4m3fn) for one in caches]
+
+
+def scales_of(device: str) -> dict[str, Any]:
+    """Of four sequences and two heads: each its own, and one number for all by strides of 0."""
+    each = torch.linspace(0.1, 2, 8).view(4, 2)
+    return {"k_descale": each.to(device), "v_descale": torch.tensor(0.3, device=device).expand(4, 2)}
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_keys_of_8_bits_are_what_they_are_on_a_cpu(paged: bool) -> None:
+    """One query and several for each sequence, in rows and in pages; logsumexp, too."""
+    for rows in (1, 7):
+        found = {}
+        for device in ("cuda", "cpu"):
+            given, how = step_on_pages(device)
+            q = tensor(4, 8, rows, 64, seed=rows, device=device)
+            k, v = (one.transpose(1, 2) for one in narrow(given[1:3]))
+            where = {"seqused_k": given[-1], "block_table": how["block_table"]}
+            if not paged:
+                k, v = (one[:4] for one in (k, v))
+                where = {"seqused_k": given[-1].clamp(max=32)}
+            last: dict[str, Any] = {"causal": True, "causal_variant": "bottom_right", "return_logsumexp": True}
+            found[device] = attention(q, k, v, **where, **scales_of(device), **last)
+        close(found["cuda"][0].cpu(), found["cpu"][0], 4)
+        torch.testing.assert_close(found["cuda"][1].cpu(), found["cpu"][1], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_appended_in_8_bits_is_what_it_is_on_a_cpu(packed: bool) -> None:
+    """Values have the same bits, as each is one quotient, rounded once; keys were rotated before."""
+    results = []
+    for device in ("cuda", "cpu"):
+        given = appending(device, packed)
+        given |= dict(zip(("k_cache", "v_cache"), narrow([given["k_cache"], given["v_cache"]]), strict=True))
+        kv_append(**given, **scales_of(device))
+        results.append([given[name].cpu().float() for name in ("k_cache", "v_cache")])
+    (k, v), (expected_k, expected_v) = results
+    assert torch.equal(v, expected_v)
+    torch.testing.assert_close(k, expected_k, rtol=0.13, atol=2.0**-9)
+    assert (k != expected_k).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_step_on_a_cache_of_8_bits_is_eager(backend: str) -> None:
+    """In one graph, which writes into the caller's caches."""
+    torch._dynamo.reset()
+    results = []
+    step = partial(flash.flash_attn_with_kvcache, **scales_of("cuda"))
+    for call in (step, torch.compile(step, fullgraph=True, backend=backend)):
+        given, how = step_on_pages("cuda")
+        given[1:3] = narrow(given[1:3])
+        results.append([call(*given, **how), *(one.float() for one in given[1:3])])
+    assert all(map(torch.equal, *results))
+
+
+def test_steps_on_a_cache_of_8_bits_in_a_cuda_graph() -> None:
+    """Each replay writes a token behind those of before, and follows scales that change on the device."""
+    scales = scales_of("cuda")
+    step = partial(flash.flash_attn_with_kvcache, **scales)
+    (given, how), (again, _) = step_on_pages("cuda"), step_on_pages("cuda")
+    for tensors in (given, again):
+        tensors[1:3] = narrow(tensors[1:3])
+    step(*given, **how)  # loads images, and writes what the first replay writes
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(*given, **how)
+        given[-1] += 1
+    for factor in (1, 2, 3):
+        scales["k_descale"] *= factor
+        graph.replay()
+        close(out, step(*again, **how), 1)
+        again[-1] += 1
+    assert all(torch.equal(a.float(), b.float()) for a, b in zip(given[1:3], again[1:3], strict=True))
 
 
 def test_continuous_batching_of_the_example_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:

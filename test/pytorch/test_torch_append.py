@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from aotriton.torch import attention, kv_append, stats
 
 OPS = torch.ops.aotriton
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+NARROW = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz}
 MATRICES = ("k", "v", "k_cache", "v_cache", "q")
 BACKENDS = [
     "aot_eager",
@@ -36,7 +39,8 @@ def given_to_torch(case: Append) -> tuple[dict[str, Any], Arrays]:
         if name not in MATRICES:
             given[name] = torch.from_numpy(values).to(torch.int32 if values.dtype.kind == "i" else torch.float32)
             continue
-        wide = torch.nn.functional.pad(torch.from_numpy(values), (0, case.gap)).to(DTYPES[case.dtype])
+        dtype = NARROW[case.cache] if case.cache and name.endswith("cache") else DTYPES[case.dtype]
+        wide = torch.nn.functional.pad(torch.from_numpy(values), (0, case.gap)).to(dtype)
         if case.rows:
             wide = wide.transpose(1, 2).contiguous().transpose(1, 2)
         given[name] = wide[..., : values.shape[-1]]
@@ -48,7 +52,10 @@ def results_of(given: dict[str, Any]) -> Arrays:
     return {name: given[name].double().numpy() for name in WRITTEN if name in given}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+OF_GFX942 = [replace(case, cache="fp8e4b8") for case in CASES if case.cache]
+
+
+@pytest.mark.parametrize("case", [*CASES, *OF_GFX942], ids=str)
 def test_rows_go_to_their_places(case: Append) -> None:
     """Keys and values are where lengths and block table say, keys and queries are rotated, and all else has its bits:
     dense and in pages, packed or not, rotated in part or not at all, also of tokens that have no place.
@@ -122,6 +129,52 @@ def test_attention_reads_what_was_appended() -> None:
     assert not results[0][2].any()
 
 
+def narrow(given: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments with caches of 8 bits, and scales."""
+    caches = {name: given[name].to(torch.float8_e4m3fn) for name in ("k_cache", "v_cache")}
+    scales = {name: 0.1 + torch.rand(3, 2) for name in ("k_descale", "v_descale")}
+    return given | caches | scales
+
+
+def test_attention_reads_what_was_appended_in_8_bits() -> None:
+    """Keys and values of both functions have the same scales; a new token is nearly what it was."""
+
+    def wider() -> dict[str, Any]:  # head dims fill vectors of 8 bits
+        return {name: torch.cat([x, x[..., :8]], -1) if x.dim() == 4 else x for name, x in dense().items()}
+
+    given = narrow(wider())
+    scales = {name: given[name] for name in ("k_descale", "v_descale")}
+    kv_append(**given)
+    wide = wider()
+    for name in ("k_cache", "v_cache"):
+        wide[name] = (given[name].float() * scales[f"{name[0]}_descale"][:, :, None, None]).bfloat16()
+    kv_append(**wide)  # unlike the narrow ones, of 16 bits
+    for name in ("k_cache", "v_cache"):
+        stored = given[name].float() * scales[f"{name[0]}_descale"][:, :, None, None]
+        torch.testing.assert_close(stored, wide[name].float(), rtol=0.08, atol=0.02)
+    found, expected = (
+        attention(given["q"], one["k_cache"], one["v_cache"], seqused_k=USED, **of_one)
+        for one, of_one in ((given, scales), (wide, {}))
+    )
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
+def test_a_cache_of_8_bits_has_the_nearest_numbers(dtype: torch.dtype) -> None:
+    """Half ways go to even ones, what is beyond the largest number becomes that, and what is no number stays none; a
+    scale may be one number for all.
+    """
+    most = torch.finfo(dtype).max
+    values = [-math.inf, -1e4, -most - 1, 1.0625, 1.1875, 0.3, 2.0**-11, most, most * 1.03, math.inf, math.nan]
+    row = torch.tensor(values).expand(1, 1, 1, -1)
+    caches = [torch.zeros(1, 1, 1, len(values)).to(dtype) for _ in range(2)]
+    kv_append(2 * row, row, caches[0], caches[1], ints(1), k_descale=torch.tensor(2.0))
+    expected = row.clamp(-most, most).to(dtype).view(torch.uint8)
+    for cache in caches:
+        assert torch.equal(cache.view(torch.uint8), expected)
+    assert caches[0].float()[0, 0, 0, :5].tolist() == [-most, -most, -most, 1.0, 1.25]
+
+
 def test_angles_of_any_floating_type() -> None:
     """They are those numbers as float32."""
     low = {name: one.bfloat16() for name, one in ROTARY.items()}
@@ -189,6 +242,28 @@ def test_it_compiles(backend: str) -> None:
         torch.testing.assert_close(given[2], expected[2], rtol=0.02, atol=0.02)
         assert not torch.equal(given[2], arguments(rows)[2])
         assert all(map(torch.equal, given[3:], arguments(rows)[3:]))
+
+
+def narrow_step(k: Any, v: Any, cache: Any, table: Any, used: Any, q: Any, scale: Any) -> Any:
+    """As above, with a cache of 8 bits and one scale."""
+    k_cache, v_cache = cache.transpose(2, 3).unbind(0)
+    turned, scales = q.clone(), {"k_descale": scale, "v_descale": scale}
+    kv_append(k.sin(), v, k_cache, v_cache, used, q=turned, block_table=table, **ROTARY, **scales)
+    return attention(turned, k_cache, v_cache, block_table=table, seqused_k=used, **scales).cos()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_with_a_cache_of_8_bits_compiles(backend: str) -> None:
+    """In one graph; the caller's cache is written."""
+    torch._dynamo.reset()
+    call = torch.compile(narrow_step, fullgraph=True, backend=backend)
+    k, v = (tensor(3, 2, 2, 32, seed=n) for n in (3, 4))
+    before = tensor(2, 6, 16, 2, 32, seed=2).to(torch.float8_e4m3fn)
+    given, expected = before.clone(), before.clone()
+    others = TABLE, USED, tensor(3, 4, 2, 32, seed=5), torch.tensor(0.25)
+    torch.testing.assert_close(call(k, v, given, *others), narrow_step(k, v, expected, *others), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(given.float(), expected.float(), rtol=0.13, atol=0.01)
+    assert not torch.equal(given.float(), before.float())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -329,6 +404,13 @@ WRONG: list[tuple[Change, str]] = [
     (lambda g: {"cu_seqlens_k": ints(0, 1, 2, 3)}, "kv_append: k has 4 dimensions, which must be 3 with cu_seqlens"),
     (lambda g: {name: g[name][0].transpose(0, 1) for name in "qkv"} | {"cu_seqlens_k": ints(0, 1, 1, 3)},
      "kv_append: cu_seqlens_k[3] is 3, which must be from 1 to 2"),
+    (lambda g: {"k_descale": torch.ones(3, 2)},
+     "kv_append: k_descale is given, and k_cache has dtype bfloat16, which has no scale"),
+    (lambda g: narrow(g) | {"v_cache": g["v_cache"]},
+     "kv_append: k_cache has dtype float8_e4m3fn, v_cache has bfloat16"),
+    (lambda g: narrow(g) | {"v_descale": torch.ones(2, 2)},
+     "kv_append: v_descale has descaled 2, k_descale has 3"),
+    (lambda g: narrow(g) | {"v_descale": torch.ones(3)}, "kv_append: v_descale has 1 dimensions, which must be 2"),
     (lambda g: {"block_table": None}, "kv_append: seqused_k has sequences 3, k_cache has 6"),
 ]  # fmt: skip
 

@@ -35,6 +35,7 @@ STARTS = torch.tensor([0, 4, 4, 13, 18], dtype=torch.int32)
 PACKED = QKV.flatten(0, 1)
 SIGNATURE = """dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
 deterministic=False, return_attn_probs=False"""
+SCALES = "q_descale=None, k_descale=None, v_descale=None"  # flash-attn 3's
 LENGTHS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
 CACHED = """q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
 cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, window_size=(-1, -1),
@@ -45,19 +46,22 @@ softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, return_so
     ("function", "signature"),
     [
         (flash.flash_attn_func, f"q, k, v, {SIGNATURE}"),
-        (flash.flash_attn_varlen_func, f"q, k, v, {LENGTHS}, {SIGNATURE}, block_table=None"),
-        (flash.flash_attn_with_kvcache, CACHED),
+        (flash.flash_attn_varlen_func, f"q, k, v, {LENGTHS}, {SIGNATURE}, block_table=None, *, {SCALES}"),
+        (flash.flash_attn_with_kvcache, f"{CACHED}, *, {SCALES}"),
     ],
 )
 def test_signatures_are_those_of_flash_attn(function: Any, signature: str) -> None:
-    """Names, order and defaults of flash-attn 2's arguments."""
+    """Names, order and defaults of flash-attn 2's arguments, behind which are the scales of flash-attn 3, by name."""
     (made,) = ast.parse(f"def f({signature}): ...").body
     assert isinstance(made, ast.FunctionDef)
     defaults = [ast.literal_eval(one) for one in made.args.defaults]
     names = [one.arg for one in made.args.args]
     given = inspect.signature(function).parameters
-    assert list(given) == names
-    assert [p.default for p in given.values()] == [inspect.Parameter.empty] * (len(names) - len(defaults)) + defaults
+    by_name = [one.arg for one in made.args.kwonlyargs]
+    assert list(given) == names + by_name
+    assert [name for name, p in given.items() if p.kind is p.KEYWORD_ONLY] == by_name
+    expected = [inspect.Parameter.empty] * (len(names) - len(defaults)) + defaults + [None] * len(by_name)
+    assert [p.default for p in given.values()] == expected
 
 
 MEANINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -388,6 +392,54 @@ def test_a_step_on_a_cache_compiles(cache: Any) -> None:
         assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
+def narrow(caches: list[Any]) -> tuple[list[Any], dict[str, Any], list[Any]]:
+    """Caches of 8 bits, one scale of each for all by strides of 0, and what they stand for in 16 bits."""
+    stored = [one.to(torch.float8_e4m3fn) for one in caches]
+    numbers = {"k_descale": 0.5, "v_descale": 2.0}
+    scales = {name: torch.tensor(one).expand(4, HEADS) for name, one in numbers.items()}
+    wide = [(x.float() * one).bfloat16() for x, one in zip(stored, numbers.values(), strict=True)]
+    return stored, scales, wide
+
+
+@pytest.mark.parametrize("how", list(OF_CACHE.values())[:3], ids=list(OF_CACHE)[:3])
+@pytest.mark.parametrize("cache", CACHES)
+def test_caches_of_8_bits(cache: Any, how: dict[str, Any]) -> None:
+    """They are what their scales make of them."""
+    caches, given = cache()
+    stored, scales, wide = narrow(caches)
+    q = tensor(4, 2, HEADS * GROUP, WIDTH)
+    made = with_kvcache(q, *stored, cache_seqlens=SEQLENS_K, **given, **how, **scales)
+    assert torch.equal(made, with_kvcache(q, *wide, cache_seqlens=SEQLENS_K, **given, **how))
+
+
+@pytest.mark.parametrize("rotary", [{}, {"rotary_cos": COS, "rotary_sin": SIN}], ids=["", "rotary"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_new_keys_in_a_cache_of_8_bits(cache: Any, rotary: dict[str, Any]) -> None:
+    """They are rotated, and what the cache holds of them is near to what one of 16 bits does."""
+    caches, given = cache()
+    stored, scales, wide = narrow(caches)
+    q, new = tensor(4, 1, HEADS * GROUP, WIDTH), tensor(4, 1, HEADS, WIDTH, seed=3)
+    results = [
+        with_kvcache(q, *one, new, new, cache_seqlens=SEQLENS_K, causal=True, **given, **rotary, **of_one)
+        for one, of_one in ((stored, scales), (wide, {}))
+    ]
+    torch.testing.assert_close(*results, rtol=0.1, atol=0.1)
+    for x, scale, expected in zip(stored, (0.5, 2.0), wide, strict=True):
+        torch.testing.assert_close(x.float() * scale, expected.float(), rtol=0.08, atol=0.02, equal_nan=True)
+
+
+def test_packed_queries_on_pages_of_8_bits() -> None:
+    """And packed keys."""
+    (k, v), given = paged()
+    stored, scales, wide = narrow([k, v])
+    starts, starts_k = ([0, *torch.tensor(lengths).cumsum(0).tolist()] for lengths in ([1, 0, 30, 4], SEQLENS))
+    lengths = *(torch.tensor(one, dtype=torch.int32) for one in (starts, starts_k)), 30, 34
+    q = tensor(starts[-1], HEADS * GROUP, WIDTH)
+    assert torch.equal(varlen(q, *stored, *lengths, **given, **scales), varlen(q, *wide, *lengths, **given))
+    stored, _, wide = narrow([tensor(starts_k[-1], HEADS, WIDTH, seed=n) for n in (1, 2)])
+    assert torch.equal(varlen(q, *stored, *lengths, **scales), varlen(q, *wide, *lengths))
+
+
 def test_dropout_draws_from_torchs_generator() -> None:
     """dropout_p drops other weights in each call, and the same ones after the same manual_seed."""
     calls: list[Callable[[], Any]] = [
@@ -427,6 +479,8 @@ def test_what_is_not_served_is_refused() -> None:
         )
     with pytest.raises(NotImplementedError, match="return_attn_probs with dropout_p"):
         flash.flash_attn_func(Q, K, V, 0.5, return_attn_probs=True)
+    with pytest.raises(NotImplementedError, match="flash_attn_varlen_func: q_descale is given, and no kernel has q of"):
+        flash.flash_attn_varlen_qkvpacked_func(PACKED, STARTS, 9, q_descale=torch.ones(4, 4))
     wide = torch.zeros(1, 3, 2, 264)
     with pytest.raises(RuntimeError, match="q has head_dim 264"):
         flash.flash_attn_func(wide, wide, wide)
@@ -437,6 +491,7 @@ def test_what_is_not_served_is_refused() -> None:
     [
         ({"cache_leftpad": SEQLENS_K}, "no kernel has cache_leftpad"),
         ({"cache_batch_idx": SEQLENS_K, "block_table": SEQLENS_K[:, None]}, "cache_batch_idx is of caches without"),
+        ({"q_descale": torch.ones(2, 4)}, "q_descale is given, and no kernel has q of 8 bits"),
         ({"k": K}, "one of k and v is given, which go together"),
         ({"rotary_cos": COS}, "one of rotary_cos and rotary_sin is given, which go together"),
         ({"rotary_cos": COS, "rotary_sin": SIN}, "rotary_cos is given, k is not"),

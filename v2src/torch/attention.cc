@@ -40,14 +40,20 @@ const void* number_at(const char* op, const char* name, const Tensor& q, const M
   return tensor->data_ptr();
 }
 
-// Tensors whose last dimension is not contiguous are replaced by copies.
+// Tensors whose last dimension is not contiguous are replaced by copies; not scales, which may be one number by strides
+// of 0.
 void set_features(const char* op, const Tensor& q, Features& given, aotriton_attn_features& features) {
-  const auto set = [&](const char* name, Maybe& tensor, auto& view) {
+  const auto set_strided = [&](const char* name, const Maybe& tensor, auto& view) {
     if (!tensor) return;
     require_rank(op, name, *tensor, std::size(view.sizes));
     require_one_device(op, {{"q", q}, {name, *tensor}});
-    tensor = with_contiguous_rows(*tensor);
     view = given_view_of<std::remove_reference_t<decltype(view)>>(*tensor);
+  };
+  const auto set = [&](const char* name, Maybe& tensor, auto& view) {
+    set_strided(name, tensor, view);
+    if (!tensor || tensor->stride(-1) == 1) return;
+    tensor = with_contiguous_rows(*tensor);
+    set_strided(name, tensor, view);
   };
   set("bias", given.bias, features.bias);
   set("alibi_slopes", given.alibi_slopes, features.alibi_slopes);
@@ -57,6 +63,8 @@ void set_features(const char* op, const Tensor& q, Features& given, aotriton_att
   set("seqused_q", given.seqused_q, features.seqused_q);
   set("seqused_k", given.seqused_k, features.seqused_k);
   set("block_table", given.block_table, features.block_table);
+  set_strided("k_descale", given.k_descale, features.k_descale);
+  set_strided("v_descale", given.v_descale, features.v_descale);
   features.dropout_seed = number_at(op, "dropout_seed", q, given.dropout_seed);
   features.dropout_offset = number_at(op, "dropout_offset", q, given.dropout_offset);
   features.max_seqlen_q = given.max_seqlen_q;
@@ -210,14 +218,14 @@ std::tuple<Tensor, Tensor> attn_fwd_features(const Tensor& q, const Tensor& k, c
                                              const Maybe& alibi_slopes, const Maybe& sinks, const Maybe& cu_seqlens_q,
                                              const Maybe& cu_seqlens_k, const Maybe& seqused_q, const Maybe& seqused_k,
                                              const Maybe& dropout_seed, const Maybe& dropout_offset,
-                                             const Maybe& block_table, int64_t max_seqlen_q, int64_t max_seqlen_k,
-                                             double softcap, double dropout, Scale sm_scale, bool causal,
-                                             const std::string& causal_variant, int64_t window_left,
-                                             int64_t window_right, const std::string& hints) {
+                                             const Maybe& block_table, const Maybe& k_descale, const Maybe& v_descale,
+                                             int64_t max_seqlen_q, int64_t max_seqlen_k, double softcap, double dropout,
+                                             Scale sm_scale, bool causal, const std::string& causal_variant,
+                                             int64_t window_left, int64_t window_right, const std::string& hints) {
   const Mask mask = mask_of("attn_fwd", causal, causal_variant, window_left, window_right);
-  const Features features = {bias,         alibi_slopes, sinks,        cu_seqlens_q,   cu_seqlens_k,
-                             seqused_q,    seqused_k,    dropout_seed, dropout_offset, max_seqlen_q,
-                             max_seqlen_k, softcap,      dropout,      block_table};
+  const Features features = {bias,      alibi_slopes, sinks,          cu_seqlens_q, cu_seqlens_k, seqused_q,
+                             seqused_k, dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_k, softcap,
+                             dropout,   block_table,  k_descale,      v_descale};
   const Forward call = forward_of(q, k, v, sm_scale, mask, features);
   raise_if(compute(call, hints));
   return {call.out, call.logsumexp};

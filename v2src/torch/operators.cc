@@ -26,15 +26,16 @@ const std::string kSchemas[] = {
     "attn_fwd(Tensor q, Tensor k, Tensor v, *, " + kMask + "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, *, " + kMask +
         "bool? deterministic=None, str hints=\"\") -> (Tensor dq, Tensor dk, Tensor dv)",
-    "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kTensors + "Tensor? block_table=None, " + kNumbers + kMask +
+    "attn_fwd.features(Tensor q, Tensor k, Tensor v, " + kTensors +
+        "Tensor? block_table=None, Tensor? k_descale=None, Tensor? v_descale=None, " + kNumbers + kMask +
         "str hints=\"\") -> (Tensor out, Tensor logsumexp)",
     "attn_bwd.features(Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout, Tensor logsumexp, " + kTensors +
         kNumbers + kMask +
         "bool dbias=False, bool dsinks=False, bool? deterministic=None, str hints=\"\") "
         "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)",
     "kv_append(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqused_k, Tensor(c!)? q=None, "
-    "Tensor? rotary_cos=None, Tensor? rotary_sin=None, Tensor? cu_seqlens_k=None, Tensor? block_table=None, *, "
-    "bool rotary_interleaved=False, str hints=\"\") -> ()",
+    "Tensor? rotary_cos=None, Tensor? rotary_sin=None, Tensor? cu_seqlens_k=None, Tensor? block_table=None, "
+    "Tensor? k_descale=None, Tensor? v_descale=None, *, bool rotary_interleaved=False, str hints=\"\") -> ()",
     "gemm(Tensor a, Tensor b, Tensor? bias=None, *, float alpha=1.0, str activation=\"none\", str hints=\"\") "
     "-> Tensor",
 };

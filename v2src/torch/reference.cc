@@ -2,6 +2,8 @@
 
 #include <torch/csrc/stable/ops.h>
 #include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Float8_e4m3fn.h>
+#include <torch/headeronly/util/Float8_e4m3fnuz.h>
 #include <torch/headeronly/util/Half.h>
 
 #include <algorithm>
@@ -20,25 +22,42 @@ namespace aotriton_torch {
 namespace {
 
 using torch::headeronly::BFloat16;
+using torch::headeronly::Float8_e4m3fn;
+using torch::headeronly::Float8_e4m3fnuz;
 using torch::headeronly::Half;
 
 float load(const void* data, aotriton_dtype dtype, int64_t offset) {
   if (dtype == AOTRITON_FLOAT16) return static_cast<const Half*>(data)[offset];
   if (dtype == AOTRITON_BFLOAT16) return static_cast<const BFloat16*>(data)[offset];
+  if (dtype == AOTRITON_FLOAT8_E4M3FN) return static_cast<const Float8_e4m3fn*>(data)[offset];
+  if (dtype == AOTRITON_FLOAT8_E4M3FNUZ) return static_cast<const Float8_e4m3fnuz*>(data)[offset];
   return static_cast<const float*>(data)[offset];
 }
+
+// The largest numbers of the types of 8 bits, which stand for all beyond them.
+constexpr float kMost = 448, kMostFnuz = 240;
 
 void store(void* data, aotriton_dtype dtype, int64_t offset, float value) {
   if (dtype == AOTRITON_FLOAT16)
     static_cast<Half*>(data)[offset] = value;
   else if (dtype == AOTRITON_BFLOAT16)
     static_cast<BFloat16*>(data)[offset] = value;
+  else if (dtype == AOTRITON_FLOAT8_E4M3FN)
+    static_cast<Float8_e4m3fn*>(data)[offset] = std::clamp(value, -kMost, kMost);
+  else if (dtype == AOTRITON_FLOAT8_E4M3FNUZ)
+    static_cast<Float8_e4m3fnuz*>(data)[offset] = std::clamp(value, -kMostFnuz, kMostFnuz);
   else
     static_cast<float*>(data)[offset] = value;
 }
 
 int64_t offset(const aotriton_tensor4& of, int64_t batch, int64_t head, int64_t i, int64_t j) {
   return batch * of.strides[0] + head * of.strides[1] + i * of.strides[2] + j * of.strides[3];
+}
+
+// What numbers of 8 bits of a head are multiplied by; 1 without scales.
+float scale_of(const aotriton_tensor2& scales, int64_t sequence, int64_t head) {
+  if (!scales.data) return 1;
+  return load(scales.data, scales.dtype, sequence * scales.strides[0] + head * scales.strides[1]);
 }
 
 // Rows of a tensor that belong to one head of one sequence.
@@ -194,16 +213,11 @@ class Scores {
     return {seen(query).first, query < q_.used ? seen(q_.used - 1).second : 0};
   }
 
-  // Those rows of keys or values; of what no query sees, there may be no page.
-  Head keys(const aotriton_tensor4& of, int64_t head) const {
-    if (!f_.block_table.data) return Head(of, batch_, head, k_.begin, k_.used);
-    Head made(k_.used, of.sizes[3]);
-    const auto [first, after] = seen_by_any();
-    for (int64_t i = first; i < after; ++i) {
-      const int64_t page = page_of(f_.block_table, sequence_, i / of.sizes[2]);
-      for (int64_t j = 0; j < made.columns; ++j)
-        made[i][j] = load(of.data, of.dtype, offset(of, page, head, i % of.sizes[2], j));
-    }
+  // Those rows of keys or values, multiplied by their scale.
+  Head keys(const aotriton_tensor4& of, const aotriton_tensor2& scales, int64_t head) const {
+    Head made = stored(of, head);
+    const float scale = scale_of(scales, sequence_, head);
+    for (float& value : made.values) value *= scale;
     return made;
   }
 
@@ -229,6 +243,19 @@ class Scores {
   }
 
  private:
+  // The same rows as they are stored; of what no query sees, there may be no page.
+  Head stored(const aotriton_tensor4& of, int64_t head) const {
+    if (!f_.block_table.data) return Head(of, batch_, head, k_.begin, k_.used);
+    Head made(k_.used, of.sizes[3]);
+    const auto [first, after] = seen_by_any();
+    for (int64_t i = first; i < after; ++i) {
+      const int64_t page = page_of(f_.block_table, sequence_, i / of.sizes[2]);
+      for (int64_t j = 0; j < made.columns; ++j)
+        made[i][j] = load(of.data, of.dtype, offset(of, page, head, i % of.sizes[2], j));
+    }
+    return made;
+  }
+
   const aotriton_attn_features& f_;
   bool causal_;
   float scale_;
@@ -272,6 +299,18 @@ void append_row(const aotriton_kv_append_params& p, const aotriton_tensor4& from
                static_cast<size_t>((to.sizes[3] - rotated) * width));
 }
 
+// The same into a cache, which may be of 8 bits: what it would get is then divided by the scale.
+void append_row(const aotriton_kv_append_params& p, const aotriton_tensor4& from, int64_t source,
+                const aotriton_tensor4& cache, int64_t target, int64_t pairs, int64_t position, float scale) {
+  if (cache.dtype == from.dtype) return append_row(p, from, source, cache, target, pairs, position);
+  std::vector<float> made(static_cast<size_t>(cache.sizes[3]));  // has room for a row of any type
+  aotriton_tensor4 row = from;
+  row.data = made.data();
+  append_row(p, from, source, row, 0, pairs, position);
+  for (int64_t i = 0; i < cache.sizes[3]; ++i)
+    store(cache.data, cache.dtype, target + i, load(row.data, row.dtype, i) / scale);
+}
+
 float activate(int32_t activation, float x) {
   switch (activation) {
     case AOTRITON_RELU:
@@ -298,7 +337,8 @@ void reference(const aotriton_attn_fwd_params& p) {
       const int64_t batch = scores.batch();
       const Rows &of_q = scores.q(), &of_k = scores.k();
       const Head q(p.q, batch, head, of_q.begin, of_q.used);
-      const Head k = scores.keys(p.k, head / group), v = scores.keys(p.v, head / group);
+      const Head k = scores.keys(p.k, p.features.k_descale, head / group),
+                 v = scores.keys(p.v, p.features.v_descale, head / group);
       Head out(of_q.count, p.out.sizes[3]);
       float* const logsumexp =
           static_cast<float*>(p.logsumexp.data) + (batch * heads + head) * p.q.sizes[2] + of_q.begin;
@@ -394,9 +434,11 @@ void reference(const aotriton_kv_append_params& p) {
         }
         for (int64_t head = 0; head < p.k.sizes[1]; ++head) {
           append_row(p, p.k, offset(p.k, batch, head, row, 0), p.k_cache,
-                     offset(p.k_cache, page, head, position % page_size, 0), pairs, position);
+                     offset(p.k_cache, page, head, position % page_size, 0), pairs, position,
+                     scale_of(p.k_descale, sequence, head));
           append_row(p, p.v, offset(p.v, batch, head, row, 0), p.v_cache,
-                     offset(p.v_cache, page, head, position % page_size, 0), 0, position);
+                     offset(p.v_cache, page, head, position % page_size, 0), 0, position,
+                     scale_of(p.v_descale, sequence, head));
         }
       }
     }

@@ -48,6 +48,8 @@ aotriton_dtype dtype_of(const Tensor& tensor) {
   if (dtype == aoti_torch_dtype_float32()) return AOTRITON_FLOAT32;
   if (dtype == aoti_torch_dtype_int32()) return AOTRITON_INT32;
   if (dtype == aoti_torch_dtype_int64()) return AOTRITON_INT64;
+  if (dtype == aoti_torch_dtype_float8_e4m3fn()) return AOTRITON_FLOAT8_E4M3FN;
+  if (dtype == aoti_torch_dtype_float8_e4m3fnuz()) return AOTRITON_FLOAT8_E4M3FNUZ;
   return AOTRITON_NO_DTYPE;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from vllm import _custom_ops, envs
@@ -22,6 +22,9 @@ from vllm.v1.attention.backend import (
 from aotriton.torch import attention
 from aotriton.torch.hints import hints
 
+# What vLLM calls a cache of float8_e4m3fn. It allocates one as uint8, with a scale of keys and of values in each layer.
+NARROW = ("fp8", "fp8_e4m3")
+MOST = torch.finfo(torch.float8_e4m3fn).max
 NO_ALIBI = "no kernel has ALiBi together with pages"
 # Of a token's keys. With fewer, reshape_and_cache_flash has less than a warp of threads, and where heads are apart, as
 # here, its loop over heads steps by the number of whole warps, which is 0.
@@ -34,6 +37,7 @@ class AotritonBackend(AttentionBackend):
     """
 
     forward_includes_kv_cache_update = False
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16", *NARROW]
 
     @staticmethod
     def get_name() -> str:
@@ -104,6 +108,10 @@ class AotritonBackend(AttentionBackend):
         """Why not, of what vLLM asks no other method about; None: it is served."""
         if kv_cache_dtype in ("float16", "bfloat16") and getattr(torch, kv_cache_dtype) != dtype:
             return f"a cache of {kv_cache_dtype} with queries of {dtype}, which must have one type"
+        if kv_cache_dtype in NARROW and head_size % 16:
+            return f"a cache of {kv_cache_dtype} with head_size {head_size}, which must be a multiple of 16"
+        if kv_cache_dtype in NARROW and envs.VLLM_BATCH_INVARIANT:
+            return f"no kernel has a cache of {kv_cache_dtype} together with batch invariance"
         config = get_current_vllm_config_or_none()
         model = None if config is None else config.model_config
         if model is not None and model.uses_alibi:
@@ -161,7 +169,8 @@ class AotritonBuilder(AttentionMetadataBuilder[AotritonMetadata]):
         for name in self.layer_names:
             layer = self.vllm_config.compilation_config.static_forward_context[name]
             shape = metadata.num_actual_tokens, layer.num_heads, layer.head_size
-            q = layer.kv_cache.new_zeros(shape)
+            dtype = layer.dtype if layer.impl.narrow else layer.kv_cache.dtype
+            q = layer.kv_cache.new_zeros(shape, dtype=dtype)
             layer.impl.forward(layer, q, None, None, layer.kv_cache, metadata, torch.empty_like(q))
         return metadata
 
@@ -195,7 +204,7 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
                 f"aotriton: keys of {self.num_kv_heads} x {head_size} elements: with fewer than {FEWEST_ELEMENTS} of a "
                 "token, vLLM's kernel that writes the cache does not end"
             )
-        self.kv_cache_dtype = kv_cache_dtype
+        self.kv_cache_dtype, self.narrow = kv_cache_dtype, kv_cache_dtype in NARROW
         # vLLM counts the query's own key, aotriton only those before it.
         self.window_left = -1 if sliding_window is None else sliding_window - 1
         self.softcap = logits_soft_cap or 0.0
@@ -206,7 +215,8 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
         """Writes key and value, [tokens or more, num_kv_heads, head_size], to the rows of the cache that slot_mapping,
-        [tokens] int64, counts through all blocks; those of negative numbers are padding.
+        [tokens] int64, counts through all blocks; those of negative numbers are padding. A cache of 8 bits has them
+        divided by the layer's scales.
         """
         keys, values = (one.transpose(1, 2) for one in kv_cache.split(self.head_size, dim=-1))
         if kv_cache.is_cuda:
@@ -217,7 +227,10 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
         written = slot_mapping >= 0
         slots = slot_mapping[written]
         places = slots // keys.shape[1], slots % keys.shape[1]
-        keys[places], values[places] = (new[: len(written)][written] for new in (key, value))
+        new_keys, new_values = (new[: len(written)][written] for new in (key, value))
+        if self.narrow:
+            new_keys, new_values = _narrow(new_keys, layer._k_scale), _narrow(new_values, layer._v_scale)
+        keys[places], values[places] = new_keys, new_values
 
     def forward(
         self,
@@ -239,6 +252,11 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
         if attn_metadata is None:  # vLLM measures how much memory a batch takes, and has no cache yet
             return output.zero_()
         tokens = attn_metadata.num_actual_tokens
+        scales: dict[str, torch.Tensor] = {}
+        if self.narrow:
+            kv_cache = kv_cache.view(torch.float8_e4m3fn)
+            each = attn_metadata.seq_lens.shape[0], self.num_kv_heads
+            scales = {"k_descale": layer._k_scale.expand(each), "v_descale": layer._v_scale.expand(each)}
         keys, values = kv_cache.split(self.head_size, dim=-1)
         with hints(**self.hints):
             output[:tokens] = attention(
@@ -256,5 +274,11 @@ class AotritonImpl(AttentionImpl[AotritonMetadata]):
                 max_seqlen_k=attn_metadata.max_seq_len,
                 seqused_k=attn_metadata.seq_lens,
                 block_table=attn_metadata.block_table,
+                **scales,
             )
         return output
+
+
+def _narrow(new: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """As vLLM's kernel writes it into a cache of 8 bits, in bytes: what is beyond the largest number becomes that."""
+    return (new.float() / scale).clamp(-MOST, MOST).to(torch.float8_e4m3fn).view(torch.uint8)
