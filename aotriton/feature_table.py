@@ -257,9 +257,11 @@ def refusals_of_page() -> str:
         lines.append(_line(call, "`not_supported`", str(f.refusal(f.bits(pair)))))
     for feature in (one for one in f.FEATURES if one.fields and one != f.DBIAS):  # a field of the backward alone
         without = [one.name for one in OPERATORS if not _names_of(one) & {*feature.fields}]
-        if without:
-            call = f"`{feature.asked}`" + (f" of `{without[0]}`" if len(without) < len(OPERATORS) else "")
-            lines.append(_line(call, "`not_supported`", f"no kernel has {feature.asked} yet; served without it"))
+        of_operator = f" of `{without[0]}`" if without and len(without) < len(OPERATORS) else ""
+        names = (feature.asked,) if feature.asked in feature.fields else feature.fields
+        for name in names if without else ():
+            message = f"no kernel has {name} yet; served without it"
+            lines.append(_line(f"`{name}`{of_operator}", "`not_supported`", message))
     return "\n".join(lines)
 
 

@@ -162,8 +162,8 @@ def launch(
     for argument in description.arguments:
         if isinstance(argument, Tensor):
             name = argument.name
-            own = argument.dtypes.get(level, argument.dtype)
-            dtype = DTYPES[str(values["T"]) if own == "T" else own]
+            kind = argument.dtypes.get(level, argument.dtype)
+            dtype = DTYPES[str(values["T"]) if kind == "T" else kind]
             anything = {name: (1,) * argument.rank} if name in without else {}
             shape = inputs[name].shape if name in inputs else (outputs | anything)[name]
             natural = tuple(range(len(shape)))

@@ -58,7 +58,7 @@ def test_fields_are_those_of_the_header() -> None:
 
 def test_the_header_tells_each_pair_that_no_kernel_has() -> None:
     """`AOTRITON_NOT_SUPPORTED: softcap together with bias, alibi_slopes or dropout; ...`, and no other pair."""
-    (said,) = re.findall(r"AOTRITON_NOT_SUPPORTED: (softcap .*?), or in a backward", HEADER, re.DOTALL)
+    (said,) = re.findall(r"AOTRITON_NOT_SUPPORTED: (softcap .*?), or\s+\*?\s*in a backward", HEADER, re.DOTALL)
     told = set()
     for clause in re.sub(r"\s+\*?\s*", " ", said).split("; "):
         first, others = clause.split(" together with ")

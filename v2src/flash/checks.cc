@@ -135,11 +135,16 @@ class Features {
                     call_.sizes[x_.descaled], sequences);
     }
     constexpr int64_t kVector = 16;  // numbers of 8 bits
-    if (call_.misaligned || call_.sizes[x_.head_dim] % kVector || call_.sizes[x_.head_dim_v] % kVector)
+    int64_t all = call_.sizes[x_.head_dim] | call_.sizes[x_.head_dim_v];
+    for (const View* one : {&keys, &values})
+      for (size_t dim = 0; dim < 3; ++dim)
+        if (one->sizes[dim] > 1) all |= one->strides[dim];
+    if (call_.misaligned || all % kVector)
       return fail(
           Error::not_supported,
-          "%s: with k of dtype %s, q must be float16 or bfloat16, head_dim and head_dim_v multiples of %" PRId64, op(),
-          dtype_name(keys.dtype), kVector);
+          "%s: with k of dtype %s, q must be float16 or bfloat16, and head_dim, head_dim_v and the strides of k "
+          "and v multiples of %" PRId64,
+          op(), dtype_name(keys.dtype), kVector);
     return Error::success;
   }
 

@@ -70,7 +70,7 @@ def _has(dtype: str) -> Expression:
     return equal(other_dtype(K_CACHE.name), DTYPES.index(dtype))
 
 
-_DTYPES = {one: one.name for one in Cache if one}
+_DTYPES: dict[int, str] = {one: one.name for one in Cache if one}
 CACHE = Choice(
     "CACHE",
     tuple(Cache),

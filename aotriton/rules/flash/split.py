@@ -131,7 +131,7 @@ KEYS = Choice(
     lends=True,
     levels=True,
 )
-OF_FP8 = {one: one.name.removeprefix("pages_") for one in Keys if one >= Keys.fp8e4nv}
+OF_FP8: dict[int, str] = {one: one.name.removeprefix("pages_") for one in Keys if one >= Keys.fp8e4nv}
 OF_16_BITS = Keys.rows, Keys.pages
 OF_PAGES = tuple(one for one in Keys if one.name.startswith("pages"))
 _PAGE_SIZE = size("page_size")
