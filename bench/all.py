@@ -129,6 +129,7 @@ NEWEST = (
     "pages",
     "invariant",
     "fp8-keys",
+    "latent",
     "first-call",
 )  # of any GPU
 

@@ -16,8 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import attention
 import decode
 import decode_calls
+import fp8_keys
 import gemm
 import invariant
+import latent
 import pages
 import regret
 import stored
@@ -434,6 +436,42 @@ def batch_invariant(results: Results) -> str:
     )
 
 
+def keys_of_8_bits(results: Results) -> str:
+    name = results.newest("fp8-keys")
+    record = results(name)
+    rows, pages = (
+        [fp8_keys.gain(row, *of) for row in record["rows"]]
+        for of in ((fp8_keys.ROWS, fp8_keys.NARROW), (fp8_keys.PAGES, fp8_keys.NARROW_PAGES))
+    )
+    means = [statistics.geometric_mean(one) for one in (rows, pages)]
+    return "\n".join(
+        [
+            "Keys and values of 8 bits (e4m3) beside the same ones in bf16, with queries of bf16 "
+            f"([`bench/fp8_keys.py`](bench/fp8_keys.py), {_result(name)}; {record['machine']['gpu']}, "
+            f"{_day(record)}, {results.of(name)}): {means[0]:.2f} × as fast in the geometric mean, at worst "
+            f"{min(rows):.2f}; in pages of 64 rows {means[1]:.2f} ×, at worst {min(pages):.2f}. FlashAttention-3 takes "
+            "queries of 8 bits, too.",
+            "",
+            fp8_keys.table(record),
+        ]
+    )
+
+
+def latent_caches(results: Results) -> str:
+    name = results.newest("latent")
+    record = results(name)
+    return "\n".join(
+        [
+            "Decoding with latent caches (DeepSeek: head dim 576, values of 512), in bf16 "
+            f"([`bench/latent.py`](bench/latent.py), {_result(name)}; {record['machine']['gpu']}, "
+            f"{_day(record)}, {results.of(name)}). The bound is what a copy's bandwidth or a matrix product's rate "
+            "allows.",
+            "",
+            latent.table(record),
+        ]
+    )
+
+
 def new_shape(results: Results) -> str:
     name = results.newest("new-shape")
     record = results(name)
@@ -537,6 +575,8 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "decoding": decoding,
     "paged": paged,
     "batch-invariant": batch_invariant,
+    "narrow-keys": keys_of_8_bits,
+    "latent": latent_caches,
     "one-call": one_call,
     "pytorch": in_pytorch,
     "gemm": products,

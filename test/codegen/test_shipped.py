@@ -219,7 +219,7 @@ def test_what_is_told_of_a_bin_was_measured_there(cells: list[Shipped], archive:
 def test_predicted_times_are_those_of_the_models_in_the_database(cells: list[Shipped]) -> None:
     """The runner evaluates what rules/work.py does, with the coefficients of the chosen image."""
     with TuningDatabase(DATABASE, readonly=True) as database:
-        models = {(one.kernel, one.functional, one.image): one for one in database.models()}
+        models = {(one.product, one.kernel, one.functional, one.image): one for one in database.models()}
     compared = 0
     for cell in cells:
         for choice in explanations(cell) if cell.explained else ():
@@ -228,7 +228,9 @@ def test_predicted_times_are_those_of_the_models_in_the_database(cells: list[Shi
             if choice["predicted_us"]:
                 assert kernel.work
                 psels = {name: int(value) for name, value in (word.split("=") for word in choice["psels"].split())}
-                model = models[kernel.name, str(functional.measured), choice["image"]]
+                # A product without a model of its own borrows one; explain names the lender.
+                lender = choice["model"].removeprefix("product=").replace("_", " ") or choice["product"]
+                model = models[lender, kernel.name, str(functional.measured), choice["image"]]
                 environment = Environment(
                     sizes_of(cell), scalars_of(functional, sizes_of(cell)), psels, multiprocessors=132
                 )
