@@ -189,8 +189,10 @@ TEST("each feature that no kernel has is refused by its name") {
     attn_fwd_params forward = fwd_call();
     attn_bwd_params backward = bwd_call();
     ask(forward.features), ask(backward.features);
-    CHECK_EQ(attn_fwd(forward, {}), Error::not_supported);
-    CHECK_EQ(last_error_message(), std::string("attn_fwd: no kernel has ") + name + " yet; served without it");
+    if (*name == 'q') {  // the forward has the others
+      CHECK_EQ(attn_fwd(forward, {}), Error::not_supported);
+      CHECK_EQ(last_error_message(), std::string("attn_fwd: no kernel has ") + name + " yet; served without it");
+    }
     CHECK(!supported(backward, {}));
     CHECK_EQ(last_error_message(), std::string("attn_bwd: no kernel has ") + name + " yet; served without it");
   }
