@@ -139,8 +139,18 @@ TEST("no workspace is needed, a prepared call takes other pointers, and reserved
   p.k.data = pointer(address_of(11));
   p.k_cache.data = pointer(address_of(12));
   p.block_table.data = pointer(address_of(13));
-  void* const pointers[] = {p.k.data, p.v.data,          p.k_cache.data,    p.v_cache.data,      p.seqused_k.data,
-                            p.q.data, p.rotary_cos.data, p.rotary_sin.data, p.cu_seqlens_k.data, p.block_table.data,
+  void* const pointers[] = {p.k.data,
+                            p.v.data,
+                            p.k_cache.data,
+                            p.v_cache.data,
+                            p.seqused_k.data,
+                            p.q.data,
+                            p.rotary_cos.data,
+                            p.rotary_sin.data,
+                            p.cu_seqlens_k.data,
+                            p.block_table.data,
+                            p.k_descale.data,
+                            p.v_descale.data,
                             nullptr};
   CHECK_EQ(prepared.launch(pointers, std::size(pointers), {}), Error::success);
   Reader reader(recording.launches.at(0));
