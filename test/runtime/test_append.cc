@@ -50,6 +50,13 @@ void tensors(Reader& reader, const kv_append_params& p) {
   for (const aotriton_tensor2& one : {p.rotary_cos, p.rotary_sin, p.block_table}) reader.value(one.strides[0]);
 }
 
+// The arguments behind the numbers: scales that are not given.
+void no_scales(Reader& reader) {
+  for (int i = 0; i < 2; ++i) reader.value(static_cast<void*>(nullptr));
+  for (int i = 0; i < 4; ++i) reader.value(int64_t{0});
+  reader.numbers({0});
+}
+
 uint32_t programs(int64_t tokens, int64_t heads) { return static_cast<uint32_t>((tokens + 3) / 4 * heads); }
 
 }  // namespace
@@ -69,6 +76,7 @@ TEST("a cache without pages is one page of each sequence, and what is not given 
     tensors(reader, p);
     reader.numbers({0, kHeads, kNew, kBatch * kNew, kBatch, 0});
     reader.numbers({0, 80, 0, 0, 0, kWidth, kWidthV, 0});
+    no_scales(reader);
     reader.end();
   }
 }
@@ -83,6 +91,7 @@ TEST("pages, angles and queries are passed with their sizes") {
   tensors(reader, p);
   reader.numbers({7, kHeads, kNew, kBatch * kNew, kBatch, 0});
   reader.numbers({5, 16, 20, 100, 16, kWidth, kWidthV, 1});
+  no_scales(reader);
   reader.end();
 }
 
@@ -124,6 +133,7 @@ TEST("without heads of keys, queries alone are rotated") {
   tensors(reader, p);
   reader.numbers({7, 0, kNew, kBatch * kNew, kBatch, 0});
   reader.numbers({5, 16, 20, 100, 16, kWidth, kWidthV, 1});
+  no_scales(reader);
   reader.end();
 }
 
