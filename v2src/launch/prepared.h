@@ -58,7 +58,7 @@ class Prepared {
   uint16_t argument_count, pointer_count, key_count;
   uint8_t launch_count;
   uint8_t one_place[2];  // as Call::one_place
-  uint32_t layout;  // the number of that of its arguments; 0: it has none
+  uint32_t layout;       // the number of that of its arguments; 0: it has none
   bool empty;
   bool stale;  // the driver failed while pointers were written: those that the arguments hold are not `data`
 
