@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from attention_cases import VALUES, Case
 
+from aotriton.rules.flash.common import FP8
 from aotriton.rules.flash.features import FP8_KEYS, bits, refusal
 
 
@@ -36,6 +38,11 @@ def encode(dtype: str, values: np.ndarray) -> np.ndarray:
     place = np.clip(np.searchsorted(ascending, values), 1, len(order) - 1)
     lower = values - ascending[place - 1] <= ascending[place] - values
     return np.where(np.isnan(values), NO_NUMBER[dtype], order[place - lower]).astype(np.uint8)
+
+
+def types_of(values: Mapping[str, Any]) -> set[str]:
+    """The types of 8 bits that values of a kernel's choices name."""
+    return {one for value in values.values() for one in FP8 if str(value).endswith(one)}
 
 
 def of_fp8(case: Case) -> Case:

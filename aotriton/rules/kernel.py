@@ -231,7 +231,7 @@ class Choice:
 
     def number(self, value: Value) -> int:
         """The number that ``source`` has for ``value``; ValueError if it cannot have this value."""
-        names = {"dtype": DTYPES, "other_dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
+        names = {"dtype": DTYPES, "addressing": ADDRESSING}.get(self.source.code)
         if names is not None:
             if value not in names:
                 raise ValueError(f"choice {self.name}: {value!r} is not among {names}")

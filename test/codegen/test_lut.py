@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fp8_cases import types_of
 from hypothesis import given
 from hypothesis import strategies as st
 from test_golden import COMPILE
@@ -25,7 +26,6 @@ from aotriton.codegen.render import render
 from aotriton.rules.arch import arch_spec
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.family import IN_TREE, family
-from aotriton.rules.flash.common import FP8
 from aotriton.rules.kernel import KernelDescription
 
 KERNELS = [kernel for name in IN_TREE for kernel in family(name).kernels]
@@ -54,8 +54,7 @@ def test_bin_edges(edges: tuple[int, ...], data: st.DataObject) -> None:
 def _of_arch(values: Mapping[str, Any], arch: str) -> bool:
     """Whether the arch has the way to reach tensors and the type of 8 bits that these values of choices name."""
     spec = arch_spec(arch)
-    narrow = {one for value in values.values() for one in FP8 if str(value).endswith(one)}
-    return values.get("ADDRESSING", "general") in spec.addressing and narrow <= {spec.fp8}
+    return values.get("ADDRESSING", "general") in spec.addressing and types_of(values) <= {spec.fp8}
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

@@ -409,7 +409,7 @@ WRONG: list[tuple[Change, str]] = [
     (lambda g: narrow(g) | {"v_cache": g["v_cache"]},
      "kv_append: k_cache has dtype float8_e4m3fn, v_cache has bfloat16"),
     (lambda g: narrow(g) | {"v_descale": torch.ones(2, 2)},
-     "kv_append: v_descale has descaled 2, k_descale has 3"),
+     "kv_append: v_descale has sequences 2, seqused_k has 3"),
     (lambda g: narrow(g) | {"v_descale": torch.ones(3)}, "kv_append: v_descale has 1 dimensions, which must be 2"),
     (lambda g: {"block_table": None}, "kv_append: seqused_k has sequences 3, k_cache has 6"),
 ]  # fmt: skip

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fp8_cases import types_of
 
 from aotriton.rules.arch import ARCHS, DTYPE_BYTES, ArchSpec, arch_spec
 from aotriton.rules.expression import Environment, evaluate
@@ -37,7 +37,7 @@ from aotriton.rules.flash.backward import (
     SPLIT_TOGETHER,
     TOGETHER,
 )
-from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, FP8, GENERAL, LEVEL, PLAIN_ONLY, REST
+from aotriton.rules.flash.common import DBIAS, DSINKS, FIRST, GENERAL, LEVEL, PLAIN_ONLY, REST
 from aotriton.rules.flash.forward import (
     ATTN_FWD,
     ATTN_FWD_HOPPER,
@@ -179,17 +179,12 @@ def test_functionals_of_each_arch(kernel: KernelDescription, row: ArchSpec) -> N
     every = [dict(zip(names, values, strict=True)) for values in product(*(one.values for one in kernel.choices))]
     here = [one for one in every if one.get("ADDRESSING", "general") in row.addressing and row.arch in kernel.archs]
     possible = [one for one in here if not any(rows.items() <= one.items() for rows in kernel.impossible)]
-    possible = [one for one in possible if of_8_bits(one) <= {row.fp8}]
+    possible = [one for one in possible if types_of(one) <= {row.fp8}]
     assert [functional.as_dict() for functional in functionals] == possible
     for functional in functionals:
         assert functional.as_dict().get("ADDRESSING", "general") == functional.addressing
         assert functional.addressing in row.addressing
         assert parse_functional(kernel, row.arch, str(functional)) == functional
-
-
-def of_8_bits(values: Mapping[str, Any]) -> set[str]:
-    """The types of 8 bits that values of choices name."""
-    return {one for value in values.values() for one in FP8 if str(value).endswith(one)}
 
 
 def pointer(tensor: Tensor) -> str:

@@ -260,12 +260,14 @@ def test_what_makes_sense_is_taken(what: str) -> None:
     taken(aotriton.attn_bwd, backward() | of_packed | changed | more)
 
 
+OF_8_BITS = {"sm_90": "float8_e4m3fn_k", "gfx942": "float8_e4m3fnuz_k"}
 EXPLAINED: dict[Feature, Arguments] = {
     SOFTCAP: {"softcap": 30.0},
     BIAS: {"bias": True},
     ALIBI: {"alibi_slopes": True},
     DROPOUT: {"dropout": 0.1, "dropout_seed": True, "dropout_offset": True},
     PACKED: {"cu_seqlens_q": True, "cu_seqlens_k": True, "starts": 3, "max_seqlen_q": 40, "max_seqlen_k": 48},
+    FP8_KEYS: {},
     PAGES: {
         "block_table": True,
         "seqused_k": True,
@@ -282,10 +284,9 @@ def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> 
     """explain() refuses each set of features of the table in its words, as calls do, on every arch; what the table does
     not refuse, no check does.
     """
-    paired = [one for one in PAIRED if one != FP8_KEYS]  # in explanations, k has the type of q
-    assert EXPLAINED.keys() == {*paired}
-    of_operator = [one for one in paired if one != PAGES or name == "attn_fwd"]
-    for chosen in (one for count in range(len(paired) + 1) for one in combinations(of_operator, count)):
+    assert EXPLAINED.keys() == {*PAIRED}
+    of_operator = [one for one in PAIRED if one not in (PAGES, FP8_KEYS) or name == "attn_fwd"]
+    for chosen in (one for count in range(len(PAIRED) + 1) for one in combinations(of_operator, count)):
         asked: Arguments = {"batch": 2 - (PACKED in chosen), "heads": 4, "seqlen_q": 48, "seqlen_k": 48, "head_dim": 64}
         for one in chosen:
             asked |= EXPLAINED[one]
@@ -294,12 +295,31 @@ def test_what_no_kernel_has_together_is_refused_as_the_table_says(name: str) -> 
             asked = {key: value for key, value in asked.items() if key not in without}
         said = refusal(bits(chosen))
         for arch in ("sm_90", "gfx942"):
+            narrow = {OF_8_BITS[arch]: True} if FP8_KEYS in chosen else {}
             try:
-                aotriton.explain(name, arch=arch, dtype="bf16", **asked)
+                aotriton.explain(name, arch=arch, dtype="bf16", **asked, **narrow)
                 message = None
             except aotriton.AotritonError as error:
                 message = str(error) if error.code not in CHECKED else None
             assert message == (said and f"{name}: {said}"), chosen
+
+
+@pytest.mark.parametrize("arch", OF_8_BITS)
+def test_keys_of_8_bits_are_explained(arch: str) -> None:
+    """Explanations of keys of 8 bits, in rows and in pages, name the image that reads them; of another arch's type and
+    of a backward there is none.
+    """
+    sizes: Arguments = {"batch": 2, "heads_q": 8, "heads_k": 2, "seqlen_q": 1, "head_dim": 64}
+    pages = EXPLAINED[PAGES]
+    for more, spelled in (({"seqlen_k": 4096}, "KEYS=fp8e4"), (pages, "KEYS=pages_fp8e4")):
+        first = aotriton.explain("attn_fwd", arch=arch, dtype="bf16", **sizes, **more, **{OF_8_BITS[arch]: True})[0]
+        assert (first["backend"], spelled in first["functional"]) == ("decode", True), first["functional"]
+    (other,) = {*OF_8_BITS.values()} - {OF_8_BITS[arch]}
+    sizes["seqlen_k"] = 4096
+    with pytest.raises(aotriton.AotritonError):
+        aotriton.explain("attn_fwd", arch=arch, dtype="bf16", **sizes, **{other: True})
+    with pytest.raises(aotriton.AotritonError, match=f"attn_bwd has no {OF_8_BITS[arch]}"):
+        aotriton.explain("attn_bwd", arch=arch, dtype="bf16", **sizes, **{OF_8_BITS[arch]: True})
 
 
 def test_float32_is_taken() -> None:

@@ -50,7 +50,9 @@ constexpr char kHelp[] =
     "\n"
     "Operators, with their sizes and scalars. What sizes have in common before an underscore stands for all of them:\n"
     "--rows 16 is --rows-a 16 --rows-b 16 where an operator has the sizes rows_a and rows_b. --transposed-x has the\n"
-    "operand x lie by columns; --bias has the operand bias given, which a call may leave out.\n";
+    "operand x lie by columns; --bias has the operand bias given, which a call may leave out; --float8-e4m3fn-k has "
+    "the\n"
+    "operand k, and v with it, of this type.\n";
 
 [[noreturn]] void misuse(const std::string& what) {
   fprintf(stderr, "aotriton-explain: %s (see --help)\n", what.c_str());
@@ -168,7 +170,8 @@ void Options::take(char** arguments, int count, int* index) {
     for (const ScalarInfo& one : info->scalars)
       if (name == one.name && !one.internal) scalar = &one;
   const bool of_call = !list && info;
-  const bool flag = (of_call && (transposed_operand(*info, name.c_str()) || optional_operand(*info, name.c_str()))) ||
+  const bool flag = (of_call && (transposed_operand(*info, name.c_str()) || optional_operand(*info, name.c_str()) ||
+                                 other_dtype(*info, name.c_str()) != DType::none)) ||
                     (scalar && scalar->type == ScalarType::boolean);
   if (option == "--json" || option == "--list" || option == "--certificates") {
     if (word.joined) misuse(option + " takes no value");

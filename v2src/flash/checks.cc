@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "flash/band.h"
+#include "flash/scales.h"
 
 namespace aotriton::v2::inline abi1::flash {
 
@@ -27,7 +28,6 @@ class Features {
     if (given(x_.seqused_k)) bits_ |= kUsedK;
     if (x_.block_table != Indices::kAbsent) {
       if (given(x_.block_table)) bits_ |= kPages;
-      // Images that widen keys hold values in the same way.
       if (call_[x_.k].dtype != call_.dtype || call_[x_.v].dtype != call_.dtype || given(x_.k_descale) ||
           given(x_.v_descale))
         bits_ |= kFp8Keys;
@@ -121,19 +121,12 @@ class Features {
   }
 
   Error check_fp8_keys(int64_t sequences) {
+    AOTRITON_TRY(check_scales(call_, x_.k, x_.v, x_.k_descale, x_.v_descale));
     const View &keys = call_[x_.k], &values = call_[x_.v];
-    if (keys.dtype != values.dtype)
-      return fail(Error::invalid_dtype, "%s: k has dtype %s, v has %s", op(), dtype_name(keys.dtype),
-                  dtype_name(values.dtype));
-    for (const size_t slot : {x_.k_descale, x_.v_descale}) {
-      if (!given(slot)) continue;
-      if (keys.dtype == call_.dtype)
-        return fail(Error::invalid_argument, "%s: %s is given, and k has dtype %s, which has no scale", op(),
-                    name(slot), dtype_name(keys.dtype));
-      if (call_.sizes[x_.descaled] != sequences)
+    for (const size_t slot : {x_.k_descale, x_.v_descale})
+      if (given(slot) && call_.sizes[x_.sequences] != sequences)
         return fail(Error::invalid_shape, "%s: %s is of %" PRId64 " sequences, there are %" PRId64, op(), name(slot),
-                    call_.sizes[x_.descaled], sequences);
-    }
+                    call_.sizes[x_.sequences], sequences);
     constexpr int64_t kVector = 16;  // numbers of 8 bits
     int64_t all = call_.sizes[x_.head_dim] | call_.sizes[x_.head_dim_v];
     for (const View* one : {&keys, &values})

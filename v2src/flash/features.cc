@@ -31,9 +31,10 @@ Error check_features(const char* op, const aotriton_attn_features& f, bool cache
   const auto refuse = [&](const char* name) {
     return fail(Error::not_supported, "%s: no kernel has %s yet; served without it", op, name);
   };
-  if (!cached && f.block_table.data) return refuse("block_table");
-  if (!cached && f.k_descale.data) return refuse("k_descale");
-  if (!cached && f.v_descale.data) return refuse("v_descale");
+  const std::pair<const char*, const void*> of_caches[] = {
+      {"block_table", f.block_table.data}, {"k_descale", f.k_descale.data}, {"v_descale", f.v_descale.data}};
+  for (const auto& [name, data] : of_caches)
+    if (!cached && data) return refuse(name);
 #define AOTRITON_REFUSE(field) \
   if (f.field.data) return refuse(#field);
   AOTRITON_FLASH_UNSERVED(AOTRITON_REFUSE)

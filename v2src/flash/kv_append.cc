@@ -2,6 +2,7 @@
 #include <cinttypes>
 
 #include "flash/features.h"
+#include "flash/scales.h"
 #include "kv_append.operator.h"
 #include "launch/c_operator.h"
 
@@ -75,20 +76,7 @@ Error check_kv_append(Call& call) noexcept {
   if (sizes[rotary_pairs] > sizes[head_dim] / 2)
     return fail(Error::invalid_shape, "%s: rotary_cos has rotary_pairs %" PRId64 ", too many for head_dim %" PRId64, op,
                 sizes[rotary_pairs], sizes[head_dim]);
-  const DType cached = call[k_cache].dtype;
-  if (cached != call[v_cache].dtype)
-    return fail(Error::invalid_dtype, "%s: k_cache has dtype %s, v_cache has %s", op, dtype_name(cached),
-                dtype_name(call[v_cache].dtype));
-  for (const size_t slot : {size_t{k_descale}, size_t{v_descale}}) {
-    if (!given(slot)) continue;
-    const char* const name = call.info->operands[slot].name;
-    if (cached == call.dtype)
-      return fail(Error::invalid_argument, "%s: %s is given, and k_cache has dtype %s, which has no scale", op, name,
-                  dtype_name(cached));
-    if (sizes[descaled] != count)
-      return fail(Error::invalid_shape, "%s: %s is of %" PRId64 " sequences, there are %" PRId64, op, name,
-                  sizes[descaled], count);
-  }
+  AOTRITON_TRY(check_scales(call, k_cache, v_cache, k_descale, v_descale));
   if (!given(block_table)) sizes[page_size] = sizes[seqlen_k];  // a sequence is a page
   return Error::success;
 }

@@ -29,7 +29,8 @@ DType dtype_of(const char* name) {
                 {"i8", "int8", DType::int8},
                 {"u8", "uint8", DType::uint8},
                 {"fp8e4nv", "float8_e4m3fn", DType::float8_e4m3fn},
-                {"fp8e5", "float8_e5m2", DType::float8_e5m2}};
+                {"fp8e5", "float8_e5m2", DType::float8_e5m2},
+                {"fp8e4b8", "float8_e4m3fnuz", DType::float8_e4m3fnuz}};
   for (const auto& one : dtypes)
     if (!strcmp(name, one.name) || !strcmp(name, one.synonym)) return one.dtype;
   return DType::none;
@@ -52,7 +53,8 @@ const Named* find_size(std::span<const Named> values, const char* size) {
 // Each value must stand for something.
 Error check_names(const OperatorInfo& info, std::span<const Named> values) {
   for (const Named& one : values) {
-    bool known = transposed_operand(info, one.name) || optional_operand(info, one.name);
+    bool known = transposed_operand(info, one.name) || optional_operand(info, one.name) ||
+                 other_dtype(info, one.name) != DType::none;
     for (size_t i = 0; i < info.given_sizes; ++i)
       known |= stands_for(one.name, info.sizes[i], true) || stands_for(one.name, info.sizes[i], false);
     for (const ScalarInfo& scalar : info.scalars) known |= !scalar.internal && !strcmp(scalar.name, one.name);
@@ -80,6 +82,9 @@ class Contiguous {
                     found->name, found->value);
       sizes[i] = static_cast<int64_t>(found->value);
     }
+    DType other = DType::none;
+    for (const Named& one : request.values)
+      if (const DType named = other_dtype(info, one.name); named != DType::none && one.value != 0) other = named;
     for (size_t slot = 0; slot < info.operands.size(); ++slot) {
       const OperandInfo& operand = info.operands[slot];
       const std::span<const uint8_t> dims = dims_of(operand, paged);
@@ -100,7 +105,8 @@ class Contiguous {
       // Nothing is read there. Each begins where the most aligned of tensors could, and none overlaps another.
       const bool given = operand.optional && is_named(operand, request.values);
       const auto data = reinterpret_cast<void*>(given ? (slot + 1) << 48 : 0);
-      call.views[slot] = {data, operand.dtype == DType::none ? dtype : operand.dtype, sizes_[slot], strides_[slot]};
+      const DType own = operand.dtype != DType::none ? operand.dtype : operand.may_have(other) ? other : dtype;
+      call.views[slot] = {data, own, sizes_[slot], strides_[slot]};
     }
     for (size_t i = 0; i < info.scalars.size(); ++i) {
       call.set_real(i, info.scalars[i].fallback);
@@ -144,6 +150,17 @@ const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name
   for (const OperandInfo& operand : info.operands)
     if (operand.layout == Layout::strided && !strcmp(name + length, operand.name)) return &operand;
   return nullptr;
+}
+
+DType other_dtype(const OperatorInfo& info, const char* name) noexcept {
+  for (const OperandInfo& operand : info.operands)
+    for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz}) {
+      const size_t length = strlen(dtype_name(dtype));
+      if (operand.may_have(dtype) && !strncmp(name, dtype_name(dtype), length) && name[length] == '_' &&
+          !strcmp(name + length + 1, operand.name))
+        return dtype;
+    }
+  return DType::none;
 }
 
 const OperandInfo* optional_operand(const OperatorInfo& info, const char* name) noexcept {

@@ -12,7 +12,8 @@ namespace aotriton::v2::inline abi1 {
 
 // A size or a scalar by name. A name that several sizes begin with, such as rows of rows_a and rows_b, stands for all
 // of those that are not named themselves. transposed_x, not 0, has operand x lie by columns, where
-// it may have any strides. The name of an operand that may be left out, not 0, has it given.
+// it may have any strides. float8_e4m3fn_x, not 0, has x, and all operands that may, of this type and not of the
+// call's. The name of an operand that may be left out, not 0, has it given.
 struct Named {
   const char* name;
   double value;
@@ -34,6 +35,10 @@ Error explain(const ExplainRequest& request, Explanation* explanation) noexcept;
 
 // The operand that a name such as transposed_x is about; null where it is no such name.
 const OperandInfo* transposed_operand(const OperatorInfo& info, const char* name) noexcept;
+
+// The type that a name such as float8_e4m3fn_x has an operand of, in place of the call's; none where it is no such
+// name.
+DType other_dtype(const OperatorInfo& info, const char* name) noexcept;
 
 // The operand with this name that a call may leave out; null where there is none.
 const OperandInfo* optional_operand(const OperatorInfo& info, const char* name) noexcept;

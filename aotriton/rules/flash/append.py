@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from aotriton.rules.arch import DTYPES
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.expression import (
-    Expression,
-    ceil_divide,
-    constant,
-    equal,
-    minimum,
-    other_dtype,
-    present,
-    psel,
-    scalar,
-    size,
-)
+from aotriton.rules.expression import ceil_divide, constant, minimum, present, psel, scalar, size
 from aotriton.rules.flash import common as c
 from aotriton.rules.kernel import (
     MOST_COUNTED,
@@ -66,15 +54,11 @@ class Cache(IntEnum):
         return self.name
 
 
-def _has(dtype: str) -> Expression:
-    return equal(other_dtype(K_CACHE.name), DTYPES.index(dtype))
-
-
 _DTYPES: dict[int, str] = {one: one.name for one in Cache if one}
 CACHE = Choice(
     "CACHE",
     tuple(Cache),
-    _has("fp8e4nv") * Cache.fp8e4nv + _has("fp8e4b8") * Cache.fp8e4b8,
+    c.is_of(K_CACHE, "fp8e4nv") * Cache.fp8e4nv + c.is_of(K_CACHE, "fp8e4b8") * Cache.fp8e4b8,
     default=Cache.same,
     levels=True,
 )
@@ -115,10 +99,7 @@ KV_APPEND = KernelDescription(
         Number("packed", "i32", present(c.CU_SEQLENS_K.name)),
         *_sizes("pages_of_sequence", "page_size", "pages", "positions", "rotary_pairs", "head_dim", "head_dim_v"),
         Number("rotary_interleaved", "i32", scalar("rotary_interleaved")),
-        Tensor("KDescale", c.K_DESCALE, general=True),
-        Tensor("VDescale", c.V_DESCALE, general=True),
-        *strides("bh", "KDescale", "VDescale"),
-        Number("descales", "i32", present(c.K_DESCALE.name) + present(c.V_DESCALE.name) * 2),
+        *c.descales(),
         *c.constexprs("ROWS", "PAIRS"),
     ),
     choices=(c.T_PORTABLE, CACHE),

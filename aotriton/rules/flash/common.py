@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from aotriton.rules.arch import ADDRESSING
+from aotriton.rules.arch import ADDRESSING, DTYPES
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.expression import (
     Expression,
@@ -20,6 +20,7 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
+    other_dtype,
     present,
     psel,
     scalar,
@@ -255,8 +256,26 @@ SEQUSED_Q, SEQUSED_K = (Operand(f"seqused_{one}", ("sequences",), "i32", optiona
 BLOCK_TABLE = Operand("block_table", ("sequences", "pages_of_sequence"), "i32", optional=True)
 # What keys and values of 8 bits are multiplied by, for each sequence.
 K_DESCALE, V_DESCALE = (
-    Operand(f"{one}_descale", ("descaled", "heads_k"), "fp32", optional=True, strided=True) for one in "kv"
+    Operand(f"{one}_descale", ("sequences", "heads_k"), "fp32", optional=True, strided=True) for one in "kv"
 )
+
+
+def descales(*levels: int) -> tuple[Argument, ...]:
+    """The arguments of scales, of images of these levels, or of all."""
+    given = present(K_DESCALE.name) + present(V_DESCALE.name) * 2
+    return (
+        Tensor("KDescale", K_DESCALE, general=True, levels=levels),
+        Tensor("VDescale", V_DESCALE, general=True, levels=levels),
+        *strides("bh", "KDescale", "VDescale", levels=levels),
+        Number("descales", "i32", given, levels=levels),
+    )
+
+
+def is_of(operand: Operand, name: str) -> Expression:
+    """Whether an operand has this one of its other types."""
+    return equal(other_dtype(operand.typed_as or operand.name), DTYPES.index(name))
+
+
 DROPOUT_SEED, DROPOUT_OFFSET = (Operand(f"dropout_{one}", ONES, "i64", optional=True) for one in ("seed", "offset"))
 # What both operators may be given beside the tensors of a plain call.
 FEATURE_OPERANDS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import IntEnum
 
-from aotriton.rules.arch import DTYPES
 from aotriton.rules.expression import (
     Expression,
     ceil_divide,
@@ -15,7 +14,6 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
-    other_dtype,
     present,
     psel,
     quotient,
@@ -118,15 +116,13 @@ class Keys(IntEnum):
         return self.name
 
 
-def _has(dtype: str) -> Expression:
-    return equal(other_dtype(c.FORWARD_K.name), DTYPES.index(dtype))
-
-
 # Levels borrow from that of rows until they are measured.
 KEYS = Choice(
     "KEYS",
     tuple(Keys),
-    present("block_table") + _has("fp8e4nv") * Keys.fp8e4nv + _has("fp8e4b8") * Keys.fp8e4b8,
+    present("block_table")
+    + c.is_of(c.FORWARD_K, "fp8e4nv") * Keys.fp8e4nv
+    + c.is_of(c.FORWARD_K, "fp8e4b8") * Keys.fp8e4b8,
     default=Keys.rows,
     lends=True,
     levels=True,
@@ -157,12 +153,6 @@ PAGES: tuple[Argument, ...] = (
 FP8_WIDTHS = tuple(
     Number(f"width_{of}", "i32", size(name), multiple_of=16, levels=tuple(OF_FP8))
     for of, name in (("qk", "head_dim"), ("v", "head_dim_v"))
-)
-DESCALES: tuple[Argument, ...] = (
-    Tensor("KDescale", c.K_DESCALE, general=True, levels=tuple(OF_FP8)),
-    Tensor("VDescale", c.V_DESCALE, general=True, levels=tuple(OF_FP8)),
-    *strides("bh", "KDescale", "VDescale", levels=tuple(OF_FP8)),
-    Number("descales", "i32", present(c.K_DESCALE.name) + present(c.V_DESCALE.name) * 2, levels=tuple(OF_FP8)),
 )
 
 GUARD_LEVEL = Guard(maximum(present("block_table"), scalar("level") <= c.GENERAL), "it has bias, ALiBi or dropout")
@@ -200,7 +190,7 @@ ATTN_FWD_SPLIT = KernelDescription(
         Number("splits", "i32", SPLITS),
         Number("keys_of_split", "i32", KEYS_OF_SPLIT, multiple_of=STEP),
         *PAGES,
-        *DESCALES,
+        *c.descales(*OF_FP8),
         *c.constexprs("BLOCK_M", "BLOCK_N", "BLOCK_DMODEL", "EARLY"),
     ),
     sources={
