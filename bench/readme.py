@@ -105,7 +105,7 @@ def choice(results: Results) -> str:
     forward, backward = (len(mine[name]) for name in OPERATORS)
     shown = [name for name in regret.STATISTICS if name != "max"]
     lines = [
-        f"On {forward} random shapes of the forward and {backward} of the backward, which nobody tuned on (head "
+        f"On {forward} random shapes of the forward and {backward} of the backward, which no tuning has seen (head "
         "dims 32 to "
         "256, both types, equal and unequal lengths, groups of 1 to 8, batches of 1 to 64; seed "
         f"{record['seed']}), how much longer the choice takes than the best of all images that ship, in whole launch "
@@ -166,7 +166,7 @@ def unseen_problems(results: Results) -> str:
     failed = f" {len(record['failed'])} more failed." if record.get("failed") else ""
     of_dims = ", ".join(f"{dim} {both(of_dim(dim))}" for dim in sorted({cell["head_dim"] for cell in cells}))
     text = (
-        f"On {len(by_direction['forward'])} random problems that nobody tuned on (seed {record['seed']}; head dims "
+        f"On {len(by_direction['forward'])} random problems that no tuning has seen (seed {record['seed']}; head dims "
         "64 to 256, odd "
         f"lengths, groups of 1, 4 and 8; {record['machine']['gpu']}, {_day(record)}, "
         f"{results.of('h200-bf16-unseen')}), beside "
@@ -298,7 +298,7 @@ def decoding(results: Results) -> str:
             f"each cell ([`bench/decode.py`](bench/decode.py), {_result(name)}; {about['gpu']}, {versions}, "
             f"{_day(record)}, {results.of(name)}): "
             f"in the geometric mean **{decode.speed(rows)}**. On {len(drawn)} of the {len(rows)} cells, which were "
-            f"drawn from a seed ({record['seed']}) and which nobody tuned on: {decode.speed(drawn)}.{large} "
+            f"drawn from a seed ({record['seed']}) and which no tuning has seen: {decode.speed(drawn)}.{large} "
             "Worst first:",
             "",
             decode.table(record["rows"], copy),

@@ -401,11 +401,11 @@ def recording_of(task: Task) -> Recording:
     passes = [[one.us and rounded(one.us) for one in outcomes] for outcomes in both]
     device = task.passes[0].device
     parameters = {
-        **{one.name: (one.default or 0,) for one in problem.kernel.psels},
-        **problem.kernel.psel_values(vendor, rich=True),
-        **problem.kernel.copt_values(vendor, rich=True),
+        **{one.name: (one.default or 0,) for one in problem.kernel.tunables},
+        **problem.kernel.tunable_values(vendor, rich=True),
+        **problem.kernel.compile_option_values(vendor, rich=True),
     }
-    defaults = {one.name: one.default for one in (*problem.kernel.psels, *problem.kernel.copts)}
+    defaults = {one.name: one.default for one in (*problem.kernel.tunables, *problem.kernel.compile_options)}
     features = {**problem.sizes, **keys_at(problem.kernel.name, problem.sizes)}
     return Recording(
         name=task.name,
@@ -422,7 +422,7 @@ def recording_of(task: Task) -> Recording:
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         parameters={name: list(values) for name, values in parameters.items()},
         defaults={name: value for name, value in defaults.items() if value is not None and name in parameters},
-        configs=[spec.psels + spec.copts for spec in task.specs],
+        configs=[spec.tunables + spec.compile_options for spec in task.specs],
         statuses=[next((one.status for one in pair if one.status != "ok"), "ok") for pair in zip(*both, strict=True)],
         facts=[facts_of(image) for image in images],
         compile_s=[rounded(image.seconds) for image in images],

@@ -24,9 +24,10 @@ class Recording:
 
     ``passes``: median microseconds, drift divided out. ``noise``: see the function. ``measure_s`` and ``compile_s``:
     wall seconds of a pass's child process and of one compiler. ``parameters``: the values of the rich space in their
-    order, of psels and copts; ``defaults`` those that a name leaves out. ``facts``: registers, shared (bytes), spills
-    and instructions of the image, or nothing of one that was not made. ``statuses``: ok, compile_failed, pruned, wrong,
-    crashed or timed_out, if only in one pass. ``features``: the sizes and the tuning keys at this shape.
+    order, of tunables and compile options; ``defaults`` those that a name leaves out. ``facts``: registers, shared
+    (bytes), spills and instructions of the image, or nothing of one that was not made. ``statuses``: ok,
+    compile_failed, pruned, wrong, crashed or timed_out, if only in one pass. ``features``: the sizes and the tuning
+    keys at this shape.
     """
 
     name: str

@@ -84,7 +84,7 @@ class Shipped:
                 for image in pack["images"]:
                     kernel = description(pack["kernel"])
                     functional = kernel.functional(arch, **image["functional"])
-                    spec = ImageSpec.of(functional, image["psels"], image["copts"])
+                    spec = ImageSpec.of(functional, image["tunables"], image["compile_options"])
                     assert spec.name == image["name"], f"{image['name']}: the build is of another source"
                     self._names.setdefault((kernel.name, str(functional)), []).append((spec.name, spec))
 
@@ -95,7 +95,7 @@ class Shipped:
         spec = dict(self._names[functional.kernel.name, str(functional)])[name]
         metadata = json.loads((self._store.path / f"{name}.json").read_text())
         path = self._store.path / f"{name}.{functional.arch_spec.image_suffix}"
-        return Request(name, functional.kernel.name, spec.config, path, metadata, dict(spec.psels))
+        return Request(name, functional.kernel.name, spec.config, path, metadata, dict(spec.tunables))
 
 
 def serving(

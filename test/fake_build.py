@@ -121,20 +121,20 @@ def excepted(table: Mapping[str, Mapping[str, Value]], functional: Functional) -
 def spec(functional: Functional, last: bool) -> ImageSpec:
     """The first config that the tuner may pick, or the last one."""
     kernel, vendor = functional.kernel, functional.arch_spec.vendor
-    psels, copts = (
+    tunables, compile_options = (
         {name: values[-last] for name, values in table.items()}
-        for table in (of_halves(kernel, vendor), kernel.copt_values(vendor))
+        for table in (of_halves(kernel, vendor), kernel.compile_option_values(vendor))
     )
-    return ImageSpec.of(functional, psels, copts)
+    return ImageSpec.of(functional, tunables, compile_options)
 
 
 def of_halves(kernel: KernelDescription, vendor: str) -> dict[str, tuple[int, ...]]:
-    """The values of psels, without those that are for fp32 alone."""
+    """The values of tunables, without those that are for fp32 alone."""
     rows, columns = LEAST_OF_HALVES[vendor].get(kernel.function, (0, 0))
     least = {"BLOCK_M": rows, "BLOCK_N": columns}
     found = {
         name: tuple(value for value in values if value >= least.get(name, 0))
-        for name, values in kernel.psel_values(vendor).items()
+        for name, values in kernel.tunable_values(vendor).items()
     }
     return found | ({BF16_PRODUCTS: (0,)} if BF16_PRODUCTS in found else {})
 
@@ -262,7 +262,7 @@ def image(made: ImageSpec, last: bool, folder: Path) -> CompiledImage:
             "level": functional.level,
             "config": made.config,
             "entry": entry,
-            "threads": functional.arch_spec.warp_size * dict(made.copts)["num_warps"],
+            "threads": functional.arch_spec.warp_size * dict(made.compile_options)["num_warps"],
             "shared": 60000 if last else 40000,  # above what CUDA gives without being asked, and below
             "global_scratch": 0,
             "descriptors": [descriptor(type_) for type_ in signature.values() if type_.startswith("tensordesc")],
@@ -294,10 +294,10 @@ def write_images(made: Plan, out: Path, zlib: bool) -> None:
 
 
 def random_expression(chance: random.Random, depth: int) -> Expression:
-    """Over eight sizes, scalars and psels, numbered by their names."""
+    """Over eight sizes, scalars and tunables, numbered by their names."""
     if depth == 0 or chance.random() < 0.2:
         code = chance.choice([*LEAVES, "constant"])
-        if code in ("size", "scalar", "psel", "present"):
+        if code in ("size", "scalar", "tunable", "present"):
             return Expression(code, name=str(chance.randrange(8)))
         small = chance.choice([0, 1, 2, 7, 64, 1000, 2**31 - 1])
         return Expression(code) if code == "multiprocessors" else constant(chance.choice([1, -1]) * small)
@@ -331,7 +331,7 @@ namespace aotriton::v2 {{
 
 constexpr int64_t kSizes[] = {{{sizes}}};
 constexpr int64_t kScalars[] = {{{scalars}}};
-constexpr int32_t kPsels[] = {{{psels}}};
+constexpr int32_t kTunables[] = {{{tunables}}};
 constexpr bool kPresent[] = {{{present}}};
 constexpr int kMultiprocessors = {multiprocessors};
 
@@ -356,12 +356,12 @@ def write_expressions(out: Path) -> None:
     chance = random.Random(1)
     narrow = [0, 1, -1, 2, 3, 64, 127, 65536, 2**31 - 1]
     wide = [*narrow, 2**31, 2**40, -(2**62), 2**63 - 1, -(2**63)]
-    sizes, scalars, psels = ([chance.choice(numbers) for _ in range(8)] for numbers in (wide, wide, narrow))
+    sizes, scalars, tunables = ([chance.choice(numbers) for _ in range(8)] for numbers in (wide, wide, narrow))
 
     def by_name(values: list[int]) -> dict[str, int]:
         return {str(i): value for i, value in enumerate(values)}
 
-    environment = Environment(by_name(sizes), by_name(scalars), by_name(psels), {"0", "3", "5"}, multiprocessors=132)
+    environment = Environment(by_name(sizes), by_name(scalars), by_name(tunables), {"0", "3", "5"}, multiprocessors=132)
     codes, rows = [], []
     for i in range(EXPRESSIONS):
         expression = random_expression(chance, chance.randrange(6))
@@ -381,7 +381,7 @@ def write_expressions(out: Path) -> None:
     text = EXPRESSIONS_H.format(
         sizes=", ".join(map(spelled, sizes)),
         scalars=", ".join(map(spelled, scalars)),
-        psels=", ".join(map(spelled, psels)),
+        tunables=", ".join(map(spelled, tunables)),
         present=", ".join("01"[str(i) in environment.present] for i in range(8)),
         multiprocessors=environment.multiprocessors,
         codes="\n".join(codes),

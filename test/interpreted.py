@@ -144,7 +144,7 @@ def launch(
 ) -> dict[str, np.ndarray]:
     """What ``kernel`` writes to tensors of the shapes ``outputs``, as float64; AssertionError if it writes elsewhere.
 
-    ``values`` gives choices, psels and scalars by name; scalars that it lacks are ``_usual``. Strides come from the
+    ``values`` gives choices, tunables and scalars by name; scalars that it lacks are ``_usual``. Strides come from the
     tensors, numbers and the grid from the description. Optional operands without an array, and those that are
     ``absent``, are not given by the caller; an input of an optional operand may have sizes of 1, which are broadcast.
     ``gap``, of all or by tensor, and ``orders``, by tensor: see View. ``dims`` by tensor: its sizes where they are not
@@ -187,7 +187,7 @@ def launch(
     environment = Environment(
         sizes=sizes,
         scalars=values,
-        psels=values,
+        tunables=values,
         present={one.operand.name for one in tensors} - absent,
         other_dtypes={one.operand.name: ARCH_DTYPES.index(one.dtypes[level]) for one in tensors if level in one.dtypes},
         multiprocessors=int(values.get("multiprocessors", 0)),
@@ -234,7 +234,7 @@ def launch(
 
 
 def _constant(argument: Constexpr, values: Mapping[str, Any]) -> Any:
-    """The value of a constexpr: a choice or psel, or what the description spells at its place."""
+    """The value of a constexpr: a choice or tunable, or what the description spells at its place."""
     if not argument.values:
         return values[argument.name]
     return eval(argument.values[values.get(argument.name, 0)], {"tl": tl})

@@ -18,8 +18,8 @@ BINARY = b"no image"
 
 
 def config_of(request: Mapping[str, Any]) -> dict[str, int]:
-    """The values of psels and copts."""
-    return {**request["psels"], **request["copts"]}
+    """The values of tunables and compile options."""
+    return {**request["tunables"], **request["compile_options"]}
 
 
 class StandinCompiler:

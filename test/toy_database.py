@@ -55,8 +55,10 @@ def cells(functional: Functional) -> list[str]:
 
 def spec(functional: Functional, block_m: int, last: int = 4) -> ImageSpec:
     """``last`` is num_warps on cuda and waves_per_eu on hip."""
-    copts = {"num_warps": last} if functional.arch_spec.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
-    return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+    compile_options = (
+        {"num_warps": last} if functional.arch_spec.vendor == "cuda" else {"num_warps": 4, "waves_per_eu": last}
+    )
+    return ImageSpec.of(functional, {"BLOCK_M": block_m}, compile_options)
 
 
 def session_on(database: TuningDatabase, product: str = "d") -> int:

@@ -51,8 +51,8 @@ def request_of(spec: ImageSpec) -> dict[str, Any]:
         "kernel": spec.functional.kernel.name,
         "arch": spec.functional.arch,
         "functional": spec.functional.as_dict(),
-        "psels": dict(spec.psels),
-        "copts": dict(spec.copts),
+        "tunables": dict(spec.tunables),
+        "compile_options": dict(spec.compile_options),
     }
 
 
@@ -64,7 +64,7 @@ def named_request(spec: ImageSpec) -> dict[str, Any]:
 def spec_of(request: Mapping[str, Any]) -> ImageSpec:
     """The spec that ``request_of`` wrote; ValueError if the rules no longer have one of its names or values."""
     functional = family.kernel(request["kernel"]).functional(request["arch"], **request["functional"])
-    return ImageSpec.of(functional, request["psels"], request["copts"])
+    return ImageSpec.of(functional, request["tunables"], request["compile_options"])
 
 
 def compile_images(

@@ -103,7 +103,7 @@ class Models:
         # First the products for which the build has tables, then others that were measured.
         for name in (*self._nearest(functional.arch, product.name), *sorted(having)):
             if model := self._by_image.get((name, str(lender), image)):
-                environment = Environment(psels={**_numbers(functional), **dict(spec.psels)})
+                environment = Environment(tunables={**_numbers(functional), **dict(spec.tunables)})
                 words = [f"product={in_a_word(name)}"] if name != product.name else []
                 words += [] if lender == functional else [str(lender)]
                 rows, columns, depth, programs = (evaluate(one, environment) for one in work.of_tile)

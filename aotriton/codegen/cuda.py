@@ -73,7 +73,7 @@ def _parameter(kernel: str, text: str) -> tuple[str, str]:
 
 def compile(spec: ImageSpec, source: Path) -> tuple[bytes, dict[str, Any]]:
     """As ``aotriton.rules.provider.Compiler``."""
-    functional, config = spec.functional, dict(spec.psels)
+    functional, config = spec.functional, dict(spec.tunables)
     if functional.arch_spec.vendor != "cuda":
         raise RuntimeError(f"nvcc compiles nothing for {functional.arch}")
     compute = functional.arch_spec.compiler_target

@@ -21,17 +21,17 @@ MAX_ENTRIES = 256  # the index is uint8_t
 
 @dataclass(frozen=True)
 class Entry:
-    """One image of a functional, with its psels in the order of the kernel description."""
+    """One image of a functional, with its tunables in the order of the kernel description."""
 
     image: str
-    psels: tuple[int, ...]
-    psels_text: str
-    copts_text: str
+    tunables: tuple[int, ...]
+    tunables_text: str
+    compile_options_text: str
 
     def __str__(self) -> str:
         """As C++ spells it."""
-        psels = ", ".join(map(str, self.psels))
-        return f"{{&{self.image}, {{{psels}}}, {string(self.psels_text)}, {string(self.copts_text)}}}"
+        tunables = ", ".join(map(str, self.tunables))
+        return f"{{&{self.image}, {{{tunables}}}, {string(self.tunables_text)}, {string(self.compile_options_text)}}}"
 
 
 @dataclass(slots=True)  # not frozen, as winners are not (rules/database/rows.py)
@@ -160,5 +160,7 @@ def _rows(kernel: KernelDescription) -> Mapping[tuple[int, ...], str]:
 
 
 def _entry(spec: ImageSpec) -> Entry:
-    psels, copts = (" ".join(f"{name}={value}" for name, value in pairs) for pairs in (spec.psels, spec.copts))
-    return Entry(spec.name, tuple(value for _, value in spec.psels), psels, copts)
+    tunables, compile_options = (
+        " ".join(f"{name}={value}" for name, value in pairs) for pairs in (spec.tunables, spec.compile_options)
+    )
+    return Entry(spec.name, tuple(value for _, value in spec.tunables), tunables, compile_options)

@@ -26,12 +26,12 @@ def values(operator: Operator, tables: Collection[str], backend_tables: Collecti
     expressions: dict[tuple[Code, ...], str] = {}
     rows = []
     steps, roots = steps_of(program.shared)
-    for code, psels in _expressions(program):
+    for code, tunables in _expressions(program):
         if code not in expressions:
             expressions[code] = f"e{len(expressions)}"
             # What is evaluated by itself, too; a single instruction is as fast in the interpreter.
             compiled = code not in roots and len(code) > 1
-            rows.append((expressions[code], code, step_of(code, steps), compiled, _text(code, program, psels)))
+            rows.append((expressions[code], code, step_of(code, steps), compiled, _text(code, program, tunables)))
 
     def existing(stem: str, tail: str, among: Collection[str]) -> list[str | None]:
         """The name of each arch's table, ``<stem>_<arch>_<tail>``, or None if it is not ``among`` the names."""
@@ -111,13 +111,13 @@ def _multiples(operator: Operator) -> dict[str, int]:
 
 
 def _expressions(program: OperatorProgram) -> list[tuple[tuple[Code, ...], tuple[str, ...]]]:
-    """Every expression, with the psels that it may name."""
-    found = [(code, kernel.psels) for kernel in program.kernels for code in _of_kernel(kernel)]
+    """Every expression, with the tunables that it may name."""
+    found = [(code, kernel.tunables) for kernel in program.kernels for code in _of_kernel(kernel)]
     found += [(program.flops, ())] if program.flops else []
     by_name = {kernel.name: kernel for kernel in program.kernels}
     for backend in program.backends:
-        psels = by_name[backend.kernels[backend.psels_of]].psels
-        found += [(code, psels) for _, code in backend.sizes]
+        tunables = by_name[backend.kernels[backend.tunables_of]].tunables
+        found += [(code, tunables) for _, code in backend.sizes]
     return found
 
 
@@ -130,13 +130,13 @@ def _of_kernel(kernel: KernelProgram) -> list[tuple[Code, ...]]:
     ]
 
 
-def _text(code: tuple[Code, ...], program: OperatorProgram, psels: tuple[str, ...]) -> str:
+def _text(code: tuple[Code, ...], program: OperatorProgram, tunables: tuple[str, ...]) -> str:
     """The text of the expression for readers of the generated file."""
     slots = tuple(one.name for one in (*program.operands, *program.workspace))
     names = {
         "size": program.sizes,
         "scalar": tuple(one.name for one in program.scalars),
-        "psel": psels,
+        "tunable": tunables,
         "present": slots,
         "other_dtype": slots,
         "transposed": slots,

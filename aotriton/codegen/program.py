@@ -1,6 +1,6 @@
 """Programs: from the descriptions of an operator and its kernels to the numbered data that the C++ runner evaluates.
 
-A program refers to operands, sizes, scalars and psels by number, where rules/ uses names. The generator writes this
+A program refers to operands, sizes, scalars and tunables by number, where rules/ uses names. The generator writes this
 data as C++ (``template/operator.cc.j2``); the tuner passes it to the binding for an image outside of the archive.
 """
 
@@ -27,7 +27,7 @@ MAX_RANK = 4
 MAX_STEPS = 255  # numbers of a uint8_t, but for the one that stands for none
 MAX_CHOICES = 32
 MAX_GUARDS = 64  # bits of a uint64_t
-MAX_PSELS = 12
+MAX_TUNABLES = 12
 MAX_NUMBERS = 48
 MAX_ARGUMENTS = 704
 MAX_BACKENDS, MAX_KERNELS, MAX_KEYS = 12, 8, 4  # c.h and explain.h have as many, for good
@@ -38,7 +38,7 @@ LIMITS = (
     ("kMaxRank", MAX_RANK, "of an operand"),
     ("kMaxSteps", MAX_STEPS, "of an operator"),
     ("kMaxChoices", MAX_CHOICES, "of an operator, those that its kernels share"),
-    ("kMaxPsels", MAX_PSELS, "of a kernel"),
+    ("kMaxTunables", MAX_TUNABLES, "of a kernel"),
     ("kMaxKeys", MAX_KEYS, "of a kernel"),
     ("kMaxNumbers", MAX_NUMBERS, "of a kernel: i32, i64 and packed arguments"),
     ("kMaxArguments", MAX_ARGUMENTS, "of all kernels of a backend, as they are passed"),
@@ -101,7 +101,7 @@ class KernelProgram:
     guards: tuple[GuardProgram, ...]
     choices: tuple[ChoiceProgram, ...]
     keys: tuple[KeyProgram, ...]
-    psels: tuple[str, ...]
+    tunables: tuple[str, ...]
     work: tuple[tuple[Code, ...], ...]  # as Work.of_call; empty where the description has none
     schedule: tuple[Code, ...]  # empty where the description has none
     begins_early: bool
@@ -148,8 +148,8 @@ class BackendProgram:
     kernels: tuple[str, ...]
     workspace: tuple[int, ...]
     sizes: tuple[tuple[int, tuple[Code, ...]], ...]
-    psels_of: int
-    sizes_follow_psels: bool
+    tunables_of: int
+    sizes_follow_tunables: bool
     own_shapes: bool
 
 
@@ -175,7 +175,7 @@ class OperatorProgram:
     def shared(self) -> tuple[tuple[Code, ...], ...]:
         """The expressions of the choice that have the same value for all kernels, without duplicates."""
         codes = dict.fromkeys(code for kernel in self.kernels for code in kernel.choosing)
-        return tuple(code for code in codes if not {"psel", "addressing"} & {name for name, _ in code})
+        return tuple(code for code in codes if not {"tunable", "addressing"} & {name for name, _ in code})
 
     @property
     def lead(self) -> KernelProgram:
@@ -341,34 +341,34 @@ class _Numbering:
     def _backend(self, place: int) -> BackendProgram:
         backend = self.operator.backends[place]
         self._check(f"kernels of {backend.name}", len(backend.kernels), MAX_KERNELS)
-        asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
-        having = [i for i, kernel in enumerate(backend.kernels) if asked <= set(kernel.psel_names)]
+        asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
+        having = [i for i, kernel in enumerate(backend.kernels) if asked <= set(kernel.tunable_names)]
         if not having:
-            raise ValueError(f"{self.operator.name}: no kernel of {backend.name} has the psels {sorted(asked)}")
-        psels = list(backend.kernels[having[0]].psel_names)
+            raise ValueError(f"{self.operator.name}: no kernel of {backend.name} has the tunables {sorted(asked)}")
+        tunables = list(backend.kernels[having[0]].tunable_names)
         given, sizes = list(self.operator.sizes), []
         for one in backend.sizes:  # one may follow from those before
-            sizes.append((self.sizes.index(one.name), self._code(one.value, psels, one.name, given)))
+            sizes.append((self.sizes.index(one.name), self._code(one.value, tunables, one.name, given)))
             given.append(one.name)
         return BackendProgram(
             name=backend.name,
             kernels=tuple(kernel.name for kernel in backend.kernels),
             workspace=tuple(self.slots.index(one.name) for one in backend.workspace),
             sizes=tuple(sizes),
-            psels_of=having[0],
-            sizes_follow_psels=bool(asked),
+            tunables_of=having[0],
+            sizes_follow_tunables=bool(asked),
             own_shapes=backend.own_shapes,
         )
 
     def _kernel(self, kernel: KernelDescription) -> KernelProgram:
-        psels = list(kernel.psel_names)
-        self._check(f"psels of {kernel.name}", len(psels), MAX_PSELS)
+        tunables = list(kernel.tunable_names)
+        self._check(f"tunables of {kernel.name}", len(tunables), MAX_TUNABLES)
         self._check(f"tuning keys of {kernel.name}", len(kernel.tuning_keys), MAX_KEYS)
         of = [backend for backend in self.operator.backends if kernel in backend.kernels]
         derived = [one.name for backend in of for one in backend.sizes]
 
         def code(expression: Expression) -> tuple[Code, ...]:
-            return self._code(expression, psels, kernel.name, [*self.operator.sizes, *derived])
+            return self._code(expression, tunables, kernel.name, [*self.operator.sizes, *derived])
 
         tensors = {argument.name: argument for argument in kernel.arguments if isinstance(argument, Tensor)}
         slots = {name: self.slots.index(tensor.operand.name) for name, tensor in tensors.items()}
@@ -410,18 +410,18 @@ class _Numbering:
                 for one in kernel.choices
             ),
             keys=tuple(KeyProgram(one.name, code(one.quantity)) for one in kernel.tuning_keys),
-            psels=tuple(psels),
+            tunables=tuple(tunables),
             work=tuple(map(code, kernel.work.of_call)) if kernel.work else (),
             schedule=code(kernel.schedule) if kernel.schedule else (),
             begins_early=kernel.begins_early,
         )
 
-    def _code(self, expression: Expression, psels: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
+    def _code(self, expression: Expression, tunables: list[str], where: str, sizes: list[str]) -> tuple[Code, ...]:
         """The expression's postfix program, with numbers instead of names; it may name these ``sizes``."""
         names = {
             "size": self.sizes,
             "scalar": self.scalars,
-            "psel": psels,
+            "tunable": tunables,
             "present": self.slots,
             "other_dtype": self.slots,
             "transposed": self.slots,

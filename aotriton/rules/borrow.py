@@ -98,7 +98,7 @@ def filled(
 def _only_config(kernel: KernelDescription, arch: str) -> str:
     """The config of a kernel that is not timed."""
     vendor = arch_spec(arch).vendor
-    values = {**kernel.psel_values(vendor), **kernel.copt_values(vendor)}
+    values = {**kernel.tunable_values(vendor), **kernel.compile_option_values(vendor)}
     return " ".join(f"{name}={of_one[0]}" for name, of_one in values.items())
 
 
@@ -163,7 +163,7 @@ class _Borrower:
         if not own.level or lender.functional.level == own.level:
             return True
         spec = ImageSpec.parse(own, lender.configs[0])
-        return not own.ruled_out(lender.cell, {**dict(spec.psels), **dict(spec.copts)})
+        return not own.ruled_out(lender.cell, {**dict(spec.tunables), **dict(spec.compile_options)})
 
     def borrow(self, bin: str, lender: _Lender) -> Borrowed:
         image, config = self._fitting(lender.configs)
@@ -219,14 +219,14 @@ def _pinned(functional: Functional) -> _Kind:
     """The values of the choices that must be equal to borrow."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
     return tuple(
-        value for choice, value in pairs if not choice.lends and (choice.measured_as is None or value in choice.apart)
+        value for choice, value in pairs if not choice.borrows and (choice.measured_as is None or value in choice.apart)
     )
 
 
 def _kind(functional: Functional) -> _Kind:
     """The values of the choices that lend only if there is nothing nearer."""
     pairs = zip(functional.kernel.choices, functional.values, strict=True)
-    return tuple(value for choice, value in pairs if choice.lends)
+    return tuple(value for choice, value in pairs if choice.borrows)
 
 
 def nearest_first(arch: str, product: str, products: Iterable[Product]) -> list[str]:

@@ -22,7 +22,7 @@ OPERATIONS: dict[str, Callable[..., int]] = {
 }
 ARITY = {"negate": 1, "lowest_bit": 1, "choose": 3}  # operands of an operation, where they are not two
 # Values of a call, a candidate and a GPU. The first five and other_dtype have a name.
-LEAVES = ("size", "scalar", "psel", "present", "transposed", "dtype", "other_dtype", "addressing", "multiprocessors")
+LEAVES = ("size", "scalar", "tunable", "present", "transposed", "dtype", "other_dtype", "addressing", "multiprocessors")
 
 
 def arity(code: str) -> int:
@@ -94,9 +94,9 @@ def scalar(name: str) -> Expression:
     return Expression("scalar", name=name)
 
 
-def psel(name: str) -> Expression:
-    """A psel of the kernel; in a derived size, of the backend's first kernel that has a psel of this name."""
-    return Expression("psel", name=name)
+def tunable(name: str) -> Expression:
+    """A tunable of the kernel; in a derived size, of the backend's first kernel that has a tunable of this name."""
+    return Expression("tunable", name=name)
 
 
 def present(operand: str) -> Expression:
@@ -164,8 +164,8 @@ def choose(condition: Expression, a: Expression | int, b: Expression | int) -> E
 
 
 def tiles(of: str, rows: str | int) -> Expression:
-    """The number of tiles of ``rows``, a psel or a number, that cover the size ``of``."""
-    return ceil_divide(size(of), psel(rows) if isinstance(rows, str) else rows)
+    """The number of tiles of ``rows``, a tunable or a number, that cover the size ``of``."""
+    return ceil_divide(size(of), tunable(rows) if isinstance(rows, str) else rows)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Environment:
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, int] = field(default_factory=dict)
-    psels: Mapping[str, int] = field(default_factory=dict)
+    tunables: Mapping[str, int] = field(default_factory=dict)
     present: Set[str] = frozenset()
     multiprocessors: int = 0
     other_dtypes: Mapping[str, int] = field(default_factory=dict)
@@ -192,7 +192,9 @@ def evaluate(expression: Expression, environment: Environment) -> int:
         return int(expression.name in environment.present)
     if expression.code == "other_dtype":
         return environment.other_dtypes.get(expression.name, 0)
-    given = {"size": environment.sizes, "scalar": environment.scalars, "psel": environment.psels}.get(expression.code)
+    given = {"size": environment.sizes, "scalar": environment.scalars, "tunable": environment.tunables}.get(
+        expression.code
+    )
     if given is None:
         raise ValueError(f"{expression.code} follows from the tensors of a call")
     return int(given[expression.name])

@@ -149,33 +149,35 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """A functional with psels and copts: everything that makes one image."""
+    """A functional with tunables and compile options: everything that makes one image."""
 
     functional: Functional
-    psels: tuple[tuple[str, int], ...]
-    copts: tuple[tuple[str, int], ...]
+    tunables: tuple[tuple[str, int], ...]
+    compile_options: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, functional: Functional, psels: Mapping[str, int], copts: Mapping[str, int]) -> ImageSpec:
-        """The spec with psels and copts in the order of the description; missing ones have their defaults.
+    def of(cls, functional: Functional, tunables: Mapping[str, int], compile_options: Mapping[str, int]) -> ImageSpec:
+        """The spec with tunables and compile options in the order of the description; missing ones have their defaults.
 
         ValueError if a name is unknown, or if one without a default is missing.
         """
-        return cls(functional, *_whole(functional.kernel, functional.arch, (*psels.items(),), (*copts.items(),)))
+        return cls(
+            functional, *_whole(functional.kernel, functional.arch, (*tunables.items(),), (*compile_options.items(),))
+        )
 
     @classmethod
     def parse(cls, functional: Functional, config: str) -> ImageSpec:
-        """The spec with this ``config``; ValueError if the rules do not know its psels and copts."""
-        psels, copts = _parsed(functional.kernel, config)
-        return cls(functional, *_whole(functional.kernel, functional.arch, psels, copts))
+        """The spec with this ``config``; ValueError if the rules do not know its tunables and compile options."""
+        tunables, compile_options = _parsed(functional.kernel, config)
+        return cls(functional, *_whole(functional.kernel, functional.arch, tunables, compile_options))
 
     @cached_property
     def config(self) -> str:
         """The candidate as text, for people and the database: ``BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2``.
 
-        Psels and copts at their defaults are left out.
+        Tunables and compile options at their defaults are left out.
         """
-        return _config(self.functional.kernel, self.psels, self.copts)
+        return _config(self.functional.kernel, self.tunables, self.compile_options)
 
     @cached_property
     def name(self) -> str:
@@ -188,7 +190,7 @@ class ImageSpec:
 
         If an image of another level was never compiled, facts about these say whether it is fit.
         """
-        return tuple(ImageSpec(one, self.psels, self.copts).name for one in self.functional.plain_ones)
+        return tuple(ImageSpec(one, self.tunables, self.compile_options).name for one in self.functional.plain_ones)
 
     @property
     def suffix(self) -> str:
@@ -198,11 +200,11 @@ class ImageSpec:
     def compiler_request(self) -> dict[str, Any]:
         """The signature, constexprs, attributes and options for ``triton.compile``, as plain data.
 
-        ``attrs`` maps an argument's name to a list of [attribute, value] pairs. A constexpr is a choice's or psel's
+        ``attrs`` maps an argument's name to a list of [attribute, value] pairs. A constexpr is a choice's or tunable's
         value, or {"spelled": text} of one that the description spells.
         """
         functional, given = self.functional, _arguments(self.functional)
-        numbers: dict[str, Value] = {**functional.as_dict(), **dict(self.psels), **given.strides}
+        numbers: dict[str, Value] = {**functional.as_dict(), **dict(self.tunables), **given.strides}
         signature = dict(given.signature)
         for argument in given.descriptors:
             tile, dtype = block_of(argument.block or (), numbers), signature[argument.name]
@@ -218,13 +220,13 @@ class ImageSpec:
             "signature": signature,
             "constexprs": constexprs,
             "attrs": {name: [[*pair] for pair in pairs] for name, pairs in given.attrs.items()},
-            "options": {**dict(self.copts), "enable_fp_fusion": True},
+            "options": {**dict(self.compile_options), "enable_fp_fusion": True},
         }
 
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The part of a compiler request about arguments that does not depend on psels.
+    """The part of a compiler request about arguments that does not depend on tunables.
 
     ``signature`` has the element type in place of a descriptor, ``strides`` has the strides inside of descriptors.
     """
@@ -288,16 +290,16 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 @cache  # two products, and functionals that borrow, ask for the same images
 def _name(spec: ImageSpec, source: str, triton: str) -> str:
     kernel, request = spec.functional.kernel, spec.compiler_request()
-    psels, copts = (dict(pairs) for pairs in _canonical(kernel, spec.psels, spec.copts))
-    at_default = {name for name, _ in spec.psels if name not in psels}
+    tunables, compile_options = (dict(pairs) for pairs in _canonical(kernel, spec.tunables, spec.compile_options))
+    at_default = {name for name, _ in spec.tunables if name not in tunables}
     at_default |= {c.name for c, v in zip(kernel.choices, spec.functional.values, strict=True) if v == c.default}
     at_default -= _arguments(spec.functional).values.keys()  # the number says nothing of the value
     for part in ("signature", "constexprs"):
         request[part] = {name: value for name, value in request[part].items() if name not in at_default}
-    request["options"] = {**copts, "enable_fp_fusion": True}
+    request["options"] = {**compile_options, "enable_fp_fusion": True}
     made_of = {"kernel": kernel.name, "source": source, "triton": triton, **request}
     # A config says the places of spelled values: where they are listed in another order, it is of another image.
-    if places := {name: place for name, place in spec.psels if name in kernel.places_of}:
+    if places := {name: place for name, place in spec.tunables if name in kernel.places_of}:
         made_of["places"] = places
     digest = hashlib.sha256(_SORTED.encode(made_of).encode()).hexdigest()
     return f"{kernel.name}_{spec.functional.arch}_{digest[:16]}"
@@ -306,15 +308,15 @@ def _name(spec: ImageSpec, source: str, triton: str) -> str:
 _Pairs = tuple[tuple[str, int], ...]
 
 
-# Values that follow from psels and copts alone are the same in all functionals of a kernel, which are many.
+# What follows from tunables and compile options alone is the same in all functionals of a kernel, which are many.
 @cache
-def _whole(kernel: KernelDescription, arch: str, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
-    """Psels and copts in the order of the description, as ``ImageSpec.of``."""
+def _whole(kernel: KernelDescription, arch: str, tunables: _Pairs, compile_options: _Pairs) -> tuple[_Pairs, _Pairs]:
+    """Tunables and compile options in the order of the description, as ``ImageSpec.of``."""
     vendor = arch_spec(arch).vendor
     made = []
     for pairs, parameters in (
-        (psels, kernel.psels),
-        (copts, tuple(parameter for parameter in kernel.copts if vendor in parameter.values)),
+        (tunables, kernel.tunables),
+        (compile_options, tuple(parameter for parameter in kernel.compile_options if vendor in parameter.values)),
     ):
         given = dict(pairs)
         names = {parameter.name for parameter in parameters}
@@ -339,23 +341,25 @@ def config_values(config: str) -> dict[str, int]:
 
 @cache
 def _parsed(kernel: KernelDescription, config: str) -> tuple[_Pairs, _Pairs]:
-    """The psels and copts of a config, as ``ImageSpec.parse``."""
+    """The tunables and compile options of a config, as ``ImageSpec.parse``."""
     try:
         values = config_values(config)
     except ValueError as error:
         raise ValueError(f"{kernel.name}: {error}") from None
-    psels = tuple((name, value) for name, value in values.items() if name in kernel.psel_names)
-    return psels, tuple((name, value) for name, value in values.items() if name not in kernel.psel_names)
+    tunables = tuple((name, value) for name, value in values.items() if name in kernel.tunable_names)
+    return tunables, tuple((name, value) for name, value in values.items() if name not in kernel.tunable_names)
 
 
 @cache
-def _canonical(kernel: KernelDescription, psels: _Pairs, copts: _Pairs) -> tuple[_Pairs, _Pairs]:
-    return _without_defaults(psels, kernel.psels), _without_defaults(copts, kernel.copts)
+def _canonical(kernel: KernelDescription, tunables: _Pairs, compile_options: _Pairs) -> tuple[_Pairs, _Pairs]:
+    return _without_defaults(tunables, kernel.tunables), _without_defaults(compile_options, kernel.compile_options)
 
 
 @cache
-def _config(kernel: KernelDescription, psels: _Pairs, copts: _Pairs) -> str:
-    return " ".join(f"{name}={value}" for pairs in _canonical(kernel, psels, copts) for name, value in pairs)
+def _config(kernel: KernelDescription, tunables: _Pairs, compile_options: _Pairs) -> str:
+    return " ".join(
+        f"{name}={value}" for pairs in _canonical(kernel, tunables, compile_options) for name, value in pairs
+    )
 
 
 def _without_defaults(pairs: _Pairs, parameters: Sequence[Parameter]) -> _Pairs:

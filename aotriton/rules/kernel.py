@@ -12,7 +12,7 @@ from math import prod
 from aotriton.rules.arch import ADDRESSING, ARCHS, CAPABILITIES, DTYPES, ArchSpec, arch_spec
 from aotriton.rules.binning import TuningKey
 from aotriton.rules.checked import identifier
-from aotriton.rules.expression import LEAVES, Environment, Expression, constant, equal, evaluate, other_dtype, psel
+from aotriton.rules.expression import LEAVES, Environment, Expression, constant, equal, evaluate, other_dtype, tunable
 from aotriton.rules.provider import Provider
 from aotriton.rules.work import Work
 
@@ -172,10 +172,10 @@ class Number:
 
 @dataclass(frozen=True)
 class Constexpr:
-    """A compile-time argument whose value is the choice or psel of the same name.
+    """A compile-time argument whose value is the choice or tunable of the same name.
 
     ``values``, as Python spells them, and types as ``tl.dtype('fp32')``: the argument's value is the one whose place
-    the choice or psel says; a single one needs neither. Images of these ``levels`` take the argument; empty: all.
+    the choice or tunable says; a single one needs neither. Images of these ``levels`` take the argument; empty: all.
     """
 
     name: str
@@ -197,7 +197,7 @@ class Choice:
 
     ``round_up``: the first value that is not smaller serves. Names leave the ``default`` out, so that a new choice
     renames nothing. ``measured_as``: the values do not differ in speed, so this value is measured and lends to the
-    others, except those that stand ``apart``. ``lends``: the values differ, but another value's winner is better than
+    others, except those that stand ``apart``. ``borrows``: the values differ, but another value's winner is better than
     none. ``small`` is the value in a build of small coverage. ``option`` is the choice's name in commands, by default
     its name in small letters. ``levels``: the values are the kernel's levels (see KernelDescription).
     """
@@ -209,7 +209,7 @@ class Choice:
     default: Value | None = None
     measured_as: Value | None = None
     apart: tuple[Value, ...] = ()
-    lends: bool = False
+    borrows: bool = False
     small: Value | None = None
     option: str = ""
     levels: bool = False
@@ -282,7 +282,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A psel or copt, with the values that the tuner may choose for each vendor. Names leave the ``default`` out.
+    """A tunable or compile option, with the values that the tuner may choose for each vendor.
+
+    Names leave the ``default`` out.
 
     ``more``: for each vendor, further values. Only a search tries them, because all combinations are too many.
     """
@@ -293,7 +295,7 @@ class Parameter:
     more: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        identifier("a psel's or copt's name", self.name)
+        identifier("a tunable's or compile option's name", self.name)
         for vendor, values in self.values.items():
             if vendor not in {row.vendor for row in ARCHS} or not values:
                 raise ValueError(f"{self.name}: {vendor!r} must be a vendor with values, got {values}")
@@ -358,7 +360,7 @@ BFS, DFS = constant(1), constant(2)
 
 @dataclass(frozen=True)
 class Restriction:
-    """A rule that excludes configs (psels and copts) of a functional and bin: those to which it ``applies``.
+    """A rule that excludes configs of a functional and bin: those to which it ``applies``.
 
     ``certain``: the config cannot run or cannot win. Otherwise it is a rule of thumb, which a search ignores.
     """
@@ -377,7 +379,7 @@ class KernelDescription:
     ``tuning_keys`` are the quantities that divide its table into bins. A kernel serves the values that its choices list
     if all ``guards`` hold, on the archs with all capabilities that it ``needs``; ``archs`` are these archs, or some of
     them. ``impossible`` lists combinations of choices that no call has. ``schedule`` is BFS or DFS, an expression of
-    psels and the call; without it the kernel has no known order of slices.
+    tunables and the call; without it the kernel has no known order of slices.
 
     ``begins_early``: it may begin while the kernel before it in its backend still runs (CUDA's programmatic dependent
     launch). Each of its programs must wait for that kernel itself, by ``gdc_wait``, before it reads what kernels of the
@@ -395,8 +397,8 @@ class KernelDescription:
     family: str
     arguments: tuple[Argument, ...]
     choices: tuple[Choice, ...]
-    psels: tuple[Parameter, ...]
-    copts: tuple[Parameter, ...]
+    tunables: tuple[Parameter, ...]
+    compile_options: tuple[Parameter, ...]
     tuning_keys: tuple[TuningKey, ...]
     grid: tuple[Expression, Expression, Expression]
     impossible: tuple[Mapping[str, Value], ...] = ()
@@ -427,16 +429,18 @@ class KernelDescription:
         names = [argument.name for argument in self.arguments]
         if len(set(names)) != len(names):
             raise ValueError(f"{self.name}: an argument name appears twice in {names}")
-        pinned = [choice.name for choice in self.choices] + [parameter.name for parameter in (*self.psels, *self.copts)]
+        pinned = [choice.name for choice in self.choices] + [
+            parameter.name for parameter in (*self.tunables, *self.compile_options)
+        ]
         if len(set(pinned)) != len(pinned):
-            raise ValueError(f"{self.name}: a choice, psel or copt appears twice in {pinned}")
+            raise ValueError(f"{self.name}: a choice, tunable or compile option appears twice in {pinned}")
         if len(self.grid) != 3:
             raise ValueError(f"{self.name}: the grid has {len(self.grid)} axes, not 3")
-        known = {choice.name for choice in self.choices} | set(self.psel_names)
+        known = {choice.name for choice in self.choices} | set(self.tunable_names)
         tensors = {argument.name: argument for argument in self.arguments if isinstance(argument, Tensor)}
         for argument in self.arguments:
             if isinstance(argument, Constexpr) and argument.name not in known and len(argument.values) != 1:
-                raise ValueError(f"{self.name}: constexpr {argument.name} is neither a choice nor a psel")
+                raise ValueError(f"{self.name}: constexpr {argument.name} is neither a choice nor a tunable")
             if isinstance(argument, Stride) and not (
                 argument.tensor in tensors and argument.dim < tensors[argument.tensor].rank
             ):
@@ -446,9 +450,9 @@ class KernelDescription:
             if isinstance(argument, Tensor) and argument.block is not None:
                 steps = [step for side in argument.block for step in _expression(side).postfix() if step[0] in LEAVES]
                 for code, name in steps:
-                    if code != "psel" or name not in known:
+                    if code != "tunable" or name not in known:
                         raise ValueError(
-                            f"{self.name}: {name} in {argument.name}'s block is neither a choice nor a psel"
+                            f"{self.name}: {name} in {argument.name}'s block is neither a choice nor a tunable"
                         )
                 if len(argument.block) != (sides := argument.rank + bool(argument.packed)):
                     raise ValueError(f"{self.name}: {argument.name}'s block has not {sides} sides")
@@ -461,7 +465,7 @@ class KernelDescription:
         for argument in self.arguments:
             if argument.levels and levels.isdisjoint(argument.levels):
                 raise ValueError(f"{self.name}: {argument.name} is of levels that it has none of: {argument.levels}")
-        for parameter in self.psels:
+        for parameter in self.tunables:
             for place in (place for row in (*parameter.values.values(), *parameter.more.values()) for place in row):
                 if place not in range(self.places_of.get(parameter.name, place + 1)):
                     raise ValueError(f"{self.name}: {parameter.name} has no value at place {place}")
@@ -469,13 +473,13 @@ class KernelDescription:
             if not all(value in values.get(name, ()) for name, value in row.items()):
                 raise ValueError(f"{self.name}: {dict(row)} is impossible, but is no combination of its choices")
         for vendor in {arch_spec(arch).vendor for arch in self.archs}:
-            for parameter in (*self.psels, *self.copts) if not self.timed else ():
+            for parameter in (*self.tunables, *self.compile_options) if not self.timed else ():
                 if len(parameter.of(vendor, rich=True) if vendor in parameter.values else ()) > 1:
                     raise ValueError(f"{self.name}: it is not timed, so {parameter.name} has one value")
-            for parameter in self.psels:
+            for parameter in self.tunables:
                 if vendor not in parameter.values and parameter.default is None:
                     raise ValueError(
-                        f"{self.name}: psel {parameter.name} has neither values for {vendor} nor a default"
+                        f"{self.name}: tunable {parameter.name} has neither values for {vendor} nor a default"
                     )
 
     def __hash__(self) -> int:
@@ -553,24 +557,24 @@ class KernelDescription:
         return {one.name: len(one.values) for one in spelled}
 
     @cached_property
-    def psel_names(self) -> tuple[str, ...]:
-        return tuple(parameter.name for parameter in self.psels)
+    def tunable_names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.tunables)
 
-    def psel_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
-        """The values that the tuner may choose for each psel; with ``rich`` those of a search."""
+    def tunable_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
+        """The values that the tuner may choose for each tunable; with ``rich`` those of a search."""
         return self._values_of[vendor, rich][0]
 
-    def copt_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
-        """The values that the tuner may choose for each copt of this vendor's compiler, as for ``psel_values``."""
+    def compile_option_values(self, vendor: str, rich: bool = False) -> Mapping[str, tuple[int, ...]]:
+        """The values that the tuner may choose for each option of this vendor's compiler, as for ``tunable_values``."""
         return self._values_of[vendor, rich][1]
 
     @cached_property
     def _values_of(self) -> dict[tuple[str, bool], tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]]:
-        """Of psels and copts, by vendor and ``rich``: restrictions ask for them for each config."""
+        """Of tunables and compile options, by vendor and ``rich``: restrictions ask for them for each config."""
         return {
             (vendor, rich): (
-                {one.name: one.of(vendor, rich) for one in self.psels if vendor in one.values},
-                {one.name: one.of(vendor, rich) for one in self.copts if vendor in one.values},
+                {one.name: one.of(vendor, rich) for one in self.tunables if vendor in one.values},
+                {one.name: one.of(vendor, rich) for one in self.compile_options if vendor in one.values},
             )
             for vendor in ("cuda", "hip")
             for rich in (False, True)
@@ -790,10 +794,10 @@ def block_of(block: tuple[Side, ...], constexprs: Mapping[str, Value]) -> list[i
         if isinstance(side, str):
             sides.append(numbers[side])
         else:
-            sides.append(side if isinstance(side, int) else evaluate(side, Environment(psels=numbers)))
+            sides.append(side if isinstance(side, int) else evaluate(side, Environment(tunables=numbers)))
     return sides
 
 
 def _expression(side: Side) -> Expression:
-    """The expression of a block's side, in which constexprs, including choices, are psels."""
-    return psel(side) if isinstance(side, str) else constant(side) if isinstance(side, int) else side
+    """The expression of a block's side, in which constexprs, including choices, are tunables."""
+    return tunable(side) if isinstance(side, str) else constant(side) if isinstance(side, int) else side

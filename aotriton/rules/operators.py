@@ -77,7 +77,7 @@ class Backend:
 
 
 def derived_sizes(backend: Backend, environment: Environment) -> dict[str, int]:
-    """The values of the derived sizes. ``environment`` is that of the backend's first kernel that has their psels."""
+    """The values of the derived sizes. ``environment`` is of the backend's first kernel that has their tunables."""
     sizes, made = dict(environment.sizes), {}
     for one in backend.sizes:  # one may follow from those before
         made[one.name] = sizes[one.name] = evaluate(one.value, replace(environment, sizes=sizes))

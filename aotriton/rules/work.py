@@ -59,7 +59,7 @@ class Work:
 
     Tiles divide the ``rows`` × ``columns`` of each of ``outer`` independent pieces. A tile's program walks ``depth``
     in steps, ``repeat`` times, or ``parts`` programs share its steps. The sides of a tile and ``programs`` are
-    expressions of psels, all other fields are expressions of the call. ``form`` is an index into FORMS; ``band`` is
+    expressions of tunables, all other fields are expressions of the call. ``form`` is an index into FORMS; ``band`` is
     where a band begins and ends. ``packed`` neighbouring rows see the same part of the depth. ``traffic`` is in bytes,
     of two kinds that are cached differently. ``slow`` is 1 if the layout of the tensors makes access slower.
     ``programs`` is the number of programs that the grid expects on each multiprocessor.
@@ -89,20 +89,20 @@ class Work:
 
     @property
     def of_tile(self) -> tuple[Expression, ...]:
-        """The expressions of psels alone, in the order of the C++ code."""
+        """The expressions of tunables alone, in the order of the C++ code."""
         return (self.row_tile, self.column_tile, self.depth_tile, self.programs)
 
     @property
-    def psels(self) -> frozenset[str]:
-        """The psels that the work depends on."""
+    def tunables(self) -> frozenset[str]:
+        """The tunables that the work depends on."""
         steps = (step for one in (*self.of_call, *self.of_tile) for step in one.postfix())
-        return frozenset(str(name) for code, name in steps if code == "psel")
+        return frozenset(str(name) for code, name in steps if code == "tunable")
 
 
 def terms(work: Work, environment: Environment, occupancy: int) -> tuple[float, ...]:
     """The TERMS of a call, all 0 where the kernel has no programs for it.
 
-    ``environment`` has the call's sizes and scalars, the candidate's psels and the number of the GPU's multiprocessors.
+    ``environment`` has the call's sizes and scalars, the candidate's tunables and the GPU's number of multiprocessors.
     ``occupancy`` is the number of programs of the image that fit on one multiprocessor.
     """
     form, call = work_of_call(work, environment)

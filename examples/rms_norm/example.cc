@@ -76,8 +76,8 @@ int main(int count, char** arguments) {
   Explanation explanation;
   if (const Error error = explain(params, "sm_90", 0, &explanation); error != Error::success)
     return failed("explain", error);
-  std::printf("on an H100: %s, %s %s\n", explanation.kernels[0].image, explanation.kernels[0].psels,
-              explanation.kernels[0].copts);
+  std::printf("on an H100: %s, %s %s\n", explanation.kernels[0].image, explanation.kernels[0].tunables,
+              explanation.kernels[0].compile_options);
 
   const Gpu gpu;
   if (!gpu.allocate) {

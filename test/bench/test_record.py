@@ -47,7 +47,7 @@ def fake_compile(specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
     path = store.path / "any.cubin"
     path.write_bytes(cubin(4096))
     for spec in specs:
-        values = dict(spec.psels + spec.copts)
+        values = dict(spec.tunables + spec.compile_options)
         spills = 8 if values.get("BLOCK_N") == 16 else 0
         facts = {"sha256": "0" * 64, "registers": 128, "spills": spills, "stack": spills, "shared": 1024}
         if values["num_warps"] == 16:
@@ -95,7 +95,7 @@ def test_a_problem_is_recorded_twice_whole(
     assert recorded(tmp_path) == 0
     (made,) = load(tmp_path / "out")
     task = record.tasks([NAME], 60, 0)[0]
-    assert made.configs == [spec.psels + spec.copts for spec in task.specs]
+    assert made.configs == [spec.tunables + spec.compile_options for spec in task.specs]
     for place, config in enumerate(told_of(made)):
         values = dict(made.configs[place])
         expected = "compile_failed" if values["num_warps"] == 16 else "pruned" if values["BLOCK_N"] == 16 else "ok"

@@ -37,9 +37,9 @@ def row(
 ) -> Winner:
     """A measured winner where a median is given, else one borrowed from ``lender``."""
     kernel = functional.kernel
-    psels = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
-    copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
-    image = ImageSpec.of(functional, psels, copts)
+    tunables = {name: values[0] for name, values in kernel.tunable_values("cuda").items()}
+    compile_options = {name: values[0] for name, values in kernel.compile_option_values("cuda").items()}
+    image = ImageSpec.of(functional, tunables, compile_options)
     provenance = "measured" if median else "borrowed"
     bin = bin_text(kernel.tuning_keys, cell)
     of = image.name, image.config, provenance

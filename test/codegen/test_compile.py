@@ -78,9 +78,9 @@ HALF_BROKEN = GOOD.replace("0.0)", "0.0 if BLOCK_M == 32 else undefined_name)")
 
 
 def spec(arch: str = "sm_90", block_m: int = 32, dtype: str = "bf16") -> ImageSpec:
-    copts = {"num_warps": 4, "num_stages": 1} | ({"waves_per_eu": 0} if arch == "gfx942" else {})
+    compile_options = {"num_warps": 4, "num_stages": 1} | ({"waves_per_eu": 0} if arch == "gfx942" else {})
     functional = KERNEL.functional(arch, T=dtype, BLOCK_DMODEL=32, ADDRESSING="general")
-    return ImageSpec.of(functional, {"BLOCK_M": block_m}, copts)
+    return ImageSpec.of(functional, {"BLOCK_M": block_m}, compile_options)
 
 
 class Tree:
@@ -119,7 +119,7 @@ class Tree:
             f"specs, store = map(spec_of, {requests!r}), ImageStore({str(self.store)!r})\n"
             f"for spec, result in compile_images(specs, store, 1, **{options!r}):\n"
             "    shown = vars(result) if isinstance(result, CompileFailure) else result.metadata\n"
-            "    print(json.dumps([dict(spec.psels)['BLOCK_M'], shown]))\n",
+            "    print(json.dumps([dict(spec.tunables)['BLOCK_M'], shown]))\n",
         )
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
@@ -191,10 +191,10 @@ def test_a_gluon_kernel_compiles(tmp_path: Path) -> None:
     """Its threads count every consumer and the producer with padding; its descriptors have 64 rows or BLOCK_N."""
     kernel = ATTN_FWD_HOPPER
     functional = kernel.functional("sm_90", T="fp16", BLOCK_DMODEL=64, CAUSAL=True, ADDRESSING="descriptor")
-    smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
-    psels = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2, "GROUP_ROUNDS": 1}
+    smallest = {name: values[0] for name, values in kernel.tunable_values("cuda").items()}
+    tunables = {**smallest, "BLOCK_N": 128, "CONSUMERS": 2, "GROUP_ROUNDS": 1}
     ((_, image),) = compile_images(
-        [ImageSpec.of(functional, psels, {"num_warps": 4, "maxnreg": 168})], ImageStore(tmp_path), 1
+        [ImageSpec.of(functional, tunables, {"num_warps": 4, "maxnreg": 168})], ImageStore(tmp_path), 1
     )
     assert isinstance(image, CompiledImage), image
     assert (image.metadata["threads"], image.metadata["spills"], image.metadata["registers"]) == (12 * 32, 0, 168)
@@ -205,7 +205,7 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     """A head dim of 192 has a box of 128 columns, moved as two of 64, and one of 64; its image does not spill."""
     kernel = ATTN_FWD_HOPPER_SLIM
     functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=192, CAUSAL=True, ADDRESSING="descriptor")
-    smallest = {name: values[0] for name, values in kernel.psel_values("cuda").items()}
+    smallest = {name: values[0] for name, values in kernel.tunable_values("cuda").items()}
     given = ImageSpec.of(functional, {**smallest, "CONSUMERS": 2, "GROUP_ROUNDS": 1}, {"num_warps": 4, "maxnreg": 168})
     assert given.compiler_request()["signature"]["KRest"].startswith("tensordesc<bf16[1,1,64,64],")
     ((_, image),) = compile_images([given], ImageStore(tmp_path), 1)
@@ -216,7 +216,7 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "head_dim", "psels", "columns"),
+    ("kernel", "head_dim", "tunables", "columns"),
     [
         (ATTN_BWD_HOPPER_PAIR_SLIM, 96, {"BLOCK_M": 64, "K_IN_REGISTERS": 1, "V_IN_REGISTERS": 1}, [64, 32]),
         (ATTN_BWD_HOPPER_DK_DV, 192, {"BLOCK_M": 64}, [128, 64]),
@@ -228,12 +228,12 @@ def test_columns_in_two_parts_compile(tmp_path: Path) -> None:
     ids=["pair", "dk_dv", "dk_dv at 256", "dk_dv in parts", "dk_dv in parts at 256", "dq"],
 )
 def test_backwards_of_columns_in_two_parts_do_not_spill(
-    tmp_path: Path, kernel: KernelDescription, head_dim: int, psels: dict[str, int], columns: list[int]
+    tmp_path: Path, kernel: KernelDescription, head_dim: int, tunables: dict[str, int], columns: list[int]
 ) -> None:
     """Causal, with all that they keep in registers; each tensor has a descriptor of both parts."""
     functional = kernel.functional("sm_90", T="bf16", BLOCK_DMODEL=head_dim, CAUSAL=True, ADDRESSING="descriptor")
-    copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
-    given = ImageSpec.of(functional, psels, copts)
+    compile_options = {name: values[0] for name, values in kernel.compile_option_values("cuda").items()}
+    given = ImageSpec.of(functional, tunables, compile_options)
     signature = given.compiler_request()["signature"]
     boxes = [signature[name].split("[")[1].split("]")[0] for name in ("K", "KRest")]
     assert [int(box.split(",")[3]) for box in boxes] == columns
@@ -253,7 +253,7 @@ def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -
         ATTN_BWD_HOPPER_DK_DV_PARTS: ((256, 64),),
         ATTN_BWD_HOPPER_DQ: ((256, 64),),
     }.items():
-        copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
+        compile_options = {name: values[0] for name, values in kernel.compile_option_values("cuda").items()}
         for head_dim, rows in tiles:
             given: dict[str, Any] = {
                 "T": "bf16",
@@ -261,7 +261,9 @@ def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -
                 "CAUSAL": causal,
                 "ADDRESSING": "descriptor",
             }
-            specs.append(ImageSpec.of(kernel.functional("sm_90", **given), {kernel.psel_names[0]: rows}, copts))
+            specs.append(
+                ImageSpec.of(kernel.functional("sm_90", **given), {kernel.tunable_names[0]: rows}, compile_options)
+            )
     for one, image in compile_images(specs, ImageStore(tmp_path), 2):
         assert isinstance(image, CompiledImage), image
         assert (image.metadata["threads"], image.spills, image.serialised) == (12 * 32, False, ()), one
@@ -270,14 +272,14 @@ def test_hopper_backwards_neither_spill_nor_wait(tmp_path: Path, causal: bool) -
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 def test_by_pointer_a_divisor_of_the_head_dim_changes_nothing(arch: str) -> None:
     """So the image is right of head dims without it, too, which take general addressing."""
-    copts = {name: values[0] for name, values in KERNEL.copt_values(arch_spec(arch).vendor).items()}
+    compile_options = {name: values[0] for name, values in KERNEL.compile_option_values(arch_spec(arch).vendor).items()}
     made = []
     for divisor in (8, 1):
         arguments = [replace(one, multiple_of=divisor) if one == WIDTH_V else one for one in KERNEL.arguments]
         functional = replace(KERNEL, arguments=tuple(arguments)).functional(
             arch, T="bf16", BLOCK_DMODEL=64, ADDRESSING="general"
         )
-        spec = ImageSpec.of(functional, {"BLOCK_M": 64}, copts)
+        spec = ImageSpec.of(functional, {"BLOCK_M": 64}, compile_options)
         assert ("head_dim" in spec.compiler_request()["attrs"]) == (divisor == 8)
         made.append(compile_here(spec)[0])
     assert made[0] == made[1]

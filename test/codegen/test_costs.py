@@ -17,7 +17,7 @@ from aotriton.codegen.costs import Cost, Models
 from aotriton.codegen.lut import lut
 from aotriton.codegen.plan import UNTIMED, FunctionalPlan, Plan, PlanError, Timing, plan
 from aotriton.rules.database import Model, Product, Winner
-from aotriton.rules.expression import constant, psel
+from aotriton.rules.expression import constant, tunable
 from aotriton.rules.flash.forward import ATTN_FWD
 from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Functional, KernelDescription
@@ -62,10 +62,10 @@ def test_a_cost_is_the_model_of_its_image(toy: KernelDescription) -> None:
 
 
 def test_a_tile_may_follow_from_choices(toy: KernelDescription, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sides are of psels and of the functional's choices that are numbers."""
+    """Its sides are of tunables and of the functional's choices that are numbers."""
     one = spec(served(width=64), 32)
     monkeypatch.setitem(
-        vars(KERNEL), "work", Work(rows=constant(1), row_tile=psel("BLOCK_DMODEL"), programs=psel("BLOCK_M"))
+        vars(KERNEL), "work", Work(rows=constant(1), row_tile=tunable("BLOCK_DMODEL"), programs=tunable("BLOCK_M"))
     )
     found = cost_of(made((one, model(one, USUAL.name))), USUAL, one)
     assert (found.row_tile, found.programs) == (64, 32)

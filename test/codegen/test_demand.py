@@ -126,10 +126,10 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Models:
 
 
 def specs(functional: Functional) -> list[ImageSpec]:
-    psels = {name: values[-1] for name, values in of_halves(FORWARD, "cuda").items()}
-    copts = FORWARD.copt_values("cuda")
-    every = [(warps, stages) for warps in copts["num_warps"] for stages in copts["num_stages"]][:4]
-    return [ImageSpec.of(functional, psels, {"num_warps": w, "num_stages": s}) for w, s in every]
+    tunables = {name: values[-1] for name, values in of_halves(FORWARD, "cuda").items()}
+    compile_options = FORWARD.compile_option_values("cuda")
+    every = [(warps, stages) for warps in compile_options["num_warps"] for stages in compile_options["num_stages"]][:4]
+    return [ImageSpec.of(functional, tunables, {"num_warps": w, "num_stages": s}) for w, s in every]
 
 
 def regret(decided: Decided) -> tuple[float, float]:

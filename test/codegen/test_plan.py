@@ -235,7 +235,7 @@ def test_only_what_is_known_to_fit_takes_a_borrowed_place(toy: KernelDescription
     for known, expected in (({near.name: 0}, 64), ({near.name: 8}, 32), ({}, 32), (None, 64)):
         spills = None if known is None else {own.name: 0, **known}
         (table,) = plan([PORTABLE], usual("sm_90"), "default", rows, timings, spills).tables
-        assert {dict(cell.spec.psels)["BLOCK_M"] for cell in table.functionals[1].cells} == {expected}
+        assert {dict(cell.spec.tunables)["BLOCK_M"] for cell in table.functionals[1].cells} == {expected}
 
 
 def test_stale_measurements_are_borrowed(toy: KernelDescription) -> None:

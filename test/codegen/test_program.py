@@ -33,13 +33,13 @@ EVERY_OPERATOR = pytest.mark.parametrize("operator", OPERATORS, ids=lambda opera
 class Reader:
     """From the numbers of a program back to names."""
 
-    def __init__(self, whole: OperatorProgram, psels: tuple[str, ...]) -> None:
-        self.sizes, self.psels = whole.sizes, psels
+    def __init__(self, whole: OperatorProgram, tunables: tuple[str, ...]) -> None:
+        self.sizes, self.tunables = whole.sizes, tunables
         self.scalars = tuple(one.name for one in whole.scalars)
         self.slots = tuple(one.name for one in (*whole.operands, *whole.workspace))
 
     def postfix(self, code: tuple[Code, ...]) -> list[tuple[str, str | int]]:
-        names = {"size": self.sizes, "scalar": self.scalars, "psel": self.psels}
+        names = {"size": self.sizes, "scalar": self.scalars, "tunable": self.tunables}
         names |= dict.fromkeys(("present", "transposed", "other_dtype"), self.slots)
         return [
             (one, names[one][number] if one in names else number if one == "constant" else "") for one, number in code
@@ -51,7 +51,7 @@ class Reader:
 
 def read(whole: OperatorProgram, kernel: str) -> tuple[KernelProgram, Reader]:
     made = next(one for one in whole.kernels if one.name == kernel)
-    return made, Reader(whole, made.psels)
+    return made, Reader(whole, made.tunables)
 
 
 @EVERY_OPERATOR
@@ -67,10 +67,10 @@ def test_every_kernel_is_numbered_and_fits(operator: Operator) -> None:
         assert len(one.dims) <= program.MAX_RANK
     for backend in whole.backends:
         assert 1 <= len(backend.kernels) <= program.MAX_KERNELS
-        assert 0 <= backend.psels_of < len(backend.kernels)
+        assert 0 <= backend.tunables_of < len(backend.kernels)
     assert len(whole.choices) <= program.MAX_CHOICES
     for kernel in whole.kernels:
-        assert len(kernel.psels) <= program.MAX_PSELS
+        assert len(kernel.tunables) <= program.MAX_TUNABLES
         assert len(kernel.keys) <= program.MAX_KEYS
 
 
@@ -93,7 +93,7 @@ def test_operands_and_backends_mean_what_they_said(operator: Operator) -> None:
         assert (made_backend.name, made_backend.kernels) == (backend.name, tuple(k.name for k in backend.kernels))
         slots = [tensors[slot].name for slot in made_backend.workspace]
         assert slots == [one.name for one in backend.workspace]
-        _, reader = read(whole, made_backend.kernels[made_backend.psels_of])
+        _, reader = read(whole, made_backend.kernels[made_backend.tunables_of])
         for (size, code), derived in zip(made_backend.sizes, backend.sizes, strict=True):
             assert whole.sizes[size] == derived.name
             assert reader.says(code, derived.value)
@@ -116,7 +116,7 @@ def test_kernels_mean_what_they_said(operator: Operator) -> None:
     whole = operator_program(operator)
     for kernel in operator.kernels:
         made, reader = read(whole, kernel.name)
-        assert (made.psels, made.begins_early) == (kernel.psel_names, kernel.begins_early)
+        assert (made.tunables, made.begins_early) == (kernel.tunable_names, kernel.begins_early)
         tensors = {one.name: one for one in kernel.arguments if isinstance(one, Tensor)}
         passed = [one for one in kernel.arguments if isinstance(one, Tensor | Stride | Number)]
         for one, (argument, by_pointer) in zip(made.arguments, ways(passed), strict=True):

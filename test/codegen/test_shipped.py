@@ -227,12 +227,14 @@ def test_predicted_times_are_those_of_the_models_in_the_database(cells: list[Shi
             functional = parse_functional(kernel, choice["arch"], choice["functional"])
             if choice["predicted_us"]:
                 assert kernel.work
-                psels = {name: int(value) for name, value in (word.split("=") for word in choice["psels"].split())}
+                tunables = {
+                    name: int(value) for name, value in (word.split("=") for word in choice["tunables"].split())
+                }
                 # A product without a model of its own borrows one; explain names the lender.
                 lender = choice["model"].removeprefix("product=").replace("_", " ") or choice["product"]
                 model = models[lender, kernel.name, str(functional.measured), choice["image"]]
                 environment = Environment(
-                    sizes_of(cell), scalars_of(functional, sizes_of(cell)), psels, multiprocessors=132
+                    sizes_of(cell), scalars_of(functional, sizes_of(cell)), tunables, multiprocessors=132
                 )
                 found = sum(map(mul, terms(kernel.work, environment, model.occupancy), model.coefficients))
                 assert choice["predicted_us"] == pytest.approx(found, rel=1e-4), choice

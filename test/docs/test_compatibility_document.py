@@ -14,6 +14,7 @@ from page import DOCS
 
 from aotriton import feature_table
 from aotriton.rules.flash import features
+from aotriton.rules.kernel import Argument, Number, Tensor
 
 TEXT = (DOCS / "compatibility.md").read_text()
 FLASH = DOCS.parent / "v2src" / "flash"
@@ -74,6 +75,28 @@ def test_the_table_knows_what_serves_what() -> None:
         name for backends in served.values() for name, of in backends.items() if "fp32" in {dtype for dtype, _ in of}
     }
     assert wide == {"portable"}
+
+
+def test_no_backend_ignores_a_feature() -> None:
+    """Where guards let a call with a feature through, some kernel of the backend takes what the call gives for it."""
+    seen = 0
+    operators = {one.name: one for one in feature_table.OPERATORS}
+    for (says, name, _), backends in table().served.items():
+        given = {one.name for one in (*operators[name].operands, *operators[name].scalars)}
+        asked = [one for one in features.SERVED if one.says == says and one.bit and given & {*one.fields}]
+        kernels = {one.name: one.kernels for one in operators[name].backends}
+        for backend, one in product(backends, asked):
+            taken = {of for kernel in kernels[backend] for argument in kernel.arguments for of in _names(argument)}
+            assert taken & {*one.fields}, f"{name}: {backend} serves {one.name}, and takes nothing of it"
+            seen += 1
+    assert seen > 50
+
+
+def _names(argument: Argument) -> set[str]:
+    """The operands and scalars that an argument is made of."""
+    if isinstance(argument, Tensor):
+        return {argument.operand.name}
+    return {name for _, name in argument.value.postfix()} if isinstance(argument, Number) else set()
 
 
 def test_what_explain_chooses_is_in_the_table() -> None:

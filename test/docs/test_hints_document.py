@@ -86,7 +86,7 @@ def test_the_table_of_orders_is_the_descriptions() -> None:
         described.append(kernel)
         for causal in (0, 1):
             for rounds in (0, 1, 2, 16):
-                environment = Environment(scalars={"causal": causal}, psels={"GROUP_ROUNDS": rounds})
+                environment = Environment(scalars={"causal": causal}, tunables={"GROUP_ROUNDS": rounds})
                 of_groups = kernel.name in ("attn_fwd_hopper", "attn_fwd_hopper_slim") and causal
                 grouped = (of_groups or kernel.name == "attn_fwd_hopper_features") and rounds > 1
                 assert evaluate(kernel.schedule, environment) == (BFS if grouped else DFS).value

@@ -303,7 +303,7 @@ def test_the_library_itself_takes_it_in(copy: Path, tmp_path: Path) -> None:
     options = ("--device", "stand-in", "--dtype", "bf16", "--json")
     (told,) = json.loads(must(explain, "--op", "rms_norm", "--rows", "1000", "--width", "4096", *options, cwd=tmp_path))
     image, rows, warps = winner(copy / "build" / "example")
-    assert (told["image"], told["psels"], told["copts"]) == (image, f"ROWS={rows}", f"num_warps={warps}")
+    assert (told["image"], told["tunables"], told["compile_options"]) == (image, f"ROWS={rows}", f"num_warps={warps}")
     assert told["provenance"] == "measured"
     archive = (tmp_path / "libaotriton_v2.a").read_bytes()
     assert image.encode() in archive

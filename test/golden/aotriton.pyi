@@ -22,7 +22,7 @@ class AotritonError(RuntimeError):
 
 class Candidate:
     def __init__(
-        self, program: dict[str, Any], binary: bytes, metadata: dict[str, Any], psels: dict[str, int]
+        self, program: dict[str, Any], binary: bytes, metadata: dict[str, Any], tunables: dict[str, int]
     ) -> None: ...
     @property
     def name(self) -> str: ...

@@ -277,7 +277,7 @@ def run(count: int, seed: int, library: Library = served, device: str = "cuda", 
     report = Report()
     waiting: list[tuple[Case, Any]] = []
 
-    def settle() -> None:
+    def check_waiting() -> None:
         if not waiting:
             return
         found = torch.stack([worst for _, worst in waiting]).tolist()  # the one time that the host waits
@@ -308,8 +308,8 @@ def run(count: int, seed: int, library: Library = served, device: str = "cuda", 
         report.of_scale_zero += case.scale == 0
         waiting.append((case, errors(*given, case, made)))
         if len(waiting) == 100:
-            settle()
-    settle()
+            check_waiting()
+    check_waiting()
     return report
 
 

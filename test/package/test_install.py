@@ -85,7 +85,7 @@ int main() {
   Explanation explanation;
   if (toy::explain(params, "sm_90", 132, &explanation) != Error::success) return 1;
   const KernelChoice& choice = explanation.kernels[0];
-  std::printf("%s; %s; %s; %s\\n", choice.kernel, choice.functional, choice.psels, choice.source);
+  std::printf("%s; %s; %s; %s\\n", choice.kernel, choice.functional, choice.tunables, choice.source);
   if (toy::explain(params, "gfx942", 0, &explanation) != Error::unknown_arch) return 2;
   if (toy::scale(params, {}) != Error::null_pointer) return 3;
   std::printf("%s\\n", last_error_message());
@@ -208,7 +208,7 @@ EXAMPLE = (
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 @pytest.mark.parametrize("op", ["attn_fwd", "attn_bwd"])
 def test_explain_answers_in_text_and_json(prefix: Path, arch: str, op: str) -> None:
-    """aotriton-explain names functional, godel number, bin, image, psels, copts and provenance, alike in both forms."""
+    """aotriton-explain names functional, godel number, bin, image, config and provenance, alike in both forms."""
     command = (prefix / "bin" / "aotriton-explain", "--op", op, "--arch", arch, *EXAMPLE, "--causal")
     text, kernels = must(*command), json.loads(must(*command, "--json"))
     # Which backend a call gets is the database's to say. Kernels without programs are none of the answer.
@@ -217,7 +217,7 @@ def test_explain_answers_in_text_and_json(prefix: Path, arch: str, op: str) -> N
     for kernel in kernels:
         assert kernel["arch"] == arch
         assert kernel["provenance"] in ("measured", "borrowed", "predicted", "imported")
-        for name in ("functional", "image", "psels", "copts", "provenance"):
+        for name in ("functional", "image", "tunables", "compile_options", "provenance"):
             assert kernel[name], name
             assert kernel[name] in text, name
         assert f"godel number {kernel['godel_number']}" in text

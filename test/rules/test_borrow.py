@@ -24,7 +24,7 @@ from aotriton.rules.image import ImageSpec
 from aotriton.rules.kernel import Choice, Constexpr, Functional, KernelDescription
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
-COPTS = {"num_warps": 4, "num_stages": 2}
+COMPILE_OPTIONS = {"num_warps": 4, "num_stages": 2}
 KEYS = KERNEL.tuning_keys
 CELL = (512, 512, 8)
 HOME = Product("HOME 80GB", "sm_90", 132, 80)
@@ -42,18 +42,18 @@ def functional(T: str = "bf16", addressing: str = "descriptor", causal: bool = F
     return KERNEL.functional("sm_90", T=T, BLOCK_DMODEL=64, CAUSAL=causal, ADDRESSING=addressing)
 
 
-def config(psels: dict[str, int]) -> str:
-    return ImageSpec.of(functional(), psels, COPTS).config
+def config(tunables: dict[str, int]) -> str:
+    return ImageSpec.of(functional(), tunables, COMPILE_OPTIONS).config
 
 
 def row(
     where: Functional,
     cell: tuple[int, ...],
-    psels: dict[str, int],
+    tunables: dict[str, int],
     product: str = HOME.name,
     runners_up: Iterable[dict[str, int]] = (),
 ) -> Winner:
-    own = ImageSpec.of(where, psels, COPTS)
+    own = ImageSpec.of(where, tunables, COMPILE_OPTIONS)
     others = tuple((config(one), 20.0) for one in runners_up)
     place = str(where), bin_text(KEYS, cell)
     return Winner("sm_90", product, KERNEL.name, *place, own.name, own.config, "measured", "", 10.0, others)
@@ -89,7 +89,7 @@ def test_every_cell_of_every_sibling_gets_a_winner() -> None:
     assert made.pop((own.functional, own.bin)) is own
     named = {str(one): one for one in siblings(functional())}
     for one in made.values():
-        assert one.image == ImageSpec.of(named[one.functional], FAST, COPTS).name
+        assert one.image == ImageSpec.of(named[one.functional], FAST, COMPILE_OPTIONS).name
         assert (one.provenance, one.product, one.median_us, one.runners_up) == ("borrowed", HOME.name, 0.0, ())
         assert one.source
     assert fill() == {}
@@ -115,7 +115,9 @@ def test_what_is_not_timed_needs_no_winner(arch: str) -> None:
 @pytest.mark.usefixtures("toy")
 def test_the_only_config_of_a_timed_kernel_does_not_win_by_itself() -> None:
     """Where it has no winner it may have failed, so its cells are left out."""
-    assert {len(of_one) for of_one in {**WEIGH.psel_values("cuda"), **WEIGH.copt_values("cuda")}.values()} == {1}
+    assert {
+        len(of_one) for of_one in {**WEIGH.tunable_values("cuda"), **WEIGH.compile_option_values("cuda")}.values()
+    } == {1}
     assert filled(WEIGH, "sm_90", HOME.name, [], PRODUCTS) == []
 
 
@@ -163,9 +165,9 @@ def test_what_would_spill_where_it_is_borrowed_makes_way(
     """
     other = functional("fp16")
     own = row(functional(), CELL, FAST, runners_up=[SLOW])
-    names = {ImageSpec.of(one, psels, COPTS).name for psels in unfit for one in (other, functional())}
+    names = {ImageSpec.of(one, tunables, COMPILE_OPTIONS).name for tunables in unfit for one in (other, functional())}
     made = fill(own, unfit=names)
-    assert at(made, other, CELL).image == ImageSpec.of(other, expected, COPTS).name
+    assert at(made, other, CELL).image == ImageSpec.of(other, expected, COMPILE_OPTIONS).name
     assert at(made, other, CELL).source == "T=bf16 in the same bin"
     assert at(made, functional(), CELL) == own
 
@@ -223,11 +225,11 @@ def test_a_level_borrows_nothing_that_cannot_run_there() -> None:
     """
     good = row(functional(), CELL, FAST, runners_up=[SLOW])
     for causal in (False, True):
-        spilling = {ImageSpec.of(functional("fp16", causal=causal), FAST, COPTS).name}
+        spilling = {ImageSpec.of(functional("fp16", causal=causal), FAST, COMPILE_OPTIONS).name}
         assert at(fill(good, unfit=spilling), banded(T="fp16"), CELL).config == config(SLOW)
     wide = {"BLOCK_M": 128, "BLOCK_N": 128}  # 128 x 64 and 128 x 128 accumulators of 128 threads: 192 of each
-    assert banded().ruled_out(CELL, {**wide, **COPTS})
-    assert not functional().ruled_out(CELL, {**wide, **COPTS})
+    assert banded().ruled_out(CELL, {**wide, **COMPILE_OPTIONS})
+    assert not functional().ruled_out(CELL, {**wide, **COMPILE_OPTIONS})
     full = row(functional(), CELL, wide)
     assert at(fill(full), banded(), CELL).config == config(wide)  # there is no other
     assert at(fill(full, row(functional(), (2048, 2048, 8), SLOW)), banded(), CELL).config == config(SLOW)
@@ -237,8 +239,8 @@ def test_a_level_borrows_nothing_that_cannot_run_there() -> None:
 
 
 def test_winners_of_another_time_lend_nothing() -> None:
-    """A functional, a bin or a psel that the description has no more is passed over; a cell's own row is the plan's to
-    judge.
+    """A functional, a bin or a tunable that the description no longer has is passed over; a cell's own row is the
+    plan's to judge.
     """
     good = row(functional(), CELL, FAST)
     odd = [
@@ -250,7 +252,7 @@ def test_winners_of_another_time_lend_nothing() -> None:
     assert at(made, functional(), (64, 64, 8)) == odd[2]
     assert at(made, functional("fp16"), (64, 64, 8)).source == "T=bf16 max_seqlen_q=512 max_seqlen_k=512 waves=8"
     unknown = replace(good, runners_up=(("GONE=1", 1.0), (config(SLOW), 20.0)))
-    spills = {ImageSpec.of(functional("fp16"), FAST, COPTS).name}
+    spills = {ImageSpec.of(functional("fp16"), FAST, COMPILE_OPTIONS).name}
     assert at(fill(unknown, unfit=spills), functional("fp16"), CELL).config == config(SLOW)
 
 

@@ -29,17 +29,17 @@ OLD = replace(
     KERNEL,
     arguments=tuple(one for one in KERNEL.arguments if one.name not in NEW),
     choices=tuple(one for one in KERNEL.choices if one.name not in NEW),
-    psels=tuple(one for one in KERNEL.psels if one.name not in NEW),
+    tunables=tuple(one for one in KERNEL.tunables if one.name not in NEW),
     schedule=None,
 )
-# And as it may be one day: a choice in the midst of the others, a psel and a copt in front of the others.
+# And as it may be one day: a choice in the midst of the others, a tunable and a compile option in front of the others.
 GROWN = replace(
     KERNEL,
     choices=tuple(replace(one, small=False) if one == HAS_BIAS else one for one in KERNEL.choices),
-    psels=KERNEL.psels[::-1],
-    copts=(*by_vendor({"num_stages": 2}, cuda={"num_stages": (2, 3)}), *KERNEL.copts),
+    tunables=KERNEL.tunables[::-1],
+    compile_options=(*by_vendor({"num_stages": 2}, cuda={"num_stages": (2, 3)}), *KERNEL.compile_options),
 )
-GROWTH = pytest.mark.parametrize("kernel", [KERNEL, GROWN], ids=["one choice and psel", "a copt, too"])
+GROWTH = pytest.mark.parametrize("kernel", [KERNEL, GROWN], ids=["one choice and tunable", "a compile option, too"])
 
 
 def operator(kernel: KernelDescription) -> Operator:
@@ -66,7 +66,7 @@ def test_texts_and_names_stay(toy: KernelDescription, kernel: KernelDescription)
                 today = ImageSpec.parse(now, spec.config)
                 assert today.config == spec.config
                 assert today.name == spec.name
-                assert dict(today.psels)["UNROLL"] == 1
+                assert dict(today.tunables)["UNROLL"] == 1
 
 
 @GROWTH
@@ -91,10 +91,10 @@ def test_a_default_reaches_the_compiler(toy: KernelDescription) -> None:
     assert request["constexprs"]["UNROLL"] == 1
     assert request["constexprs"]["HAS_BIAS"] is False
     assert request["options"]["num_stages"] == 2
-    assert request_of(spec)["psels"] == {"UNROLL": 1, "BLOCK_M": 64}
+    assert request_of(spec)["tunables"] == {"UNROLL": 1, "BLOCK_M": 64}
 
 
-def test_a_copt_of_another_vendor_is_none(toy: KernelDescription) -> None:
+def test_a_compile_option_of_another_vendor_is_none(toy: KernelDescription) -> None:
     """A default does not bring an option to a vendor that has not the parameter."""
     spec = ImageSpec.of(next(GROWN.functionals("gfx942")), {"BLOCK_M": 64}, {"num_warps": 4, "waves_per_eu": 0})
     assert "num_stages" not in spec.compiler_request()["options"]
@@ -179,7 +179,7 @@ def test_only_the_new_is_missing(toy: KernelDescription, tmp_path: Path) -> None
 def test_a_default_may_not_be_among_the_values() -> None:
     """A kernel that another vendor's tuner may vary has its default there, though it has no values of its own."""
     unroll = Parameter("UNROLL", {"cuda": (2, 4)}, default=1)
-    kernel = replace(KERNEL, psels=(KERNEL.psels[0], unroll))
-    assert kernel.psel_values("hip") == {"BLOCK_M": (32, 64)}
+    kernel = replace(KERNEL, tunables=(KERNEL.tunables[0], unroll))
+    assert kernel.tunable_values("hip") == {"BLOCK_M": (32, 64)}
     functional = next(kernel.functionals("gfx942"))
-    assert ImageSpec.of(functional, {"BLOCK_M": 32}, {"num_warps": 4, "waves_per_eu": 0}).psels[1] == ("UNROLL", 1)
+    assert ImageSpec.of(functional, {"BLOCK_M": 32}, {"num_warps": 4, "waves_per_eu": 0}).tunables[1] == ("UNROLL", 1)

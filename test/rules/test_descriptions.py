@@ -60,23 +60,23 @@ DESCRIPTIONS: dict[str, Wrong] = {
         kernel(timed=False),
         "scale_rows: it is not timed, so BLOCK_M has one value",
     ),
-    "a psel and a copt of one name": (
-        kernel(copts=(*KERNEL.copts, UNROLL)),
-        r"scale_rows: a choice, psel or copt appears twice in \[.*'UNROLL'",
+    "a tunable and a compile option of one name": (
+        kernel(compile_options=(*KERNEL.compile_options, UNROLL)),
+        r"scale_rows: a choice, tunable or compile option appears twice in \[.*'UNROLL'",
     ),
     "a constexpr of nothing": (
         with_argument(Constexpr("BLOCK_Z")),
-        "scale_rows: constexpr BLOCK_Z is neither a choice nor a psel",
+        "scale_rows: constexpr BLOCK_Z is neither a choice nor a tunable",
     ),
-    "a constexpr that is a copt": (
+    "a constexpr that is a compile option": (
         with_argument(Constexpr("num_warps")),
-        "scale_rows: constexpr num_warps is neither a choice nor a psel",
+        "scale_rows: constexpr num_warps is neither a choice nor a tunable",
     ),
-    "a schedule of an unknown psel": (
+    "a schedule of an unknown tunable": (
         lambda: operator_program(
-            replace(PORTABLE, backends=(Backend("portable", (replace(KERNEL, schedule=e.psel("ORDER")),)),))
+            replace(PORTABLE, backends=(Backend("portable", (replace(KERNEL, schedule=e.tunable("ORDER")),)),))
         ),
-        "scale: scale_rows names psel ORDER, but there are: BLOCK_M, UNROLL",
+        "scale: scale_rows names tunable ORDER, but there are: BLOCK_M, UNROLL",
     ),
     "a source of a level that is none": (
         kernel(sources={4: "scale_rows_fast"}),
@@ -124,15 +124,15 @@ DESCRIPTIONS: dict[str, Wrong] = {
     "a stride of a fifth dimension": (with_argument(Stride("X", 4, "z")), "scale_rows: stride_x_z is of no dimension"),
     "a block of an unknown name": (
         with_argument(Tensor("Z", X, block=(1, 1, "BLOCK_Z", 32))),
-        "scale_rows: BLOCK_Z in Z's block is neither a choice nor a psel",
+        "scale_rows: BLOCK_Z in Z's block is neither a choice nor a tunable",
     ),
     "a block of an unknown name in an expression": (
-        with_argument(Tensor("Z", X, block=(1, 1, e.psel("BLOCK_Z") * 2, 32))),
-        "scale_rows: BLOCK_Z in Z's block is neither a choice nor a psel",
+        with_argument(Tensor("Z", X, block=(1, 1, e.tunable("BLOCK_Z") * 2, 32))),
+        "scale_rows: BLOCK_Z in Z's block is neither a choice nor a tunable",
     ),
     "a block of a size": (
         with_argument(Tensor("Z", X, block=(1, 1, e.size("rows"), 32))),
-        "scale_rows: rows in Z's block is neither a choice nor a psel",
+        "scale_rows: rows in Z's block is neither a choice nor a tunable",
     ),
     "a block of three sides": (
         with_argument(Tensor("Z", X, block=(1, "BLOCK_M", 32))),
@@ -146,13 +146,13 @@ DESCRIPTIONS: dict[str, Wrong] = {
         kernel(impossible=({"BLOCK_DMODEL": 48},)),
         r"scale_rows: {'BLOCK_DMODEL': 48} is impossible, but is no combination of its choices",
     ),
-    "a psel without values on a vendor": (
-        kernel(psels=(KERNEL.psels[0], UNROLL)),
-        "scale_rows: psel UNROLL has neither values for hip nor a default",
+    "a tunable without values on a vendor": (
+        kernel(tunables=(KERNEL.tunables[0], UNROLL)),
+        "scale_rows: tunable UNROLL has neither values for hip nor a default",
     ),
-    "a psel without values on the other vendor": (
-        lambda: replace(FAST, psels=(FAST.psels[0], HIP_UNROLL)),
-        "scale_rows_fast: psel UNROLL has neither values for cuda nor a default",
+    "a tunable without values on the other vendor": (
+        lambda: replace(FAST, tunables=(FAST.tunables[0], HIP_UNROLL)),
+        "scale_rows_fast: tunable UNROLL has neither values for cuda nor a default",
     ),
     "an operand of an unknown type": (
         lambda: replace(X, dtype="fp8"),
@@ -184,11 +184,11 @@ DESCRIPTIONS: dict[str, Wrong] = {
         ),
         "scale_rows: stride_z_b is of other levels than Z",
     ),
-    "a psel of an unknown vendor": (
+    "a tunable of an unknown vendor": (
         lambda: Parameter("UNROLL", {"rocm": (1, 2)}),
         r"UNROLL: 'rocm' must be a vendor with values, got \(1, 2\)",
     ),
-    "a copt without values": (
+    "a compile option without values": (
         lambda: Parameter("num_warps", {"cuda": ()}),
         r"num_warps: 'cuda' must be a vendor with values, got \(\)",
     ),
@@ -368,13 +368,13 @@ NAMES: dict[str, Wrong] = {
         numbered(grid=(e.tiles("columns", "BLOCK_M"), e.constant(1), e.constant(1))),
         "scale: scale_rows names size columns, but there are: batch, heads, rows, width, taps$",
     ),
-    "a psel in the grid": (
+    "a tunable in the grid": (
         numbered(grid=(e.tiles("rows", "BLOCK_Z"), e.constant(1), e.constant(1))),
-        "scale: scale_rows names psel BLOCK_Z, but there are: BLOCK_M, UNROLL$",
+        "scale: scale_rows names tunable BLOCK_Z, but there are: BLOCK_M, UNROLL$",
     ),
-    "a copt in the grid": (
+    "a compile option in the grid": (
         numbered(grid=(e.tiles("rows", "num_warps"), e.constant(1), e.constant(1))),
-        "scale: scale_rows names psel num_warps, but there are: BLOCK_M, UNROLL$",
+        "scale: scale_rows names tunable num_warps, but there are: BLOCK_M, UNROLL$",
     ),
     "a scalar in a guard": (
         numbered(guards=(Guard(e.scalar("often") <= 1, "it is often"),)),
@@ -400,14 +400,14 @@ NAMES: dict[str, Wrong] = {
         numbered(arguments=(*KERNEL.arguments, Number("n", "fp32", e.scalar("slope")))),
         "scale: scale_rows names scalar slope, but there are: factor, times$",
     ),
-    "a psel in a derived size": (
+    "a tunable in a derived size": (
         numbered_operator(
             backends=(
                 *PORTABLE.backends,
-                Backend("split", (WEIGH, APPLY), (PARTIAL,), (DerivedSize("splits", e.psel("BLOCK_Z")),)),
+                Backend("split", (WEIGH, APPLY), (PARTIAL,), (DerivedSize("splits", e.tunable("BLOCK_Z")),)),
             )
         ),
-        r"scale: no kernel of split has the psels \['BLOCK_Z'\]",
+        r"scale: no kernel of split has the tunables \['BLOCK_Z'\]",
     ),
     "a size in a derived size": (
         numbered_operator(
@@ -461,9 +461,9 @@ NAMES: dict[str, Wrong] = {
         numbered_operator(backends=(*OPERATOR.backends, backend("b", 9))),
         "scale: 9 kernels of b, and there is room for 8",
     ),
-    "too many psels": (
-        numbered(psels=(*KERNEL.psels, *(Parameter(f"P{n}", {}, 1) for n in range(11)))),
-        "scale: 13 psels of scale_rows, and there is room for 12",
+    "too many tunables": (
+        numbered(tunables=(*KERNEL.tunables, *(Parameter(f"P{n}", {}, 1) for n in range(11)))),
+        "scale: 13 tunables of scale_rows, and there is room for 12",
     ),
     "too many keys": (
         numbered(tuning_keys=(ROWS, WAVES, *(TuningKey(f"k{n}", (1,)) for n in range(3)))),
@@ -509,7 +509,7 @@ def test_a_program_has_every_name_and_fits(what: str) -> None:
 
 
 def test_what_just_fits_is_taken() -> None:
-    """As many as there is room for: of sizes, tensors, scalars, backends, kernels, psels, keys and stack."""
+    """As many as there is room for: of sizes, tensors, scalars, backends, kernels, tunables, keys and stack."""
     sizes = (*OPERATOR.operands, *(Operand(f"o{n}", (f"d{n}",)) for n in range(18)))
     assert len(operator_program(replace(OPERATOR, operands=sizes)).sizes) == program.MAX_SIZES
     full = operator_program(replace(OPERATOR, operands=many(23)))
@@ -521,8 +521,10 @@ def test_what_just_fits_is_taken() -> None:
     assert len(wide.backends) == program.MAX_BACKENDS
     assert len(wide.backends[3].kernels) == program.MAX_KERNELS
     assert DEEP.operands[1].code == "add"
-    psels = (*KERNEL.psels, *(Parameter(f"P{n}", {}, 1) for n in range(10)))
+    tunables = (*KERNEL.tunables, *(Parameter(f"P{n}", {}, 1) for n in range(10)))
     keys = (ROWS, WAVES, TuningKey("k", (1,)), TuningKey("l", (1,)))
-    made = replace(KERNEL, psels=psels, tuning_keys=keys, grid=(DEEP.operands[1], e.constant(-(2**31)), e.constant(1)))
+    made = replace(
+        KERNEL, tunables=tunables, tuning_keys=keys, grid=(DEEP.operands[1], e.constant(-(2**31)), e.constant(1))
+    )
     (row,) = operator_program(replace(PORTABLE, backends=(Backend("portable", (made,)),))).kernels
-    assert (len(row.psels), len(row.keys)) == (program.MAX_PSELS, program.MAX_KEYS)
+    assert (len(row.tunables), len(row.keys)) == (program.MAX_TUNABLES, program.MAX_KEYS)

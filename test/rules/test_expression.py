@@ -12,7 +12,7 @@ from aotriton.rules.expression import LEAVES, OPERATIONS, Environment, Expressio
 ENVIRONMENT = Environment(
     sizes={"rows": 1000, "batch": 3, "none": 0},
     scalars={"times": 7, "flag": 1, "off": 0},
-    psels={"BLOCK": 64, "SPLITS": 4},
+    tunables={"BLOCK": 64, "SPLITS": 4},
     present={"bias"},
     multiprocessors=132,
 )
@@ -25,7 +25,7 @@ ROWS, BATCH, NONE = e.size("rows"), e.size("batch"), e.size("none")
         (e.constant(-5), -5),
         (ROWS, 1000),
         (e.scalar("times"), 7),
-        (e.psel("BLOCK"), 64),
+        (e.tunable("BLOCK"), 64),
         (e.present("bias"), 1),
         (e.present("mask"), 0),
         (e.multiprocessors(), 132),
@@ -33,7 +33,7 @@ ROWS, BATCH, NONE = e.size("rows"), e.size("batch"), e.size("none")
         (BATCH - ROWS, -997),
         (ROWS * BATCH, 3000),
         (e.ceil_divide(ROWS, 64), 16),
-        (e.ceil_divide(960, e.psel("BLOCK")), 15),
+        (e.ceil_divide(960, e.tunable("BLOCK")), 15),
         (e.ceil_divide(NONE, 64), 0),
         (e.ceil_divide(NONE - 65, 64), -1),
         (e.minimum(ROWS, 512), 512),
@@ -68,7 +68,7 @@ def test_postfix_has_operands_before_what_takes_them() -> None:
     tiles = e.tiles("rows", "BLOCK") * BATCH
     assert tiles.postfix() == [
         ("size", "rows"),
-        ("psel", "BLOCK"),
+        ("tunable", "BLOCK"),
         ("ceil_divide", ""),
         ("size", "batch"),
         ("multiply", ""),
@@ -81,7 +81,7 @@ def test_what_is_not_known_is_an_error() -> None:
     """A code that does not exist; a name that the environment lacks; and what only the tensors of a call tell."""
     with pytest.raises(ValueError, match="unknown code 'modulo'"):
         Expression("modulo", (ROWS, BATCH))
-    for missing in (e.size("columns"), e.scalar("columns"), e.psel("columns")):
+    for missing in (e.size("columns"), e.scalar("columns"), e.tunable("columns")):
         with pytest.raises(KeyError, match="columns"):
             evaluate(missing + 1, ENVIRONMENT)
     for leaf in (e.dtype(), e.addressing(), e.transposed("bias")):
@@ -90,7 +90,7 @@ def test_what_is_not_known_is_an_error() -> None:
 
 
 def leaves() -> st.SearchStrategy[Expression]:
-    names = {"size": ENVIRONMENT.sizes, "scalar": ENVIRONMENT.scalars, "psel": ENVIRONMENT.psels}
+    names = {"size": ENVIRONMENT.sizes, "scalar": ENVIRONMENT.scalars, "tunable": ENVIRONMENT.tunables}
     named = [Expression(code, name=name) for code, among in names.items() for name in among]
     named += [e.present("bias"), e.present("mask"), e.multiprocessors()]
     return st.one_of(st.sampled_from(named), st.integers(-(2**31), 2**31 - 1).map(e.constant))

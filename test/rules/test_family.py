@@ -196,9 +196,9 @@ def test_compile_workers_know_what_was_added(arch: str, monkeypatch: pytest.Monk
     for one in (one for one in add(FOLDER).kernels if arch in one.archs):
         functional = list(one.functionals(arch))[-1]
         vendor = functional.arch_spec.vendor
-        psels = {name: values[0] for name, values in one.psel_values(vendor).items()}
-        copts = {name: values[0] for name, values in one.copt_values(vendor).items()}
-        specs.append(ImageSpec.of(functional, psels, copts))
+        tunables = {name: values[0] for name, values in one.tunable_values(vendor).items()}
+        compile_options = {name: values[0] for name, values in one.compile_option_values(vendor).items()}
+        specs.append(ImageSpec.of(functional, tunables, compile_options))
     results = list(compile_images(specs, ImageStore(tmp_path), 1))
     assert len(results) == len(specs) >= 3
     for spec, image in results:

@@ -116,7 +116,7 @@ def test_indirect_imports_count(sources: Path) -> None:
 
 
 def test_the_request_counts(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Type, constexprs, psels, options, addressing, arch and compiler each give another name, always the same."""
+    """Type, constexprs, tunables, options, addressing, arch and compiler each give another name, always the same."""
     variants: list[dict[str, Any]] = [
         {},
         {"T": "fp16"},
@@ -196,8 +196,8 @@ def test_a_general_tensor_is_one_in_every_image_of_its_levels() -> None:
         functional = kernel.functional(
             "gfx942", LEVEL=level, T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="offset32"
         )
-        copts = {"num_warps": 4, "num_stages": 1, "waves_per_eu": 1}
-        return ImageSpec.of(functional, {"BLOCK_M": 64, "BLOCK_N": 64}, copts).compiler_request()
+        compile_options = {"num_warps": 4, "num_stages": 1, "waves_per_eu": 1}
+        return ImageSpec.of(functional, {"BLOCK_M": 64, "BLOCK_N": 64}, compile_options).compiler_request()
 
     names = ["Extra", "stride_extra_b", "stride_extra_h"]
     general, addressed = request(4, True), request(4, False)
@@ -210,7 +210,7 @@ def test_a_general_tensor_is_one_in_every_image_of_its_levels() -> None:
 
 
 def test_wrong_names_are_refused() -> None:
-    """Psels and copts that the kernel does not have, or lacks, are an error that lists the right ones."""
+    """Tunables and compile options that the kernel does not have, or lacks, are an error that lists the right ones."""
     functional = next(KERNEL.functionals("sm_90"))
     with pytest.raises(ValueError, match=r"attn_bwd_preprocess sm_90: expected \['BLOCK_M'\], got \['BLOCK_X'\]"):
         ImageSpec.of(functional, {"BLOCK_X": 1}, {"num_warps": 4, "num_stages": 1})
@@ -222,10 +222,10 @@ def test_requests_survive_json() -> None:
     """The request is plain data: it reads back from json as it was, for every functional of every kernel and arch."""
     for kernel in KERNELS:
         for arch, vendor in ((arch, arch_spec(arch).vendor) for arch in kernel.archs):
-            psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
-            copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
+            tunables = {name: values[0] for name, values in kernel.tunable_values(vendor).items()}
+            compile_options = {name: values[0] for name, values in kernel.compile_option_values(vendor).items()}
             for functional in kernel.functionals(arch):
-                request = ImageSpec.of(functional, psels, copts).compiler_request()
+                request = ImageSpec.of(functional, tunables, compile_options).compiler_request()
                 assert json.loads(json.dumps(request)) == request
 
 

@@ -27,9 +27,9 @@ from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS,
     ATTN_BWD_HOPPER_SHARES,
     ATTN_BWD_HOPPER_SHARES_FINISH,
-    DEALT_OUT,
     GUARD_PLAIN,
     GUARD_WALKED,
+    HEADS_TOGETHER,
     OPERATOR,
     PARTS,
     SHARES,
@@ -106,8 +106,10 @@ def taken(functional: Functional) -> list[Argument]:
 def smallest(functional: Functional) -> ImageSpec:
     """Some candidate of the functional."""
     kernel, vendor = functional.kernel, functional.arch_spec.vendor
-    psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
-    return ImageSpec.of(functional, psels, {name: values[0] for name, values in kernel.copt_values(vendor).items()})
+    tunables = {name: values[0] for name, values in kernel.tunable_values(vendor).items()}
+    return ImageSpec.of(
+        functional, tunables, {name: values[0] for name, values in kernel.compile_option_values(vendor).items()}
+    )
 
 
 def requests(kernel: KernelDescription, arch: str, addressing: str) -> list[tuple[dict[str, Any], list[Argument]]]:
@@ -161,7 +163,7 @@ def test_descriptions_hold_together(kernel: KernelDescription) -> None:
             dims.setdefault(argument.tensor, []).append(argument.dim)
     assert dims == {name: list(range(tensors[name].rank - (not tensors[name].operand.strided))) for name in dims}
     assert all(not tensors[name].operand.contiguous for name in dims)
-    for parameter in (*kernel.psels, *kernel.copts):
+    for parameter in (*kernel.tunables, *kernel.compile_options):
         assert set(parameter.values) <= {arch_spec(arch).vendor for arch in kernel.archs}
         assert all(values and min(values) >= 0 for values in parameter.values.values())
 
@@ -376,8 +378,8 @@ def test_head_dims_between_are_served_by_their_own_columns(head_dim: int, padded
     of_backward = (one.like(lead, sizes) for one in (ATTN_BWD_HOPPER_PAIR_SLIM, ATTN_BWD_HOPPER_DQ_SLIM))
     assert [one["BLOCK_DMODEL"] for one in of_backward if one] == ([slim] if slim else [])
     if own:
-        psels = {"BLOCK_N": 64, "BLOCK_DMODEL": int(own["BLOCK_DMODEL"])}
-        first, rest = (block_of((side,), psels)[0] for side in (FIRST, REST))
+        tunables = {"BLOCK_N": 64, "BLOCK_DMODEL": int(own["BLOCK_DMODEL"])}
+        first, rest = (block_of((side,), tunables)[0] for side in (FIRST, REST))
         assert first + rest == slim
         assert [n & (n - 1) for n in (first, rest)] == [0, 0]
         assert first > rest
@@ -443,7 +445,7 @@ def test_kernels_use_tensors_as_they_say(operator: Operator) -> None:
 
 SIZES = {"batch": 3, "heads_q": 6, "heads_k": 2, "seqlen_q": 1000, "seqlen_k": 1300, "head_dim": 40}
 
-# Whose rows a kernel has programs for, and how many each of them takes: a psel or a number.
+# Whose rows a kernel has programs for, and how many each of them takes: a tunable or a number.
 TILES: dict[str, tuple[str, str | int]] = {
     "attn_fwd": ("q", "BLOCK_M"),
     "attn_bwd_preprocess": ("q", "BLOCK_M"),
@@ -511,11 +513,11 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
         return  # their own claims are below
     for row in (row for row in ARCHS if row.arch in kernel.archs):
         for functional in kernel.functionals(row.arch):
-            psels = dict(smallest(functional).psels)
+            tunables = dict(smallest(functional).tunables)
             sizes = SIZES | {"splits": SPLITS}
-            environment = Environment(sizes, scalars_of(kernel, SIZES), psels, multiprocessors=132)
-            sides, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
-            rows = psels[rows] if isinstance(rows, str) else rows
+            environment = Environment(sizes, scalars_of(kernel, SIZES), tunables, multiprocessors=132)
+            sides, rows = TILES.get(kernel.name, ("q", 64 * tunables.get("CONSUMERS", 0)))
+            rows = tunables[rows] if isinstance(rows, str) else rows
             tiles = sum(SIZES[f"heads_{side}"] * -(-SIZES[f"seqlen_{side}"] // rows) for side in sides)
             programs = SIZES["batch"] * tiles
             if kernel.name in IN_PARTS:
@@ -523,17 +525,17 @@ def test_grids_count_tiles_of_all_heads_and_batches(kernel: KernelDescription) -
             if kernel is ATTN_BWD_HOPPER_SHARES:
                 programs = 132
             if kernel is ATTN_BWD_HOPPER_FEATURES_PREPARE:  # which clears whole tiles of 64 rows
-                programs = SIZES["batch"] * SIZES["heads_q"] * -(-SIZES["seqlen_q"] // 64) * 64 // psels["BLOCK_M"]
+                programs = SIZES["batch"] * SIZES["heads_q"] * -(-SIZES["seqlen_q"] // 64) * 64 // tunables["BLOCK_M"]
             if kernel is ATTN_BWD_HOPPER_SHARES_FINISH:
                 programs += SPLITS * 8
             if kernel in (ATTN_BWD_HOPPER_HEADS, ATTN_BWD_HOPPER_PAIR):
-                many = Environment(sizes=SIZES | {"batch": 67}, psels=psels, multiprocessors=132)
+                many = Environment(sizes=SIZES | {"batch": 67}, tunables=tunables, multiprocessors=132)
                 assert evaluate(kernel.grid[0], many) == 132
             if kernel is ATTN_FWD_HOPPER_FEATURES:  # which has a tile each where lengths are in device memory
                 packed = replace(environment, scalars={**environment.scalars, "features": 4})
                 assert evaluate(kernel.grid[0], packed) == programs > 132
             if kernel in (ATTN_FWD_HOPPER, ATTN_FWD_HOPPER_FEATURES, ATTN_FWD_HOPPER_SLIM):
-                few = Environment(SIZES | {"batch": 1}, environment.scalars, psels, multiprocessors=132)
+                few = Environment(SIZES | {"batch": 1}, environment.scalars, tunables, multiprocessors=132)
                 assert evaluate(kernel.grid[0], few) == programs // SIZES["batch"] < 132 < programs
                 programs = 132
             assert [evaluate(axis, environment) for axis in kernel.grid] == [programs, 1, 1]
@@ -550,14 +552,16 @@ def test_grids_of_packed_sequences_follow_the_longest(kernel: KernelDescription)
     assert (kernel.name in FOLLOWING) == bool(named & {"longest_q", "longest_k", "packed_sequences"})
     if kernel.name not in FOLLOWING or splits_keys(kernel) or kernel is ATTN_FWD_PLAN or kernel in INVARIANT.kernels:
         return  # those that split keys, or plan how, have their own claim below
-    psels = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).psels)
-    side, rows = TILES.get(kernel.name, ("q", 64 * psels.get("CONSUMERS", 0)))
+    tunables = dict(smallest(next(iter(kernel.functionals(kernel.archs[0])))).tunables)
+    side, rows = TILES.get(kernel.name, ("q", 64 * tunables.get("CONSUMERS", 0)))
     sizes = SIZES | {"batch": 1}
     packed = scalars_of(kernel, sizes, packed_sequences=5, longest_q=333, longest_k=444, features=4)
     wanted = (
-        5 * sizes[f"heads_{side}"] * -(-packed[f"longest_{side}"] // (psels[rows] if isinstance(rows, str) else rows))
+        5
+        * sizes[f"heads_{side}"]
+        * -(-packed[f"longest_{side}"] // (tunables[rows] if isinstance(rows, str) else rows))
     )
-    assert [evaluate(axis, Environment(sizes, packed, psels)) for axis in kernel.grid] == [wanted, 1, 1]
+    assert [evaluate(axis, Environment(sizes, packed, tunables)) for axis in kernel.grid] == [wanted, 1, 1]
 
 
 def test_parts_of_a_batch_invariant_call_have_a_program_each_where_rows_are_few() -> None:
@@ -680,7 +684,7 @@ def test_heads_that_persistent_programs_take_together() -> None:
 
     def of(**sizes: int) -> int:
         sizes = {"batch": 8, "heads_q": 64, "heads_k": 64, "head_dim": 64} | sizes
-        return evaluate(DEALT_OUT, Environment(sizes, {"causal": 1}, multiprocessors=132))
+        return evaluate(HEADS_TOGETHER, Environment(sizes, {"causal": 1}, multiprocessors=132))
 
     assert of(seqlen_q=2048, seqlen_k=2048) == 32  # of 33 for four rounds of 16 tiles, 2^20 bytes each
     assert of(seqlen_q=2048, seqlen_k=2048, head_dim=128) == 17  # two rounds, though but 16 stay in L2
@@ -764,16 +768,16 @@ def test_guards_are_where_32_bits_end(kernel: KernelDescription) -> None:
 
 def test_appending_takes_a_program_for_a_few_tokens_of_each_head() -> None:
     """Of q, k and v, whatever sequences the tokens are of; none where a cache has no rows. All tokens are counted."""
-    psels = dict(smallest(KV_APPEND.functional("sm_90", T="bf16")).psels)
+    tunables = dict(smallest(KV_APPEND.functional("sm_90", T="bf16")).tunables)
     sizes = dict.fromkeys(operator_of(KV_APPEND).sizes, 1)
     sizes |= {"batch": 3, "seqlen_new": 7, "heads_q": 0, "heads_k": 5, "page_size": 16}
 
     def programs(**changes: int) -> int:
-        assert [evaluate(axis, Environment(sizes, psels=psels)) for axis in KV_APPEND.grid[1:]] == [1, 1]
-        return evaluate(KV_APPEND.grid[0], Environment(sizes | changes, psels=psels))
+        assert [evaluate(axis, Environment(sizes, tunables=tunables)) for axis in KV_APPEND.grid[1:]] == [1, 1]
+        return evaluate(KV_APPEND.grid[0], Environment(sizes | changes, tunables=tunables))
 
-    assert programs() == -(-3 * 7 // psels["ROWS"]) * 10
-    assert programs(heads_q=40) == -(-3 * 7 // psels["ROWS"]) * 50
+    assert programs() == -(-3 * 7 // tunables["ROWS"]) * 10
+    assert programs(heads_q=40) == -(-3 * 7 // tunables["ROWS"]) * 50
     assert programs(page_size=0) == programs(batch=0) == programs(seqlen_new=0) == 0
     most = {"batch": 1, "seqlen_new": MOST_COUNTED}
     assert refused(KV_APPEND, sizes | most) == []

@@ -178,7 +178,7 @@ def test_every_product_is_known(content: Content) -> None:
 
 
 def test_every_winner_is_of_a_description(content: Content) -> None:
-    """Its kernel is there, has this functional and bin, and takes these psels and copts."""
+    """Its kernel is there, has this functional and bin, and takes these tunables and compile options."""
     cells: dict[tuple[str, str], set[str]] = {}
     for row in content.winners:
         kernel = KERNELS[row.kernel]

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aotriton.rules.arch import arch_spec
-from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, psel, scalar, size
+from aotriton.rules.expression import Environment, constant, evaluate, multiprocessors, scalar, size, tunable
 from aotriton.rules.family import IN_TREE, family
 from aotriton.rules.flash.backward import (
     ATTN_BWD_HOPPER_PARTS_FINISH,
@@ -316,10 +316,10 @@ def test_traffic_and_walks_are_of_every_form(call: dict[str, int], near: int, fa
 
 
 def test_a_work_is_worked_out_in_its_call() -> None:
-    """Sizes, scalars, psels and multiprocessors reach the terms, from the places of Work that name them."""
+    """Sizes, scalars, tunables and multiprocessors reach the terms, from the places of Work that name them."""
     made = Work(
         rows=size("rows"),
-        row_tile=psel("BLOCK"),
+        row_tile=tunable("BLOCK"),
         depth=scalar("times"),
         programs=multiprocessors(),
         form=constant(WHOLE),
@@ -332,8 +332,8 @@ def test_a_work_is_worked_out_in_its_call() -> None:
 def test_the_orders_are_complete() -> None:
     """What depends on the call and what depends on the tile is all that a Work has, each once."""
     names = [field.name for field in fields(Work) if field.name not in ("traffic", "band")]
-    pairs = {"traffic": (psel("near"), psel("far")), "band": (psel("begin"), psel("end"))}
-    made = Work(**{name: psel(name) for name in names}, **pairs)  # type: ignore[arg-type]
+    pairs = {"traffic": (tunable("near"), tunable("far")), "band": (tunable("begin"), tunable("end"))}
+    made = Work(**{name: tunable(name) for name in names}, **pairs)  # type: ignore[arg-type]
     of_tile = ("row_tile", "column_tile", "depth_tile", "programs")
     assert tuple(one.name for one in made.of_tile) == of_tile
     assert sorted(one.name for one in made.of_call) == sorted({*names, "near", "far", "begin", "end"} - set(of_tile))
@@ -343,8 +343,8 @@ def test_the_orders_are_complete() -> None:
 def test_the_split_form_is_what_the_kernel_does(m: int, n: int, k: int, batch: int) -> None:
     """As many tiles are split, in as many parts, as the sizes of gemm's split backend say for the same call."""
     assert GEMM_HOPPER_SPLIT.work
-    psels = {name: values[0] for name, values in GEMM_HOPPER_SPLIT.psel_values("cuda").items()}
-    environment = Environment({"batch": batch, "m": m, "n": n, "k": k}, psels=psels, multiprocessors=132)
+    tunables = {name: values[0] for name, values in GEMM_HOPPER_SPLIT.tunable_values("cuda").items()}
+    environment = Environment({"batch": batch, "m": m, "n": n, "k": k}, tunables=tunables, multiprocessors=132)
     derived = derived_sizes(HOPPER_SPLIT, environment)
     found = dict(zip(TERMS, terms(GEMM_HOPPER_SPLIT.work, environment, 1), strict=True))
     assert found["steps of the packed rounds"] == pytest.approx(derived["split_tiles"] / 132)
@@ -372,11 +372,11 @@ def test_a_kernel_launches_what_its_work_counts(kernel: KernelDescription) -> No
     """
     names = ("batch", "heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim", "m", "n", "k", "splits")
     sizes = dict(zip(names, (3, 8, 2, 1000, 777, 64, 700, 900, 500, 0), strict=True))
-    psels = {name: values[-1] for name, values in kernel.psel_values(arch_spec(kernel.archs[0]).vendor).items()}
+    tunables = {name: values[-1] for name, values in kernel.tunable_values(arch_spec(kernel.archs[0]).vendor).items()}
     numbers = {one.name: int(one.values[0]) for one in kernel.choices if not isinstance(one.values[0], str)}
     dense = {"longest_q": sizes["seqlen_q"], "longest_k": sizes["seqlen_k"], "packed_sequences": 1}
     scalars = {"causal": 0, "swapped": 0, "level": 0, "lo": 0, "hi": 0, "features": 0, **dense}
-    environment = Environment(sizes, scalars, numbers | psels, multiprocessors=30)
+    environment = Environment(sizes, scalars, numbers | tunables, multiprocessors=30)
     if splits_keys(kernel):
         environment = replace(environment, sizes=sizes | derived_sizes(DECODE, environment))
     assert kernel.work

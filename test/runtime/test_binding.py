@@ -177,9 +177,9 @@ def functionals(kernel: KernelDescription) -> list[Functional]:
 def arguments_of(functional: Functional, of: Operator) -> dict[str, Any]:
     """What a candidate is made of, as the tuner gives it."""
     kernel, vendor = functional.kernel, functional.arch_spec.vendor
-    psels = {name: values[0] for name, values in kernel.psel_values(vendor).items()}
-    copts = {name: values[0] for name, values in kernel.copt_values(vendor).items()}
-    spec = ImageSpec.of(functional, psels, copts)
+    tunables = {name: values[0] for name, values in kernel.tunable_values(vendor).items()}
+    compile_options = {name: values[0] for name, values in kernel.compile_option_values(vendor).items()}
+    spec = ImageSpec.of(functional, tunables, compile_options)
     metadata: dict[str, Any] = {
         "name": "an image",
         "entry": kernel.name,
@@ -188,7 +188,7 @@ def arguments_of(functional: Functional, of: Operator) -> dict[str, Any]:
     }
     metadata |= {"shared": 1024, "global_scratch": 0, "threads": 128, "descriptors": []}
     program = launch_program(kernel, of)
-    return {"program": program, "binary": b"binary", "metadata": metadata, "psels": dict(spec.psels)}
+    return {"program": program, "binary": b"binary", "metadata": metadata, "tunables": dict(spec.tunables)}
 
 
 @EVERY_KERNEL
@@ -202,7 +202,7 @@ def test_candidates_come_from_descriptions(kernel: KernelDescription, of: Operat
 
 
 def test_a_wrong_candidate_is_refused() -> None:
-    """A word that the binding does not know, a psel that is missing, a choice that the kernel has not: ValueError."""
+    """An unknown word, a tunable that is missing, a choice that the kernel does not have: ValueError."""
     kernel = OPERATOR.backends[0].kernels[0]
     functional = next(iter(kernel.functionals("sm_90")))
     right = arguments_of(functional, OPERATOR)
@@ -212,8 +212,8 @@ def test_a_wrong_candidate_is_refused() -> None:
             aotriton.Candidate(**right | changes)
 
     wrong("the binary is empty", binary=b"")
-    wrong("scale_rows takes 2 psels", psels={"BLOCK_M": 32})
-    wrong("psel UNROLL must be given", psels={"BLOCK_M": 32, "BLOCK_N": 32})
+    wrong("scale_rows takes 2 tunables", tunables={"BLOCK_M": 32})
+    wrong("tunable UNROLL must be given", tunables={"BLOCK_M": 32, "BLOCK_N": 32})
     wrong("unknown arch, sm_42", metadata=right["metadata"] | {"arch": "sm_42"})
     for text, message in (
         ("T=bf16 BLOCK_DMODEL=32", "the functional does not say ADDRESSING"),

@@ -237,8 +237,8 @@ TEST("an explanation by the cell has its image and nothing predicted, and one by
   const Shape s = {.heads = 80};
   const KernelChoice by_cell = choice_of(s, kModelled, By::cell), by_time = choice_of(s);
   CHECK_EQ(by_cell.kernel, std::string("scale_rows"));
-  CHECK_EQ(by_cell.psels, std::string("BLOCK_M=128 UNROLL=2"));
-  CHECK_EQ(by_cell.copts, std::string("num_warps=8"));
+  CHECK_EQ(by_cell.tunables, std::string("BLOCK_M=128 UNROLL=2"));
+  CHECK_EQ(by_cell.compile_options, std::string("num_warps=8"));
   CHECK_EQ(by_cell.image, std::string(by_cell.bin_image));
   CHECK_EQ(by_cell.predicted_us, 0.0f);
   CHECK_EQ(by_cell.predicted_error, 0.0f);
@@ -246,10 +246,10 @@ TEST("an explanation by the cell has its image and nothing predicted, and one by
   CHECK_EQ(by_cell.provenance, static_cast<int32_t>(Provenance::measured));
 
   CHECK_EQ(by_time.kernel, std::string("scale_rows"));
-  CHECK_EQ(by_time.psels, std::string("BLOCK_M=32 UNROLL=1"));
+  CHECK_EQ(by_time.tunables, std::string("BLOCK_M=32 UNROLL=1"));
   CHECK_EQ(by_time.bin_image, std::string(by_cell.image));
-  CHECK_EQ(by_time.bin_psels, std::string("BLOCK_M=128 UNROLL=2"));
-  CHECK_EQ(by_time.bin_copts, std::string("num_warps=8"));
+  CHECK_EQ(by_time.bin_tunables, std::string("BLOCK_M=128 UNROLL=2"));
+  CHECK_EQ(by_time.bin_compile_options, std::string("num_warps=8"));
   CHECK_EQ(by_time.bin_median_us, 10.0f);
   CHECK_EQ(by_time.median_us, 0.0f);  // that is of the bin's image
   CHECK_EQ(by_time.provenance, static_cast<int32_t>(Provenance::predicted));

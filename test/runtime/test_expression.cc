@@ -15,7 +15,7 @@ namespace {
 // A call with what the made-up expressions name.
 struct Given {
   Call call{flash::attn_fwd_operator};
-  Environment environment = {&call, kPsels, kMultiprocessors, 0};
+  Environment environment = {&call, kTunables, kMultiprocessors, 0};
 
   Given() {
     for (size_t i = 0; i < 8; ++i) {
@@ -53,20 +53,20 @@ std::vector<const Expression*> expressions_of(const OperatorInfo& info) {
   return found;
 }
 
-// Sizes of calls from small ones to what does not fit in 63 bits, and psels.
+// Sizes of calls from small ones to what does not fit in 63 bits, and tunables.
 struct Drawn {
   Call call;
-  int32_t psels[kMaxPsels];
+  int32_t tunables[kMaxTunables];
 
   Drawn(const OperatorInfo& info, std::mt19937_64& random) : call(info) {
     for (View& view : call.views) view = View::none();
     for (int64_t& size : call.sizes) size = static_cast<int64_t>(random() >> (1 + random() % 63));
     for (size_t i = 0; i < kMaxScalars; ++i) call.set_whole(i, static_cast<int64_t>(random() % 2));
-    for (int32_t& psel : psels) psel = static_cast<int32_t>(random() % 257);
+    for (int32_t& tunable : tunables) tunable = static_cast<int32_t>(random() % 257);
     call.dtype = DType::bfloat16;
   }
 
-  Environment environment() const { return {&call, psels, 132, 0}; }
+  Environment environment() const { return {&call, tunables, 132, 0}; }
 };
 
 }  // namespace

@@ -46,11 +46,11 @@ gemm_params call(const Shape& s = {}) {
   return p;
 }
 
-// A psel of the kernel that the call runs.
-uint32_t psel(const gemm_params& p, const std::string& name, const char* arch = "sm_90") {
+// A tunable of the kernel that the call runs.
+uint32_t tunable(const gemm_params& p, const std::string& name, const char* arch = "sm_90") {
   Explanation explanation;
   CHECK_EQ(explain(p, arch, 0, &explanation), Error::success);
-  const std::string text = std::string(" ") + explanation.kernels[0].psels;
+  const std::string text = std::string(" ") + explanation.kernels[0].tunables;
   const size_t at = text.find(" " + name + "=");
   CHECK(at != std::string::npos);
   return static_cast<uint32_t>(std::stoul(text.substr(at + name.size() + 2)));
@@ -81,7 +81,7 @@ TEST("the portable kernel takes rows by descriptor on CUDA, in tiles of its own 
   CHECK_EQ(recording.launches.size(), 1u);
   const RecordedLaunch& launch = recording.launches.at(0);
   CHECK_EQ(launch.entry, "gemm");
-  const uint32_t rows = psel(p, "BLOCK_M"), columns = psel(p, "BLOCK_N"), steps = psel(p, "BLOCK_K");
+  const uint32_t rows = tunable(p, "BLOCK_M"), columns = tunable(p, "BLOCK_N"), steps = tunable(p, "BLOCK_K");
   check_shape(launch, tiles(s, rows, columns), launch.threads, launch.shared);
   Reader reader(launch);
   reader.descriptor(p.a, {1, rows, clipped(steps)});
@@ -105,7 +105,7 @@ TEST("an operand that is stored by columns is another functional, whose descript
       CHECK_EQ(explain(p, "sm_90", 0, &explanation), Error::success);
       CHECK_EQ(explanation.kernels[0].functional, std::string("T=bf16 TRANS_A=") + (a ? "True" : "False") +
                                                       " TRANS_B=" + (b ? "True" : "False") + " ADDRESSING=descriptor");
-      const uint32_t rows = psel(p, "BLOCK_M"), columns = psel(p, "BLOCK_N"), steps = psel(p, "BLOCK_K");
+      const uint32_t rows = tunable(p, "BLOCK_M"), columns = tunable(p, "BLOCK_N"), steps = tunable(p, "BLOCK_K");
       Reader reader(recording.launches.at(0));
       if (a)
         reader.descriptor(transposed(p.a), {1, steps, clipped(rows)});
@@ -148,7 +148,7 @@ TEST("a result that is stored by columns swaps the operands: its transpose is th
   CHECK_EQ(gemm(p, {}), Error::success);
   const RecordedLaunch& launch = recording.launches.at(0);
   CHECK_EQ(launch.entry, "gemm");  // m is 16 now
-  const uint32_t rows = psel(p, "BLOCK_M"), columns = psel(p, "BLOCK_N"), steps = psel(p, "BLOCK_K");
+  const uint32_t rows = tunable(p, "BLOCK_M"), columns = tunable(p, "BLOCK_N"), steps = tunable(p, "BLOCK_K");
   Reader reader(launch);
   reader.descriptor(p.b, {1, steps, clipped(rows)});     // bᵀ by columns
   reader.descriptor(p.a, {1, columns, clipped(steps)});  // aᵀ by columns

@@ -475,13 +475,13 @@ TEST("a limit leaves the backends whose workspace keeps it, and their size is wh
   }
 }
 
-TEST("a limit chooses among images of a backend whose workspace follows from their psels") {
+TEST("a limit chooses among images of a backend whose workspace follows from their tunables") {
   const toy::scale_params p = scale_call(true);
   const std::string predicted = explained(p, "backend=split").kernels[1].image;
   const std::string others = "backend=split exclude=" + predicted;
-  CHECK_EQ(explained(p, others.c_str()).kernels[1].psels, std::string("BLOCK_M=64 MOST_SPLITS=16"));
+  CHECK_EQ(explained(p, others.c_str()).kernels[1].tunables, std::string("BLOCK_M=64 MOST_SPLITS=16"));
   const Explanation fewer = explained(p, (others + " workspace_limit=" + std::to_string(15 * 32 * 4)).c_str());
-  CHECK_EQ(fewer.kernels[1].psels, std::string("BLOCK_M=32 MOST_SPLITS=4"));
+  CHECK_EQ(fewer.kernels[1].tunables, std::string("BLOCK_M=32 MOST_SPLITS=4"));
   CHECK(outcome_of(fewer, "workspace_limit").honoured);
   const Explanation none = explained(scale_call(true, true, 64), "workspace_limit=0");
   CHECK_EQ(none.kernels[0].backend, std::string("portable"));
@@ -489,12 +489,12 @@ TEST("a limit chooses among images of a backend whose workspace follows from the
   CHECK(!outcome_of(explained(p, "backend=split workspace_limit=0"), "workspace_limit").honoured);
 }
 
-TEST("a schedule chooses an image that has it by its psel") {
+TEST("a schedule chooses an image that has it by its tunable") {
   const Explanation breadth = explained(scale_call(true, true, 64), "backend=portable schedule=bfs");
-  CHECK_EQ(breadth.kernels[0].psels, std::string("BLOCK_M=128 UNROLL=2"));
+  CHECK_EQ(breadth.kernels[0].tunables, std::string("BLOCK_M=128 UNROLL=2"));
   CHECK(outcome_of(breadth, "schedule").honoured);
   const Explanation depth = explained(scale_call(true, true, 64), "backend=portable schedule=dfs");
-  CHECK_EQ(depth.kernels[0].psels, std::string("BLOCK_M=32 UNROLL=1"));
+  CHECK_EQ(depth.kernels[0].tunables, std::string("BLOCK_M=32 UNROLL=1"));
   CHECK(outcome_of(depth, "schedule").honoured);
   CHECK(!outcome_of(explained(scale_call(true, true, 64), "schedule=auto"), "schedule").told);
 }
@@ -517,7 +517,7 @@ TEST("attention goes through its heads depth first, but for causal groups of the
       p.hints = &own;
       Explanation made;
       CHECK_EQ(explain(p, "sm_90", 0, &made), Error::success);
-      const bool grouped = std::string(made.kernels[0].psels).find("GROUP_ROUNDS=0") == std::string::npos;
+      const bool grouped = std::string(made.kernels[0].tunables).find("GROUP_ROUNDS=0") == std::string::npos;
       const bool asked_breadth = own.schedule == AOTRITON_BFS;
       CHECK_EQ(outcome_of(made, "schedule").honoured, causal || !asked_breadth);
       if (causal) CHECK_EQ(grouped, asked_breadth);

@@ -61,8 +61,8 @@ struct Small : Candidate {
     kernel = &kernel_of(info, name);
     for (size_t i = 0; i < kernel->choices.size(); ++i)
       choose(kernel->choices[i].name, wanted(kernel->choices[i].name));
-    psels[0] = 16;
-    psels[1] = 32;
+    tunables[0] = 16;
+    tunables[1] = 32;
     image.name = "candidate";
     image.entry = name;
     image.data = kPlain.data();
@@ -205,7 +205,7 @@ TEST("unload_image unloads from every device, and the next use loads again") {
   CHECK_EQ(recording.modules, 1);
 }
 
-TEST("a candidate is launched with the arguments and the grid of dispatch and its own psels") {
+TEST("a candidate is launched with the arguments and the grid of dispatch and its own tunables") {
   Recording& recording = start("cuda");
   Small candidate(attn_fwd_operator, "attn_fwd");
   const attn_fwd_params p = fwd_call();
@@ -220,7 +220,7 @@ TEST("a candidate is launched with the arguments and the grid of dispatch and it
 TEST("a candidate of another backend is launched, whatever the tables say") {
   Recording& recording = start("cuda");
   Small candidate(attn_fwd_operator, "attn_fwd_hopper");
-  candidate.psels[0] = 16, candidate.psels[1] = 2;  // BLOCK_N and CONSUMERS
+  candidate.tunables[0] = 16, candidate.tunables[1] = 2;  // BLOCK_N and CONSUMERS
   candidate.take_packed_descriptors();
   attn_fwd_params p = fwd_call();
   CHECK_EQ(run_fwd(candidate, p), Error::success);

@@ -96,8 +96,8 @@ TEST("explain says which bin, image and origin a call has, on both sides of ever
   CHECK_EQ(one_wave.keys[0].value, 65);
   CHECK_EQ(one_wave.keys[0].representative, 512);
   CHECK_EQ(one_wave.keys[2].value, 1);
-  CHECK_EQ(one_wave.psels, std::string("BLOCK_M=64 BLOCK_N=32 BF16_PRODUCTS=0"));
-  CHECK_EQ(one_wave.copts, std::string("num_warps=4 num_stages=2"));
+  CHECK_EQ(one_wave.tunables, std::string("BLOCK_M=64 BLOCK_N=32 BF16_PRODUCTS=0"));
+  CHECK_EQ(one_wave.compile_options, std::string("num_warps=4 num_stages=2"));
   CHECK_EQ(one_wave.provenance, static_cast<int32_t>(Provenance::measured));
   CHECK_EQ(one_wave.source, std::string());
   CHECK_EQ(one_wave.median_us, 10.0f);
@@ -108,7 +108,7 @@ TEST("explain says which bin, image and origin a call has, on both sides of ever
   const KernelChoice two_waves = explained(below, "sm_90", 66).kernels[0];
   CHECK_EQ(two_waves.keys[2].value, 2);
   CHECK_EQ(two_waves.keys[2].representative, 8);
-  CHECK_EQ(two_waves.psels, std::string("BLOCK_M=128 BLOCK_N=128 BF16_PRODUCTS=0"));
+  CHECK_EQ(two_waves.tunables, std::string("BLOCK_M=128 BLOCK_N=128 BF16_PRODUCTS=0"));
   CHECK(strcmp(two_waves.image, one_wave.image));
 
   Sizes edge = below;

@@ -207,7 +207,7 @@ TEST("kernels with fewer keys than the lead are looked up in their own tables") 
   CHECK_EQ(explanation.kernels[0].keys[0].value, 4);  // 400 tiles of 128 rows on 132 multiprocessors
   CHECK_EQ(explanation.kernels[1].key_count, 1);
   CHECK_EQ(explanation.kernels[1].keys[0].name, std::string("rows"));
-  CHECK_EQ(explanation.kernels[1].psels, std::string("BLOCK_M=64 MOST_SPLITS=16"));
+  CHECK_EQ(explanation.kernels[1].tunables, std::string("BLOCK_M=64 MOST_SPLITS=16"));
   for (size_t i = 0; i < 2; ++i) CHECK_EQ(explanation.kernels[i].backend, std::string("split"));
   CHECK_EQ(explanation.kernels[0].backends[0].median_us, 10.0f);
   CHECK_EQ(explanation.kernels[0].backends[1].median_us, 0.0f);  // the fast one takes no bias

@@ -138,12 +138,12 @@ TEST("a workspace of more bytes than 63 bits count is refused") {
   for (size_t i = 0; i < call.info->scalars.size(); ++i) call.set_whole(i, 0);
   CHECK_EQ(check_call(call, Data::optional).error(), Error::success);
   CHECK(shape_workspace(call));
-  const int32_t psels[kMaxPsels] = {64, 64, 64, 64};
+  const int32_t tunables[kMaxTunables] = {64, 64, 64, 64};
   const BackendInfo* summing = nullptr;
   for (const BackendInfo& backend : call.info->backends)
     if (!summing && backend.workspace.size() > 1) summing = &backend;
   Workspace workspace;
-  const Misfit misfit = lay_out(call, *summing, psels, 132, &workspace);
+  const Misfit misfit = lay_out(call, *summing, tunables, 132, &workspace);
   CHECK(misfit.what == Misfit::workspace);
   CHECK_EQ(refuse(call, misfit), Error::not_supported);
   CHECK_EQ(last_error_message(), std::string("attn_bwd: the workspace overflows 63 bits"));

@@ -96,7 +96,7 @@ class Case:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Scalars, choices and psels."""
+        """Scalars, choices and tunables."""
         general = self.addressing == "general"
         return {
             **self.finish.scalars,
@@ -231,7 +231,7 @@ def test_gemm_reduce(launch: Any, case: Split) -> None:
         split[batch, rows, columns] = True
     bias = round_to(case.T, rng.standard_normal(finish.length(case.m, case.n)))
     values = {**finish.scalars, "T": case.T, "ADDRESSING": "descriptor"}
-    values |= {name: psel[0] for name, psel in GEMM_REDUCE.psel_values("cuda").items()}
+    values |= {name: tunable[0] for name, tunable in GEMM_REDUCE.tunable_values("cuda").items()}
     inputs = {"Partial": partial, "D": np.full(shape, nan), "Bias": bias}
     gaps = {"D": padded(case.n)}
     written = launch("gemm_reduce", inputs, {"D": shape}, values, gaps, finish.absent, None, finish.dims)["D"]

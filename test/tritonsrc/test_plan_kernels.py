@@ -73,8 +73,8 @@ def plan(launch: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray, int]:
         "Q": np.zeros((1, batch.heads, sizes["seqlen_q"], 8)),
         "K": np.zeros((1, batch.heads_k, starts_k[-1], 8)),
     }
-    psels = {"T": "bf16", "AT_ONCE": 16, "EARLY": 0, "ADDRESSING": "general"}
-    values = {**psels, **scalars, "multiprocessors": batch.multiprocessors}
+    tunables = {"T": "bf16", "AT_ONCE": 16, "EARLY": 0, "ADDRESSING": "general"}
+    values = {**tunables, **scalars, "multiprocessors": batch.multiprocessors}
     made = launch("attn_fwd_plan", inputs, room, values)
     items, split, packed = (int(one) for one in made["Counts"])
     return made["Items"][:items].astype(int), made["Splits"][:split].astype(int), packed

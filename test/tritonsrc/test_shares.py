@@ -89,10 +89,12 @@ def _portions_of(program: int, programs: int, given: tuple[int, int, int, int, i
 @pytest.mark.parametrize(
     ("shape", "causal"), [(shape, causal) for shape in SHAPES for causal in (False, True)[: 1 + (shape[3] == shape[4])]]
 )
-def test_each_step_is_dealt_out_once_and_evenly(shape: tuple[int, int, int, int, int], rows: int, causal: bool) -> None:
+def test_each_step_is_taken_once_and_shares_are_even(
+    shape: tuple[int, int, int, int, int], rows: int, causal: bool
+) -> None:
     batch, heads_q, heads_k, queries, keys = shape
-    dealt = portions(*shape, rows, causal)
-    steps = Counter((one.tile, step) for program in dealt for one in program for step in one.steps)
+    programs = portions(*shape, rows, causal)
+    steps = Counter((one.tile, step) for program in programs for one in program for step in one.steps)
     assert steps == Counter(
         ((unit, key), (member, row))
         for unit in range(batch * heads_k)
@@ -100,8 +102,8 @@ def test_each_step_is_dealt_out_once_and_evenly(shape: tuple[int, int, int, int,
         for member in range(heads_q // heads_k)
         for row in range(key if causal else 0, queries, rows)
     )
-    shares = [sum(len(one.steps) for one in program) for program in dealt]
-    split = any(one.slot >= 0 for program in dealt for one in program)
+    shares = [sum(len(one.steps) for one in program) for program in programs]
+    split = any(one.slot >= 0 for program in programs for one in program)
     assert max(shares) < sum(shares) / len(shares) + (1 if split else 2 + 128 // rows)
 
 
@@ -109,10 +111,10 @@ def test_each_step_is_dealt_out_once_and_evenly(shape: tuple[int, int, int, int,
 def test_what_programs_leave_of_a_tile_is_found(shape: tuple[int, int, int, int, int]) -> None:
     """A tile in portions has its sums where attn_bwd_hopper_shares_finish looks for them; others need no place."""
     causal = shape[3] == shape[4]
-    dealt = portions(*shape, 64, causal)
-    left = {one.slot: one for program in dealt for one in program if one.slot >= 0}
+    programs = portions(*shape, 64, causal)
+    left = {one.slot: one for program in programs for one in program if one.slot >= 0}
     of_tile = defaultdict(list)
-    for program, own in enumerate(dealt):
+    for program, own in enumerate(programs):
         for one in own:
             assert one.slot in (-1, 2 * program, 2 * program + 1)
             of_tile[one.tile].append(one)
@@ -131,6 +133,6 @@ def test_what_programs_leave_of_a_tile_is_found(shape: tuple[int, int, int, int,
 
 def test_most_tiles_are_whole() -> None:
     """Tiles are split only in the last round of programs."""
-    dealt = portions(8, 16, 16, 2048, 2048, 64, True)
-    assert sum(len({one.tile for one in own if one.slot >= 0}) for own in dealt) <= 3 * len(dealt)
-    assert sum(len([one for one in own if one.slot < 0]) for own in dealt) >= 2048 - 2 * len(dealt)
+    programs = portions(8, 16, 16, 2048, 2048, 64, True)
+    assert sum(len({one.tile for one in own if one.slot >= 0}) for own in programs) <= 3 * len(programs)
+    assert sum(len([one for one in own if one.slot < 0]) for own in programs) >= 2048 - 2 * len(programs)

@@ -101,7 +101,7 @@ def test_an_image_of_which_nothing_is_known_is_compiled(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (winner,) = database.winners()
-    other = ImageSpec.of(FUNCTIONAL, {**dict(SPECS[0].psels), "BLOCK_M": 16}, dict(SPECS[0].copts))
+    other = ImageSpec.of(FUNCTIONAL, {**dict(SPECS[0].tunables), "BLOCK_M": 16}, dict(SPECS[0].compile_options))
     database.put_winners(
         [replace(winner, product="e", provenance="predicted", image=other.name, config=other.config, median_us=0.0)]
     )

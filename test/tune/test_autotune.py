@@ -333,16 +333,16 @@ def test_the_description_says_what_the_kernel_takes() -> None:
     assert guard.why == "count must be a multiple of 16, as where it was tuned"
     assert [evaluate(guard.condition, Environment(sizes={"n": n})) for n in (15, 16, 17, 4096)] == [0, 1, 0, 1]
     assert not scaled(sizes={"n": (1024, 1000)})._description.guards
-    assert [one.name for one in kernel.copts] == ["num_warps"]
-    assert [evaluate(axis, Environment(sizes={"n": 129}, psels={"BLOCK": 64})) for axis in kernel.grid] == [3, 1, 1]
+    assert [one.name for one in kernel.compile_options] == ["num_warps"]
+    assert [evaluate(axis, Environment(sizes={"n": 129}, tunables={"BLOCK": 64})) for axis in kernel.grid] == [3, 1, 1]
 
 
 def test_compilers_are_given_their_own_options() -> None:
     """Of a space the registers are CUDA's, the waves AMD's."""
     one = scaled(space={"BLOCK": (64,), "num_warps": (1,), "num_stages": (2,), "maxnreg": (64,), "waves_per_eu": (2,)})
     kernel = one._description
-    assert list(kernel.copt_values("cuda")) == ["num_warps", "num_stages", "maxnreg"]
-    assert list(kernel.copt_values("hip")) == ["num_warps", "num_stages", "waves_per_eu"]
+    assert list(kernel.compile_option_values("cuda")) == ["num_warps", "num_stages", "maxnreg"]
+    assert list(kernel.compile_option_values("hip")) == ["num_warps", "num_stages", "waves_per_eu"]
 
 
 def test_the_softmax_example_is_right(launch: Any) -> None:
@@ -426,9 +426,9 @@ def spec_of(one: Tuned) -> ImageSpec:
     one.write()
     os.environ[family.VARIABLE] = ""
     (kernel,) = family.add(one.folder).kernels
-    tables = kernel.psel_values("cuda"), kernel.copt_values("cuda")
-    psels, copts = ({name: values[0] for name, values in table.items()} for table in tables)
-    spec = ImageSpec.of(next(kernel.functionals("sm_90")), psels, copts)
+    tables = kernel.tunable_values("cuda"), kernel.compile_option_values("cuda")
+    tunables, compile_options = ({name: values[0] for name, values in table.items()} for table in tables)
+    spec = ImageSpec.of(next(kernel.functionals("sm_90")), tunables, compile_options)
     assert spec.name
     return spec
 
@@ -467,7 +467,7 @@ def test_what_nvcc_says_is_told(nvcc: Path, tmp_path: Path) -> None:
     assert isinstance(result, CompileFailure)
     assert "nvcc: swiglu.cu(3): error: no" in result.message
     with pytest.raises(RuntimeError, match="nvcc compiles nothing for gfx942"):
-        cuda.compile(ImageSpec.of(next(spec.functional.kernel.functionals("gfx942")), dict(spec.psels), {}), Path())
+        cuda.compile(ImageSpec.of(next(spec.functional.kernel.functionals("gfx942")), dict(spec.tunables), {}), Path())
 
 
 def test_without_nvcc_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -541,9 +541,11 @@ def test_the_launcher_calls_a_python_function(tmp_path: Path) -> None:
     launcher: Any = GpuLauncher.__new__(GpuLauncher)  # without a GPU
     launcher.torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)))
     launcher._data = SimpleNamespace(
-        tensors={"x": "the input"}, scalars={"bias": 0.25}, result=lambda kernel, argument, psels: ("the result", 0.0)
+        tensors={"x": "the input"},
+        scalars={"bias": 0.25},
+        result=lambda kernel, argument, tunables: ("the result", 0.0),
     )
-    opened = launcher.open(Request(spec.name, "doubled", spec.config, Path(), {}, dict(spec.psels)))
+    opened = launcher.open(Request(spec.name, "doubled", spec.config, Path(), {}, dict(spec.tunables)))
     opened.launch()
     module = sys.modules["called.tritonsrc.doubled"]
     assert module.TOLD == [("the input", "the result", 0.25, 64, 2.0)]

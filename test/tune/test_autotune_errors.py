@@ -286,7 +286,7 @@ def test_a_kernel_is_known_by_what_it_is() -> None:
     assert read_kernel(autotuned.doubled).called
 
 
-NAMES = {"n": words.size("n"), "m": words.size("m"), "BLOCK": words.psel("BLOCK"), "steps": words.scalar("steps")}
+NAMES = {"n": words.size("n"), "m": words.size("m"), "BLOCK": words.tunable("BLOCK"), "steps": words.scalar("steps")}
 NUMBERS = {"n": 37, "m": 4, "BLOCK": 8, "steps": 3}
 LEAVES = st.sampled_from([*NAMES, "0", "1", "16"])
 TEXTS = st.recursive(
@@ -311,7 +311,7 @@ def test_an_expression_is_what_python_makes_of_its_text(text: str) -> None:
     """The text's value is Python's, and the spelled expression is the same expression."""
     found = expression("grid", text, NAMES)
     sizes = {name: NUMBERS[name] for name in ("n", "m")}
-    environment = Environment(sizes=sizes, scalars={"steps": 3}, psels={"BLOCK": 8})
+    environment = Environment(sizes=sizes, scalars={"steps": 3}, tunables={"BLOCK": 8})
     assert evaluate(found, environment) == eval(text, {"triton": Triton}, dict(NUMBERS))
     assert eval(spelled(found), vars(words).copy()) == found
 

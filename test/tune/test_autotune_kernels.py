@@ -64,9 +64,9 @@ def spec_of(one: Tuned, folder: Path) -> ImageSpec:
     one._described = one._described.named(folder.name)
     one.write()
     (kernel,) = family.add(folder).kernels
-    tables = kernel.psel_values("cuda"), kernel.copt_values("cuda")
-    psels, copts = ({name: values[0] for name, values in table.items()} for table in tables)
-    return ImageSpec.of(next(kernel.functionals("sm_90")), psels, copts)
+    tables = kernel.tunable_values("cuda"), kernel.compile_option_values("cuda")
+    tunables, compile_options = ({name: values[0] for name, values in table.items()} for table in tables)
+    return ImageSpec.of(next(kernel.functionals("sm_90")), tunables, compile_options)
 
 
 def constants_of(one: Tuned) -> dict[str, tuple[str, ...]]:

@@ -17,12 +17,12 @@ from aotriton.rules.flash.forward import ATTN_FWD as KERNEL
 from aotriton.rules.flash.forward import OPERATOR
 from aotriton.rules.image import ImageSpec
 from aotriton.tune.dataset import carry_over as module
-from aotriton.tune.dataset.carry_over import carry
+from aotriton.tune.dataset.carry_over import carry_over
 
 FUNCTIONAL = KERNEL.functional("sm_90", T="bf16", BLOCK_DMODEL=64, CAUSAL=False, ADDRESSING="descriptor")
-COPTS = {"num_warps": 4, "num_stages": 2}
-PSELS = {name: {"BLOCK_M": m, "BLOCK_N": 64} for name, m in (("won", 128), ("timed", 64), ("swept", 32))}
-SPECS = {name: ImageSpec.of(FUNCTIONAL, psels, COPTS) for name, psels in PSELS.items()}
+COMPILE_OPTIONS = {"num_warps": 4, "num_stages": 2}
+TUNABLES = {name: {"BLOCK_M": m, "BLOCK_N": 64} for name, m in (("won", 128), ("timed", 64), ("swept", 32))}
+SPECS = {name: ImageSpec.of(FUNCTIONAL, tunables, COMPILE_OPTIONS) for name, tunables in TUNABLES.items()}
 
 
 def sha256(text: str) -> str:
@@ -87,7 +87,7 @@ def carried(
 ) -> tuple[tuple[int, int], list[str]]:
     compiler = Compiler({SPECS[name].name: made for name, made in bits.items()}, also)
     monkeypatch.setattr(module, "compile_images", compiler)
-    return carry(database, [OPERATOR], [KERNEL], "sm_90", ImageStore(tmp_path / "store"), 1), compiler.asked
+    return carry_over(database, [OPERATOR], [KERNEL], "sm_90", ImageStore(tmp_path / "store"), 1), compiler.asked
 
 
 def names(database: TuningDatabase) -> dict[str, set[str]]:

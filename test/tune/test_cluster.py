@@ -290,8 +290,8 @@ def test_a_gpu_that_two_programs_lend_is_used_once(tmp_path: Path, undisturbed: 
         client.start()
         machines.start("tune/serve.py", machines.address, "--gpus", "--jobs", "2", store="compilers")
         machines.wait_until_tried(2)
-        (told,) = [line for line in said if "lends the GPU that" in line]
-        first = told.partition("lends the GPU that ")[2].split()[0]
+        (told,) = [line for line in said if "offers the GPU that" in line]
+        first = told.partition("offers the GPU that ")[2].split()[0]
         with Client(machines.address, timeout=60, set_as_default=False) as asking:
             os.kill(asking.run(os.getpid, workers=[first])[first], signal.SIGKILL)
         client.join(60)

@@ -18,7 +18,7 @@ from aotriton.tune.problem.candidates import spec_of
 from aotriton.tune.winners.decide import decide, race_is_due, racers
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64} for m in (128, 64))
-COPTS = {"num_warps": 4, "num_stages": 2}
+COMPILE_OPTIONS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
 PLACE = "T=bf16 BLOCK_DMODEL=64 CAUSAL=False ADDRESSING=descriptor", "max_seqlen_q=512 max_seqlen_k=512 waves=8"
 
@@ -38,7 +38,7 @@ class Log:
         self,
         where: Functional,
         cell: tuple[int, ...],
-        psels: dict[str, int],
+        tunables: dict[str, int],
         median_us: float,
         phase: str = "sweep",
         session: int = 1,
@@ -47,7 +47,7 @@ class Log:
         product: str = "GPU",
         spread: float = 0.0,
     ) -> str:
-        spec = ImageSpec.of(where, psels, COPTS)
+        spec = ImageSpec.of(where, tunables, COMPILE_OPTIONS)
         bin = bin_text(KERNEL.tuning_keys, cell)
         name = image or spec.name
         row = (len(self.outcomes), "sm_90", product, KERNEL.name, str(where), bin, "{}", name, spec.config)
@@ -66,7 +66,7 @@ class Log:
 
 def test_a_config_is_read_back() -> None:
     """``spec_of`` undoes ``ImageSpec.config``; a config that the rules no longer know gives None."""
-    spec = ImageSpec.of(functional(), FAST, COPTS)
+    spec = ImageSpec.of(functional(), FAST, COMPILE_OPTIONS)
     assert spec_of(functional(), spec.config) == spec
     assert spec_of(functional(), "BLOCK_M=64") is None
     assert spec_of(functional(), spec.config + " maxnreg=128") is None
@@ -83,7 +83,7 @@ def test_the_fastest_right_image_wins_its_bin() -> None:
     assert (winner.image, winner.median_us, winner.config) == (
         name,
         10.0,
-        ImageSpec.of(functional(), FAST, COPTS).config,
+        ImageSpec.of(functional(), FAST, COMPILE_OPTIONS).config,
     )
     assert winner.runners_up == (("BLOCK_M=64 BLOCK_N=64 num_warps=4 num_stages=2", 20.0),)
     assert ((winner.functional, winner.bin), winner.source, winner.provenance) == (PLACE, "", "measured")
@@ -93,15 +93,15 @@ def test_the_fastest_right_image_wins_its_bin() -> None:
 def test_the_race_decides() -> None:
     """A sweep's luck does not beat a race; an image that failed in the race is out."""
     log, cell = Log(), (512, 512, 8)
-    for psels, sweep, raced in ((FAST, 10.0, 10.6), (SLOW, 10.1, 10.4)):
-        log.add(functional(), cell, psels, sweep)
-        name = log.add(functional(), cell, psels, raced, "race")
+    for tunables, sweep, raced in ((FAST, 10.0, 10.6), (SLOW, 10.1, 10.4)):
+        log.add(functional(), cell, tunables, sweep)
+        name = log.add(functional(), cell, tunables, raced, "race")
     log.add(functional(), cell, {"BLOCK_M": 64, "BLOCK_N": 32}, 10.3)
     (winner,) = log.decide()
     assert winner.image == name
     log.add(functional(), cell, SLOW, 0.0, "race", session=2, status="crashed")
     (winner,) = log.decide()
-    assert winner.config == ImageSpec.of(functional(), FAST, COPTS).config
+    assert winner.config == ImageSpec.of(functional(), FAST, COMPILE_OPTIONS).config
 
 
 def test_only_todays_images_count() -> None:
@@ -164,7 +164,7 @@ def test_an_unfinished_place_keeps_its_winner() -> None:
 def test_a_race_that_contradicts_its_sweep_does_not_count(raced: float, counts: bool) -> None:
     """By more than a quarter, either way: then none of its timings does, and the sweep decides."""
     log = Log()
-    names = [log.add(functional(), CELL, psels, median) for psels, median in ((FAST, 10.0), (SLOW, 10.1))]
+    names = [log.add(functional(), CELL, tunables, median) for tunables, median in ((FAST, 10.0), (SLOW, 10.1))]
     log.add(functional(), CELL, FAST, raced, "race")
     log.add(functional(), CELL, SLOW, 10.2, "race")
     (medians,) = latest_medians(log.outcomes).values()
@@ -202,8 +202,8 @@ def test_decisions_do_not_depend_on_the_order_of_rows() -> None:
     """The same measurements give the same winners, ties included."""
     log = Log()
     for cell in ((64, 64, 1), (512, 512, 8), (2048, 2048, 8)):
-        for psels in (FAST, SLOW):
-            log.add(functional(), cell, psels, 10.0)
+        for tunables in (FAST, SLOW):
+            log.add(functional(), cell, tunables, 10.0)
     expected = log.decide(*siblings(functional()))
     for seed in range(5):
         random.Random(seed).shuffle(log.outcomes)
@@ -232,7 +232,7 @@ def test_racers_are_the_close_leaders() -> None:
 def test_a_race_is_run_once() -> None:
     """It is due until all racers have run since their last sweep; one that failed in it does not call for another."""
     log, cell = Log(), (512, 512, 8)
-    names = {log.add(functional(), cell, psels, 10.0) for psels in (FAST, SLOW)}
+    names = {log.add(functional(), cell, tunables, 10.0) for tunables in (FAST, SLOW)}
     assert set(race_is_due(log.outcomes)) == names
     log.add(functional(), cell, FAST, 10.0, "race")
     assert set(race_is_due(log.outcomes)) == names

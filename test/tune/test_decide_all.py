@@ -22,7 +22,7 @@ from aotriton.tune.winners import decide_all as module
 from aotriton.tune.winners.decide_all import decide_all
 
 FAST, SLOW = ({"BLOCK_M": m, "BLOCK_N": 64, "BF16_PRODUCTS": 0} for m in (128, 64))
-COPTS = {"num_warps": 4, "num_stages": 2}
+COMPILE_OPTIONS = {"num_warps": 4, "num_stages": 2}
 CELL = (512, 512, 8)
 LEVELS = 0, 4, 5
 
@@ -50,12 +50,12 @@ def database(tmp_path: Path) -> Iterator[TuningDatabase]:
         session = session_on(opened, "d")
         text = bin_text(KERNEL.tuning_keys, CELL)
         problem = opened.evidence.problem_id("sm_90", KERNEL.name, str(functional()), text, {"batch": 1})
-        for psels, median in ((FAST, 10.0), (SLOW, 20.0)):
-            spec = ImageSpec.of(functional(), psels, COPTS)
+        for tunables, median in ((FAST, 10.0), (SLOW, 20.0)):
+            spec = ImageSpec.of(functional(), tunables, COMPILE_OPTIONS)
             image = opened.evidence.image_id(spec.name, spec.config, f"sha of {spec.name}", 128, 0, 1024)
             opened.evidence.record(Measurement(problem, image, session, "sweep", "ok", median, [median]))
         for spec in space(Problem(functional(), CELL, ())).candidates:  # all others: the cell is finished
-            if dict(spec.psels) not in (FAST, SLOW) or dict(spec.copts) != COPTS:
+            if dict(spec.tunables) not in (FAST, SLOW) or dict(spec.compile_options) != COMPILE_OPTIONS:
                 image = opened.evidence.image_id(spec.name, spec.config)
                 opened.evidence.record(Measurement(problem, image, session, "sweep", "pruned"))
         yield opened
@@ -95,7 +95,7 @@ def test_each_borrowed_image_is_compiled_once(
     monkeypatch.setattr(module, "compile_images", compiler)
     store = ImageStore(tmp_path / "store")
     assert decide_all(database, [functional(), functional("fp16")], store, 1) == len(OTHERS) == 11
-    assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COPTS).name for one in OTHERS)
+    assert sorted(compiler.asked) == sorted(ImageSpec.of(one, FAST, COMPILE_OPTIONS).name for one in OTHERS)
     assert decide_all(database, [functional()], store, 1) == 0
     assert {winner.provenance for winner in database.winners()} == {"measured"}
 
@@ -103,15 +103,15 @@ def test_each_borrowed_image_is_compiled_once(
 def test_what_spills_is_chosen_anew(database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next best of the lender's takes its place, and is compiled too; the others keep theirs."""
     other = functional("fp16")
-    fast, slow = (ImageSpec.of(other, psels, COPTS).name for psels in (FAST, SLOW))
+    fast, slow = (ImageSpec.of(other, tunables, COMPILE_OPTIONS).name for tunables in (FAST, SLOW))
     compiler = Compiler(spilling=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
     # Its own next one, and those of what has the same config at the other levels, since nobody knew better.
-    anew = [ImageSpec.of(functional("fp16", level=level), SLOW, COPTS).name for level in LEVELS]
+    anew = [ImageSpec.of(functional("fp16", level=level), SLOW, COMPILE_OPTIONS).name for level in LEVELS]
     assert decide_all(database, [other], ImageStore(tmp_path / "store"), 1) == len(OTHERS) + len(anew)
-    assert sorted(compiler.asked) == sorted([*(ImageSpec.of(one, FAST, COPTS).name for one in OTHERS), *anew])
+    assert sorted(compiler.asked) == sorted([*(ImageSpec.of(one, FAST, COMPILE_OPTIONS).name for one in OTHERS), *anew])
     assert images(database, other) == {slow}
-    assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COPTS).name}
+    assert images(database, functional()) == {ImageSpec.of(functional(), FAST, COMPILE_OPTIONS).name}
     assert database.evidence.spills()[fast] == 8
 
 
@@ -135,7 +135,7 @@ def test_a_winner_of_an_older_source_yields_to_another_products_of_today(
     (winner,) = database.winners()
     session = session_on(database, "e")
     older, bins = "attn_fwd_sm_90_0123456789abcdef", [winner.bin, bin_text(KERNEL.tuning_keys, (64, 64, 1))]
-    config = ImageSpec.of(functional(), SLOW, COPTS).config
+    config = ImageSpec.of(functional(), SLOW, COMPILE_OPTIONS).config
     image = database.evidence.image_id(older, config, "sha", 128, 0, 1024)
     for bin in bins:
         problem = database.evidence.problem_id("sm_90", KERNEL.name, str(functional()), bin, {"batch": 1})
@@ -152,7 +152,7 @@ def test_what_does_not_compile_is_tried_once(
     database: TuningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left to the build to report, and nothing is known of it afterwards."""
-    fast = ImageSpec.of(functional("fp16"), FAST, COPTS).name
+    fast = ImageSpec.of(functional("fp16"), FAST, COMPILE_OPTIONS).name
     compiler = Compiler(failing=[fast])
     monkeypatch.setattr(module, "compile_images", compiler)
     assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == len(OTHERS) - 1
@@ -173,6 +173,6 @@ def test_every_product_is_decided(database: TuningDatabase, tmp_path: Path, monk
     compiler = Compiler()
     monkeypatch.setattr(module, "compile_images", compiler)
     assert decide_all(database, [functional()], ImageStore(tmp_path / "store"), 1) == 2 * len(OTHERS)
-    for product, psels in (("d", FAST), ("e", SLOW)):
+    for product, tunables in (("d", FAST), ("e", SLOW)):
         for one in (functional(), functional("fp16"), functional(addressing="general")):
-            assert images(database, one, product) == {ImageSpec.of(one, psels, COPTS).name}
+            assert images(database, one, product) == {ImageSpec.of(one, tunables, COMPILE_OPTIONS).name}

@@ -14,7 +14,7 @@ def test_rounds_steps_and_work_follow_from_the_tile() -> None:
     """4096³ in tiles of 128 x 64: 2,048 programs, in 16 rounds of 132 with 64 steps each, the last one not full."""
     functional = kernel("gemm").functional("sm_90", T="fp16", TRANS_A=False, TRANS_B=True, ADDRESSING="descriptor")
     spec = ImageSpec.of(functional, SMALL, {"num_warps": 4, "num_stages": 3})
-    config = spec.psels + spec.copts
+    config = spec.tunables + spec.compile_options
     found = expected(functional, SIZES, [config])[config]
     assert (found["rounds"], found["steps"]) == (16, 16 * 64)
     assert found["work"] == 16 * 64 * 128 * 64 * 64

@@ -53,9 +53,11 @@ class Machine:
         """The first config of a kernel, or one after it; of calls of these sizes."""
         functional = kernel.like(self.functional, sizes)
         assert functional
-        psels, copts = of_halves(kernel, "cuda"), kernel.copt_values("cuda")
+        tunables, compile_options = of_halves(kernel, "cuda"), kernel.compile_option_values("cuda")
         made = ImageSpec.of(
-            functional, {n: v[place % len(v)] for n, v in psels.items()}, {n: v[0] for n, v in copts.items()}
+            functional,
+            {n: v[place % len(v)] for n, v in tunables.items()},
+            {n: v[0] for n, v in compile_options.items()},
         )
         if made.name not in self.drawn:
             random = Random(made.name)
@@ -109,7 +111,7 @@ def predicted(made: ImageSpec, shape: Mapping[str, int], coefficients: Sequence[
     work = made.functional.kernel.work
     assert work
     scalars = scalars_of(made.functional, shape)
-    environment = Environment(dict(shape), scalars, dict(made.psels), multiprocessors=GPU)
+    environment = Environment(dict(shape), scalars, dict(made.tunables), multiprocessors=GPU)
     return float(np.dot(terms(work, environment, occupancy(made, *FACTS)), coefficients))
 
 
@@ -305,7 +307,7 @@ def test_images_of_another_source_are_left_out() -> None:
     old = [renamed(one) for one in machine.samples(sequences, 60, seed=2)]
     facts = machine.facts()
     facts |= {f"{name}_old": fact for name, fact in facts.items() if fact[0] != sequences[0][1][0].config}
-    facts |= {f"{sequences[0][1][0].name}_old": ("BLOCK_Q=64", *FACTS)}  # a psel that the kernel had once
+    facts |= {f"{sequences[0][1][0].name}_old": ("BLOCK_Q=64", *FACTS)}  # a tunable that the kernel had once
     assert fit(ATTN_FWD, "sm_90", old + current, facts, GPU) == models
 
 

@@ -69,7 +69,7 @@ def checked(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tup
 
     launcher.torch, launcher._data = torch, drawn(1024, 0)
     launcher._further = {"on other numbers": drawn(1024, 1), "at n=1023": drawn(1023, 2)}
-    opened = launcher.open(Request(spec.name, kernel.__name__, spec.config, Path(), {}, dict(spec.psels)))
+    opened = launcher.open(Request(spec.name, kernel.__name__, spec.config, Path(), {}, dict(spec.tunables)))
     module = sys.modules[f"family_of_{kernel.__name__}.tritonsrc.{kernel.__name__}"]
     if hasattr(module, "LAUNCHES"):
         module.LAUNCHES[:] = [0]

@@ -59,7 +59,7 @@ def stored(folder: Path, name: str) -> Request:
     """A request whose image has its name as content."""
     (folder / name).write_text(name)
     made = request(SPECS[name])
-    return Request(made.name, made.kernel, made.config, folder / name, {}, made.psels)
+    return Request(made.name, made.kernel, made.config, folder / name, {}, made.tunables)
 
 
 def test_only_gpus_of_the_plan_join(gpus: Gpus) -> None:

@@ -30,23 +30,25 @@ TORCH = SimpleNamespace(empty=empty, int32="i32", float32="fp32", float16="fp16"
 
 @pytest.mark.parametrize(("operator", "backend"), BACKENDS, ids=lambda one: one.name)
 def test_a_workspace_follows_from_what_a_draw_has(operator: Operator, backend: Backend) -> None:
-    """Its sizes, from those of the call, the scalars that its inputs come with, the images' psels and the GPU; its
+    """Its sizes, from those of the call, the scalars that its inputs come with, the images' tunables and the GPU; its
     type, from the functional.
     """
     arch = backend.kernels[0].archs[0]
     functional = next(iter(operator.lead.functionals(arch)))
     own = tuning(operator.family)
     shape = own.draw(functional, Random(0))
-    psels = [{n: v[0] for n, v in one.psel_values(arch_spec(arch).vendor).items()} for one in backend.timed_kernels]
-    images: Any = tuple(SimpleNamespace(psels=one) for one in psels)
+    tunables = [
+        {n: v[0] for n, v in one.tunable_values(arch_spec(arch).vendor).items()} for one in backend.timed_kernels
+    ]
+    images: Any = tuple(SimpleNamespace(tunables=one) for one in tunables)
     sequence: Any = LaunchSequence(backend.name, images)
     scalars = {one.name: 0.5 if one.dtype == "fp32" else 0.0 for one in operator.scalars if one.name != "deterministic"}
     draw = Draw(functional, shape, (sequence,))
     no_clock: Any = None
     made = Sequences(TORCH, None, no_clock, 132)._workspace(backend, draw, scalars, sequence)
     numbers = {name: int(value) for name, value in scalars.items()}
-    asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
-    has = next(one for one in psels if asked <= set(one))
+    asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
+    has = next(one for one in tunables if asked <= set(one))
     sizes = own.sizes(dict(shape))
     sizes |= derived_sizes(backend, Environment(sizes, numbers, has, multiprocessors=132))
     wanted = {one.name: [sizes[dim] for dim in one.dims] for one in backend.workspace}

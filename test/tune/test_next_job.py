@@ -31,7 +31,7 @@ NAMES = list(SPECS)
 
 
 def request(spec: ImageSpec) -> Request:
-    return Request(spec.name, PROBLEM.kernel.name, spec.config, Path(), {}, dict(spec.psels))
+    return Request(spec.name, PROBLEM.kernel.name, spec.config, Path(), {}, dict(spec.tunables))
 
 
 def search(tensors: object = "a", ready: int = 1, **state: Any) -> Search:

@@ -195,7 +195,7 @@ def test_models_follow_from_times_that_are_known_image_by_image() -> None:
     calls = []
     for number in range(FEWEST):
         shape = sizes(100 + 97 * number, batch=1 + number % 7)
-        environment = Environment(shape, scalars_of(one, shape), dict(first.psels), multiprocessors=304)
+        environment = Environment(shape, scalars_of(one, shape), dict(first.tunables), multiprocessors=304)
         assert ATTN_FWD.work
         known = terms(ATTN_FWD.work, environment, 2)
         times = {first.name: sum(a * b for a, b in zip(wanted, known, strict=True))}
@@ -274,12 +274,12 @@ def test_what_is_ruled_out_wins_nowhere() -> None:
     found = [(spec, Candidate.of(spec, metadata(spec))) for spec in configs(one)]
     steps = {config_values(winner.config)["BLOCK_K"] for winner in decide(one, found)}
     assert steps == {32}  # "BLOCK_K is 32 for general addressing"
-    long = [pair for pair in found if dict(pair[0].psels)["BLOCK_K"] == 64]
+    long = [pair for pair in found if dict(pair[0].tunables)["BLOCK_K"] == 64]
     assert {config_values(winner.config)["BLOCK_K"] for winner in decide(one, long)} == {64}
 
 
 def metadata(spec: ImageSpec) -> dict[str, Any]:
-    rows = dict(spec.psels).get("BLOCK_M", 1)
+    rows = dict(spec.tunables).get("BLOCK_M", 1)
     return {"registers": 100 + rows, "shared": 128 * rows, "spills": 0, "stack": 0, "sha256": "0" * 64}
 
 
@@ -290,7 +290,7 @@ def compiler(refused: frozenset[int] = frozenset(), spilling: frozenset[int] = f
         specs: Iterable[ImageSpec], store: ImageStore, jobs: int | None
     ) -> Iterator[tuple[ImageSpec, CompiledImage | CompileFailure]]:
         for spec in reversed(list(specs)):
-            rows = dict(spec.psels).get("BLOCK_M", 1)
+            rows = dict(spec.tunables).get("BLOCK_M", 1)
             if rows in refused:
                 yield spec, CompileFailure(spec.name, "no registers left")
             else:

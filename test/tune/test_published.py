@@ -44,8 +44,8 @@ ROW: dict[str, object] = {
     "compiler_options$num_stages": 1,
 }
 ONLY_FORWARD = ("tuned_kernel$PERSISTENT_TYPE", "tuned_kernel$GRID_CU_MULTIP", "tuned_kernel$PRE_LOAD_V")
-PSELS = {"BLOCK_M": 64, "BLOCK_N": 32}
-COPTS = {"num_warps": 2, "num_stages": 1, "waves_per_eu": 2}
+TUNABLES = {"BLOCK_M": 64, "BLOCK_N": 32}
+COMPILE_OPTIONS = {"num_warps": 2, "num_stages": 1, "waves_per_eu": 2}
 
 
 def row(**changes: object) -> dict[str, object]:

@@ -111,7 +111,7 @@ def test_the_gradient_of_sinks_is_not_measured() -> None:
     for arch in ATTN_BWD_DSINKS.archs:
         (functional,) = ATTN_BWD_DSINKS.functionals(arch)
         vendor = functional.arch_spec.vendor
-        values = {**ATTN_BWD_DSINKS.psel_values(vendor), **ATTN_BWD_DSINKS.copt_values(vendor)}
+        values = {**ATTN_BWD_DSINKS.tunable_values(vendor), **ATTN_BWD_DSINKS.compile_option_values(vendor)}
         assert {len(of_one) for of_one in values.values()} == {1}
         assert problems([ATTN_BWD_DSINKS], arch, 132, Wish()) == []
 

@@ -64,11 +64,11 @@ class Page(HTMLParser):
 
 def specs() -> list[ImageSpec]:
     """Two candidates."""
-    values = GEMM.psel_values("cuda")
+    values = GEMM.tunable_values("cuda")
     first = {name: options[0] for name, options in values.items()}
     second = {**first, **{name: options[-1] for name, options in values.items()}}
-    copts = {name: options[0] for name, options in GEMM.copt_values("cuda").items()}
-    return [ImageSpec.of(FUNCTIONAL, one, copts) for one in (first, second)]
+    compile_options = {name: options[0] for name, options in GEMM.compile_option_values("cuda").items()}
+    return [ImageSpec.of(FUNCTIONAL, one, compile_options) for one in (first, second)]
 
 
 def cell(m: int, columns: int, k: int) -> str:
@@ -140,8 +140,10 @@ def test_every_cell_of_a_product_is_counted_by_provenance(tmp_path: Path) -> Non
     ]
     hopper = next(kernel for kernel in OPERATOR.kernels if kernel.name == "gemm_hopper")
     functional = next(hopper.functionals("sm_90"))
-    psels, copts = ({one.name: one.values["cuda"][0] for one in given} for given in (hopper.psels, hopper.copts))
-    other = ImageSpec.of(functional, psels, copts)
+    tunables, compile_options = (
+        {one.name: one.values["cuda"][0] for one in given} for given in (hopper.tunables, hopper.compile_options)
+    )
+    other = ImageSpec.of(functional, tunables, compile_options)
     bin = bin_text(hopper.tuning_keys, next(hopper.cells()))
     elsewhere = ("sm_90", "Other", hopper.name, str(functional), bin, other.name, other.config, "measured")
     made = page(filled(tmp_path / "a.sqlite3", [*rows, Winner(*elsewhere, median_us=1.0)]))
@@ -173,8 +175,8 @@ def test_changes_are_told(tmp_path: Path) -> None:
     made = page(now, before)
     text = " ".join(made.texts)
     assert "1 cells are measured now that were not, 1 no longer; 1 have another winner" in text
-    name = next(name for name, value in one.psels if dict(other.psels)[name] != value)
-    assert f"{name} {dict(one.psels)[name]} → {dict(other.psels)[name]}" in text
+    name = next(name for name, value in one.tunables if dict(other.tunables)[name] != value)
+    assert f"{name} {dict(one.tunables)[name]} → {dict(other.tunables)[name]}" in text
     assert "0.750" in made.texts
     assert "Changes" not in " ".join(page(now).texts)
 

@@ -132,12 +132,12 @@ def test_sequences_are_a_star(toy: KernelDescription) -> None:
     for kernel, count in zip(OPERATOR.kernels, (3, 2, 2, 3), strict=True):
         own = kernel.like(served)
         assert own
-        psels, copts = (
-            kernel.psel_values("cuda"),
-            {name: values[0] for name, values in kernel.copt_values("cuda").items()},
+        tunables, compile_options = (
+            kernel.tunable_values("cuda"),
+            {name: values[0] for name, values in kernel.compile_option_values("cuda").items()},
         )
-        every = [{name: values[n % len(values)] for name, values in psels.items()} for n in range(count)]
-        lists[kernel.name, str(own)] = list(dict.fromkeys(ImageSpec.of(own, one, copts) for one in every))
+        every = [{name: values[n % len(values)] for name, values in tunables.items()} for n in range(count)]
+        lists[kernel.name, str(own)] = list(dict.fromkeys(ImageSpec.of(own, one, compile_options) for one in every))
     found = sequences(OPERATOR, served, {"width": 32}, lists, 132)
     assert len(found) == len(set(found))
     for backend in OPERATOR.backends:
@@ -499,10 +499,11 @@ def test_a_kernel_that_is_not_timed_is_in_no_sequence() -> None:
     for kernel in first.timed_kernels:
         own = kernel.like(lead, sizes)
         assert own
-        psels, copts = (
-            {n: v[0] for n, v in of.items()} for of in (kernel.psel_values("cuda"), kernel.copt_values("cuda"))
+        tunables, compile_options = (
+            {n: v[0] for n, v in of.items()}
+            for of in (kernel.tunable_values("cuda"), kernel.compile_option_values("cuda"))
         )
-        lists[kernel.name, str(own)] = [ImageSpec.of(own, psels, copts)]
+        lists[kernel.name, str(own)] = [ImageSpec.of(own, tunables, compile_options)]
     assert len(first.timed_kernels) == len(first.kernels) - 1
     ((backend, images),) = sequences(ATTN_BWD, lead, sizes, lists, 132)
     assert backend == first.name
@@ -518,9 +519,9 @@ def test_a_backend_that_refuses_a_call_has_no_sequence() -> None:
     for kernel in heads.kernels:
         own = kernel.like(lead, sizes)
         assert own
-        psels = {name: values[-1] for name, values in kernel.psel_values("cuda").items()}
-        copts = {name: values[0] for name, values in kernel.copt_values("cuda").items()}
-        lists[kernel.name, str(own)] = [ImageSpec.of(own, psels, copts)]
+        tunables = {name: values[-1] for name, values in kernel.tunable_values("cuda").items()}
+        compile_options = {name: values[0] for name, values in kernel.compile_option_values("cuda").items()}
+        lists[kernel.name, str(own)] = [ImageSpec.of(own, tunables, compile_options)]
 
     def timed(**other: int) -> list[str]:
         return [backend for backend, _ in sequences(ATTN_BWD, lead, sizes | other, lists, 132)]

@@ -70,7 +70,7 @@ def test_what_was_measured_elsewhere_is_known(tmp_path: Path, orders: dict[str, 
     assert found.features["max_seqlen_q"] == 512
     ok = [spec for spec in space(problem).candidates if "BLOCK_N=128" not in spec.config]
     assert {config for config in past.medians} == {
-        spec.psels + spec.copts for spec in ok if "num_stages=4" not in spec.config
+        spec.tunables + spec.compile_options for spec in ok if "num_stages=4" not in spec.config
     }
     assert len(past.failed) == len(found.configs) - len(past.medians)
 

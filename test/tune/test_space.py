@@ -45,7 +45,7 @@ def test_every_default_problem_has_candidates_and_nothing_is_lost(name: str, arc
     for one in problems(family(name).kernels, arch, multiprocessors, EVERYTHING):
         found = space(one)
         kernel, vendor, total = one.kernel, one.functional.arch_spec.vendor, 1
-        for values in (*kernel.psel_values(vendor).values(), *kernel.copt_values(vendor).values()):
+        for values in (*kernel.tunable_values(vendor).values(), *kernel.compile_option_values(vendor).values()):
             total *= len(values)
         if not found.candidates:
             assert one.kernel == GEMM_HOPPER_SPLIT, one
@@ -63,7 +63,7 @@ def test_candidates_that_split_tiles_have_tiles_to_split() -> None:
     for one in found:
 
         def split(spec: ImageSpec, sizes: Mapping[str, int] = one.sizes) -> int:
-            environment = Environment(sizes=sizes, psels=dict(spec.psels), multiprocessors=132)
+            environment = Environment(sizes=sizes, tunables=dict(spec.tunables), multiprocessors=132)
             return derived_sizes(HOPPER_SPLIT, environment)["split_tiles"]
 
         made = space(one)
@@ -155,7 +155,7 @@ def reasons(one: Problem) -> dict[str, str]:
 
 def test_tiles_do_not_reach_beyond_the_sequence() -> None:
     """A bin of short queries drops tall tiles, one of short keys drops wide ones."""
-    short = [dict(spec.psels) for spec in space(problem("attn_fwd", 64, (64, 64, 1))).candidates]
+    short = [dict(spec.tunables) for spec in space(problem("attn_fwd", 64, (64, 64, 1))).candidates]
     assert {config["BLOCK_M"] for config in short} == {64}
     assert {config["BLOCK_N"] for config in short} == {32, 64}
 
@@ -192,9 +192,9 @@ def test_the_hopper_forward_has_its_own_restrictions() -> None:
     tall = "BLOCK_N=64 CONSUMERS=3 STAGES=2 GROUP_ROUNDS=4 Q_SLOTS=2 Q_IN_REGISTERS=0 num_warps=4 maxnreg=128"
     assert tall in causal
     short = [
-        dict(s.psels) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates
+        dict(s.tunables) for s in space(problem("attn_fwd_hopper", 64, (64, 64, 8), ADDRESSING="descriptor")).candidates
     ]
-    assert {psels["CONSUMERS"] for psels in short} == {1}
+    assert {tunables["CONSUMERS"] for tunables in short} == {1}
     for head_dim, good in (
         (64, (128, 3, 4, 2, 0, 128)),
         (64, (128, 2, 4, 1, 1, 168)),
@@ -216,9 +216,9 @@ def test_columns_in_two_parts_fill_registers_and_shared_memory(causal: bool) -> 
     tiles: dict[int, set[tuple[int, ...]]] = {}
     for head_dim in (96, 192):
         one = problem("attn_fwd_hopper_slim", head_dim, (8192, 8192, 8), CAUSAL=causal, ADDRESSING="descriptor")
-        found = [dict(spec.psels) for spec in space(one).candidates]
+        found = [dict(spec.tunables) for spec in space(one).candidates]
         names = "BLOCK_N", "CONSUMERS", "STAGES", "Q_SLOTS", "OUT_PIECES", "RING"
-        tiles[head_dim] = {tuple(psels[name] for name in names) for psels in found}
+        tiles[head_dim] = {tuple(tunables[name] for name in names) for tunables in found}
     two = {(128, 2, 3, 1, 1, 0), (128, 2, 3, 2, 1, 0), (64, 2, 6, 1, 1, 0), (64, 2, 6, 2, 1, 0)}
     assert tiles[96] == two | {(64, 3, 6, 1, 1, 0), (64, 3, 5, 2, 2, 0), (64, 3, 4, 2, 1, 0)}
     pairs = {(64, 2, 2, 1, 1, 0), (64, 2, 3, 1, 2, 0), (64, 2, 2, 2, 2, 0)}
@@ -273,26 +273,26 @@ def test_rich_spaces_are_as_large_as_a_search_can_use() -> None:
         found = space(problem(kernel, 128, (2048, 2048, 8), ADDRESSING="descriptor", CAUSAL=True), rich=True)
         assert 300 <= len(found.candidates) <= 1500, kernel
     enumerated = {"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "BF16_PRODUCTS": (0, 6)}
-    assert ATTN_FWD.psel_values("cuda") == enumerated
-    assert ATTN_FWD.psel_values("cuda", rich=True)["BLOCK_N"] == (16, 32, 64, 128, 256)
-    assert ATTN_FWD.copt_values("cuda", rich=True)["num_stages"] == (1, 2, 3, 4, 5, 6)
-    assert ATTN_FWD.psel_values("hip", rich=True) == ATTN_FWD.psel_values("hip")
+    assert ATTN_FWD.tunable_values("cuda") == enumerated
+    assert ATTN_FWD.tunable_values("cuda", rich=True)["BLOCK_N"] == (16, 32, 64, 128, 256)
+    assert ATTN_FWD.compile_option_values("cuda", rich=True)["num_stages"] == (1, 2, 3, 4, 5, 6)
+    assert ATTN_FWD.tunable_values("hip", rich=True) == ATTN_FWD.tunable_values("hip")
 
 
 def test_what_a_kernel_cannot_do_is_in_no_space() -> None:
     """Turns of one or three consumers, accumulators beyond all registers, tiles beyond the problem: not even richly."""
     known: dict[str, Any] = {"T": "fp16", "TRANS_A": False, "TRANS_B": True, "ADDRESSING": "descriptor"}
     hopper = [
-        dict(spec.psels + spec.copts)
+        dict(spec.tunables + spec.compile_options)
         for spec in space(problem("gemm_hopper", 0, (256, 4096, 4096), **known), rich=True).candidates
     ]
     assert {config["CONSUMERS"] for config in hopper if config["TURNS"]} == {2}
     assert {config["CONSUMERS"] for config in hopper} == {1, 2, 3}
     assert all(config["ROWS"] * config["COLUMNS"] <= 64 * 256 for config in hopper)
     short = space(problem("attn_fwd", 64, (64, 64, 1), ADDRESSING="descriptor"), rich=True).candidates
-    assert max(dict(spec.psels)["BLOCK_M"] for spec in short) == 64
+    assert max(dict(spec.tunables)["BLOCK_M"] for spec in short) == 64
     portable = space(problem("gemm", 0, (4096, 4096, 4096), **known), rich=True).candidates
-    sizes = [dict(spec.psels + spec.copts) for spec in portable]
+    sizes = [dict(spec.tunables + spec.compile_options) for spec in portable]
     assert max(one["BLOCK_M"] * one["BLOCK_N"] / one["num_warps"] / 32 for one in sizes) <= 255
 
 

@@ -193,7 +193,7 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
     assert {config_values(winner.config)["BLOCK_M"] for winner in best} == {64}
     assert {tuple(config_values(winner.config))[:-1] for winner in best} <= {("BLOCK_M",), ("BLOCK_M", "UNROLL")}
     assert {outcome.config for outcome in outcomes if outcome.kernel == "scale_rows_weigh"} == {"num_warps=4"}
-    # General addressing was not measured, and borrows: the choice lends. What is borrowed is compiled, not stored.
+    # General addressing was not measured, and borrows: the choice allows it. What is borrowed is compiled, not stored.
     assert {(w.product, w.provenance) for w in winners} == {("stand-in", "measured")}
     assert not [w for w in winners if "ADDRESSING=general" in w.functional]
     assert compiled > {outcome.image for outcome in outcomes}
@@ -227,7 +227,7 @@ def test_a_family_outside_is_tuned_and_built(project: Project) -> None:
 
 
 def test_what_was_measured_stays_when_a_description_grows(project: Project) -> None:
-    """A choice and a copt with defaults are added: of old candidates none is measured again, and the old winners
+    """A choice and a compile option with defaults are added: no old candidate is measured again, and the old winners
     stand in the functionals of the default value. Only what is new is measured.
     """
     weigh = ("--kernel", "scale_rows_weigh", "--width", "64")
@@ -237,11 +237,11 @@ def test_what_was_measured_stays_when_a_description_grows(project: Project) -> N
     assert {winner.functional for winner in winners} == {"T=bf16 BLOCK_DMODEL=64"}
 
     rules = project.family / "rules" / "__init__.py"
-    stages = "    copts=by_vendor({'num_stages': 3}, cuda={'num_stages': (2, 3)}) + by_vendor("
+    stages = "    compile_options=by_vendor({'num_stages': 3}, cuda={'num_stages': (2, 3)}) + by_vendor("
     grown = (
         (
-            "choices=(T, WIDTH),\n    psels=(),\n    copts=by_vendor(",
-            f"choices=(T, WIDTH, OFTEN),\n    psels=(),\n{stages}",
+            "choices=(T, WIDTH),\n    tunables=(),\n    compile_options=by_vendor(",
+            f"choices=(T, WIDTH, OFTEN),\n    tunables=(),\n{stages}",
         ),
         ("ROWS = TuningKey", "OFTEN = Choice('OFTEN', (0, 1), scalar('times') >= 2, default=0)\n\nROWS = TuningKey"),
     )

@@ -33,8 +33,8 @@ template <class Operand>
     case Code::scalar:
       *value = environment.call->scalars[index].whole;
       return true;
-    case Code::psel:
-      *value = environment.psels[index];
+    case Code::tunable:
+      *value = environment.tunables[index];
       return true;
     case Code::present:
       *value = environment.call->views[index].data != nullptr;

@@ -76,12 +76,12 @@ KernelChoice explain(const Dispatch& dispatch, size_t kernel) noexcept {
     choice.keys[i] = {selection.kernel->keys[i].name, selection.keys[i], bins[Lut::bin_of(bins, selection.keys[i])]};
   }
   choice.image = entry.image->name;
-  choice.psels = entry.psels_text;
-  choice.copts = entry.copts_text;
+  choice.tunables = entry.tunables_text;
+  choice.compile_options = entry.compile_options_text;
   const Entry& of_bin = selection.lut->entries[selection.table->index[selection.cell()]];
   choice.bin_image = of_bin.image->name;
-  choice.bin_psels = of_bin.psels_text;
-  choice.bin_copts = of_bin.copts_text;
+  choice.bin_tunables = of_bin.tunables_text;
+  choice.bin_compile_options = of_bin.compile_options_text;
   choice.bin_median_us = origin.median_us;
   choice.model = "";
   choice.predicted_us = selection.predicted_us;

@@ -48,8 +48,8 @@ class AllowedEntries final : public EntryFilter {
     if (&kernel == owner && strcmp(image, hints_.image)) return false;
     if (lists(hints_.exclude, image) || lists(exclusion(), image)) return false;
     if (schedule && !kernel.schedule.code.empty() && order_of(kernel, entry) != schedule) return false;
-    return !limited || backend->kernels[backend->psels_of] != &kernel ||
-           workspace_bytes(call_, *backend, entry.psels, gpu_.multiprocessors) <= hints_.workspace_limit;
+    return !limited || backend->kernels[backend->tunables_of] != &kernel ||
+           workspace_bytes(call_, *backend, entry.tunables, gpu_.multiprocessors) <= hints_.workspace_limit;
   }
 
   const BackendInfo* backend = nullptr;  // whose entries are asked about
@@ -60,7 +60,7 @@ class AllowedEntries final : public EntryFilter {
  private:
   int64_t order_of(const KernelInfo& kernel, const Entry& entry) const {
     int64_t order = AOTRITON_AUTO;
-    evaluate(kernel.schedule, {&call_, entry.psels, gpu_.multiprocessors, 0}, &order);
+    evaluate(kernel.schedule, {&call_, entry.tunables, gpu_.multiprocessors, 0}, &order);
     return order;
   }
 
@@ -217,8 +217,8 @@ class HintFilter {
 
   size_t workspace_of(const Alternative& one) {
     const BackendInfo& backend = backends()[one.backend];
-    const Entry& entry = one.kernels[backend.psels_of].entry();
-    return workspace_bytes(call_, backend, entry.psels, dispatch_.gpu.multiprocessors);
+    const Entry& entry = one.kernels[backend.tunables_of].entry();
+    return workspace_bytes(call_, backend, entry.tunables, dispatch_.gpu.multiprocessors);
   }
 
   // Where nothing keeps the limit, the backend that needs the least is taken.
@@ -234,7 +234,7 @@ class HintFilter {
       std::fill_n(refusals_, kMaxBackends, "it needs more workspace");
       refusals_[i] = refusals[i];
       Alternative alone;
-      if (refusals[i] || (!backends()[i].sizes_follow_psels &&
+      if (refusals[i] || (!backends()[i].sizes_follow_tunables &&
                           workspace_bytes(call_, backends()[i], nullptr, dispatch_.gpu.multiprocessors) >= least))
         continue;
       if (!pick(&alone) || workspace_of(alone) >= least) continue;
@@ -298,7 +298,7 @@ unsigned beyond_limit(Call& call, int multiprocessors) noexcept {
   for (size_t i = 0; i < call.info->backends.size(); ++i) {
     const BackendInfo& backend = call.info->backends[i];
     const size_t limit = call.hints->workspace_limit;
-    if (!backend.workspace.empty() && !backend.sizes_follow_psels &&
+    if (!backend.workspace.empty() && !backend.sizes_follow_tunables &&
         workspace_bytes(call, backend, nullptr, multiprocessors, limit) > limit)
       beyond |= 1u << i;
   }

@@ -20,9 +20,9 @@ bool has_map(const OperandInfo& operand, const View& view) {
 
 }  // namespace
 
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
-                   const Values* steps, KernelPlan* plan) noexcept {
-  const Environment environment = {&call, psels, gpu.multiprocessors, 0};
+Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* tunables,
+                   const Gpu& gpu, const Values* steps, KernelPlan* plan) noexcept {
+  const Environment environment = {&call, tunables, gpu.multiprocessors, 0};
   const auto number = [&](const Expression& expression, int64_t* value) {
     return (steps && steps->get(expression.step, value)) || evaluate(expression, environment, value);
   };

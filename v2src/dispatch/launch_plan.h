@@ -16,7 +16,7 @@ struct KernelPlan {
 
 // The launch of a kernel whose operands and derived sizes are set. `steps`: the values of the operator's steps for the
 // call, or null.
-Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* psels, const Gpu& gpu,
-                   const Values* steps, KernelPlan* plan) noexcept;
+Misfit plan_kernel(const Call& call, const KernelInfo& kernel, const Image& image, const int32_t* tunables,
+                   const Gpu& gpu, const Values* steps, KernelPlan* plan) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

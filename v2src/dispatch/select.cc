@@ -410,12 +410,12 @@ class Chooser {
 Misfit plan_launches(Call& call, const Survey& survey, Dispatch* dispatch) {
   const BackendInfo& backend = dispatch->chosen();
   const Gpu& gpu = dispatch->gpu;
-  const int32_t* const psels = dispatch->kernels[backend.psels_of].entry().psels;
-  Misfit misfit = lay_out(call, backend, psels, gpu.multiprocessors, &dispatch->workspace);
+  const int32_t* const tunables = dispatch->kernels[backend.tunables_of].entry().tunables;
+  Misfit misfit = lay_out(call, backend, tunables, gpu.multiprocessors, &dispatch->workspace);
   for (size_t i = 0; i < backend.kernels.size() && !misfit; ++i) {
     const Entry& entry = dispatch->kernels[i].entry();
     misfit =
-        plan_kernel(call, *backend.kernels[i], *entry.image, entry.psels, gpu, &survey.steps(), &dispatch->plans[i]);
+        plan_kernel(call, *backend.kernels[i], *entry.image, entry.tunables, gpu, &survey.steps(), &dispatch->plans[i]);
   }
   return misfit;
 }
@@ -485,7 +485,7 @@ Result<ChosenCall> dispatch(CheckedCall checked, const Gpu& gpu, Dispatch* made,
 Result<ChosenCall> lay_out(CheckedCall call, const Dispatch& dispatch) noexcept {
   const BackendInfo& backend = dispatch.chosen();
   Workspace workspace;
-  const Misfit misfit = lay_out(*call, backend, dispatch.kernels[backend.psels_of].entry().psels,
+  const Misfit misfit = lay_out(*call, backend, dispatch.kernels[backend.tunables_of].entry().tunables,
                                 dispatch.gpu.multiprocessors, &workspace);
   if (misfit) return refuse(*call, misfit);
   return ChosenCall(*call, dispatch);

@@ -105,7 +105,7 @@ class Survey {
 // The digit of a choice; -1 where the call has no value of it.
 int digit(const ChoiceInfo& choice, const Environment& environment) noexcept;
 
-// Why the kernel cannot serve the call, or null. `psels` may be null.
+// Why the kernel cannot serve the call, or null. `tunables` may be null.
 const char* refusal(const KernelInfo& kernel, const Environment& environment) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

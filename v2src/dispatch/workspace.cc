@@ -6,8 +6,8 @@ namespace {
 
 constexpr auto kAlignment = static_cast<int64_t>(kWorkspaceAlignment);
 
-Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors) {
-  const Environment environment = {&call, psels, multiprocessors, 0};
+Misfit derive_sizes(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors) {
+  const Environment environment = {&call, tunables, multiprocessors, 0};
   for (const DerivedSize& derived : backend.sizes)
     if (!evaluate(derived.value, environment, &call.sizes[derived.size])) return {Misfit::derived_size, derived.size};
   return {};
@@ -23,9 +23,9 @@ bool put_behind(int64_t elements, DType dtype, int64_t* begin, int64_t* used) {
 
 }  // namespace
 
-size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
                        size_t limit) noexcept {
-  if (derive_sizes(call, backend, psels, multiprocessors)) return SIZE_MAX;
+  if (derive_sizes(call, backend, tunables, multiprocessors)) return SIZE_MAX;
   int64_t begin, used = 0;
   for (const uint8_t slot : backend.workspace) {
     const OperandInfo& operand = call.info->slot(slot);
@@ -39,9 +39,9 @@ size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* ps
   return static_cast<size_t>(used);
 }
 
-Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
                Workspace* workspace) noexcept {
-  if (const Misfit misfit = derive_sizes(call, backend, psels, multiprocessors)) return misfit;
+  if (const Misfit misfit = derive_sizes(call, backend, tunables, multiprocessors)) return misfit;
   int64_t used = 0;
   for (const uint8_t slot : backend.workspace) {
     int64_t begin;

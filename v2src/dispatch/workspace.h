@@ -10,21 +10,21 @@ struct Workspace {
   size_t offsets[kMaxOperands];  // by slot
 };
 
-// Bytes of workspace that the backend needs with these psels, of its kernel `psels_of`; the most there can be where
-// they do not fit in 63 bits. Sets the sizes that the backend derives. Counting ends beyond `limit`.
-size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+// Bytes of workspace that the backend needs with these tunables, of its kernel `tunables_of`; the most there can be
+// where they do not fit in 63 bits. Sets the sizes that the backend derives. Counting ends beyond `limit`.
+size_t workspace_bytes(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
                        size_t limit = SIZE_MAX) noexcept;
 
-// Whether the backend needs a workspace for the call: tensors of it may have no elements. One whose sizes follow psels
-// always counts as if it did.
+// Whether the backend needs a workspace for the call: tensors of it may have no elements. One whose sizes follow
+// tunables always counts as if it did.
 inline bool needs_workspace(Call& call, const BackendInfo& backend, int multiprocessors) noexcept {
   return !backend.workspace.empty() &&
-         (backend.sizes_follow_psels || workspace_bytes(call, backend, nullptr, multiprocessors, 0));
+         (backend.sizes_follow_tunables || workspace_bytes(call, backend, nullptr, multiprocessors, 0));
 }
 
-// Sets the sizes that the backend derives from these psels, of its kernel `psels_of`, and the views of its workspace
-// tensors, one behind the other.
-Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* psels, int multiprocessors,
+// Sets the sizes that the backend derives from these tunables, of its kernel `tunables_of`, and the views of its
+// workspace tensors, one behind the other.
+Misfit lay_out(Call& call, const BackendInfo& backend, const int32_t* tunables, int multiprocessors,
                Workspace* workspace) noexcept;
 
 }  // namespace aotriton::v2::inline abi1

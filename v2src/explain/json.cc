@@ -27,10 +27,11 @@ void print_kernel(const KernelChoice& choice) {
     printf("%s{\"choice\": %s, \"value\": %" PRId64 ", \"padded\": %" PRId64 "}", i ? ", " : "",
            quoted(choice.paddings[i].choice).c_str(), choice.paddings[i].value, choice.paddings[i].padded);
   printf(
-      "], \"image\": %s, \"psels\": %s, \"copts\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": %.6g, "
+      "], \"image\": %s, \"tunables\": %s, \"compile_options\": %s, \"provenance\": %s, \"source\": %s, \"median_us\": "
+      "%.6g, "
       "\"low_us\": %.6g, \"high_us\": %.6g, \"shape\": %s, \"measured\": %s, \"representative_is\": %s, "
       "\"runners_up\": [",
-      quoted(choice.image).c_str(), quoted(choice.psels).c_str(), quoted(choice.copts).c_str(),
+      quoted(choice.image).c_str(), quoted(choice.tunables).c_str(), quoted(choice.compile_options).c_str(),
       quoted(provenance_of(choice)).c_str(), quoted(choice.source).c_str(), static_cast<double>(choice.median_us),
       static_cast<double>(choice.low_us), static_cast<double>(choice.high_us), quoted(choice.shape).c_str(),
       quoted(choice.measured).c_str(), quoted(measured_name(measured_at(choice))).c_str());
@@ -52,9 +53,11 @@ void print_kernel(const KernelChoice& choice) {
   printf("], \"predicted_us\": %.6g, \"predicted_total_us\": %.6g, \"predicted_error\": %.6g, \"model\": %s, ",
          static_cast<double>(choice.predicted_us), static_cast<double>(choice.predicted_total_us),
          static_cast<double>(choice.predicted_error), quoted(choice.model).c_str());
-  printf("\"flops\": %.17g, \"bin_image\": %s, \"bin_psels\": %s, \"bin_copts\": %s, \"bin_median_us\": %.6g, ",
-         choice.flops, quoted(choice.bin_image).c_str(), quoted(choice.bin_psels).c_str(),
-         quoted(choice.bin_copts).c_str(), static_cast<double>(choice.bin_median_us));
+  printf(
+      "\"flops\": %.17g, \"bin_image\": %s, \"bin_tunables\": %s, \"bin_compile_options\": %s, \"bin_median_us\": "
+      "%.6g, ",
+      choice.flops, quoted(choice.bin_image).c_str(), quoted(choice.bin_tunables).c_str(),
+      quoted(choice.bin_compile_options).c_str(), static_cast<double>(choice.bin_median_us));
   printf("\"certificate\": %s, ",
          choice.certificate_problems
              ? certificate_json(choice.certificate_product, choice.certificate_day, choice.certificate_problems,

@@ -145,8 +145,8 @@ void print_kernel(const KernelChoice& choice, bool alone) {
                     key.value <= key.representative ? "bin up to" : "last bin, beyond", key.representative));
   }
   print_fact("image", choice.image);
-  print_fact("psels", choice.psels);
-  print_fact("copts", choice.copts);
+  print_fact("tunables", choice.tunables);
+  print_fact("compile_options", choice.compile_options);
   print_fact("certificate",
              choice.certificate_problems
                  ? certificate_text(choice.certificate_product, choice.certificate_day, choice.certificate_problems,
@@ -155,7 +155,7 @@ void print_kernel(const KernelChoice& choice, bool alone) {
   print_fact("provenance", std::string(provenance_of(choice)) + (*choice.source ? ", " : "") + choice.source);
   if (strcmp(choice.image, choice.bin_image)) {
     print_fact("bin's image", choice.bin_image);
-    print_fact("", std::string(choice.bin_psels) + " " + choice.bin_copts);
+    print_fact("", std::string(choice.bin_tunables) + " " + choice.bin_compile_options);
   }
   if (choice.bin_median_us > 0) {
     print_fact("median", median_of(choice));

@@ -102,9 +102,9 @@ Result<BuiltCall> Builder::build(ChosenCall chosen, const Device& device, Stream
 }
 
 Result<BuiltCall> Builder::build(CheckedCall call, const Device& device, const KernelInfo& kernel, Image& image,
-                                 const int32_t* psels, Stream stream) noexcept {
+                                 const int32_t* tunables, Stream stream) noexcept {
   KernelPlan plan;
-  if (const Misfit misfit = plan_kernel(*call, kernel, image, psels, device.facts.gpu, nullptr, &plan))
+  if (const Misfit misfit = plan_kernel(*call, kernel, image, tunables, device.facts.gpu, nullptr, &plan))
     return refuse(*call, misfit);
   begin(*call, device);
   const Part part = {&kernel, &image, &plan, false};

@@ -43,7 +43,7 @@ class Builder {
 
   // The same of one kernel with this image. All operands of the kernel are given.
   Result<BuiltCall> build(CheckedCall call, const Device& device, const KernelInfo& kernel, Image& image,
-                          const int32_t* psels, Stream stream) noexcept;
+                          const int32_t* tunables, Stream stream) noexcept;
 
   // A call in chunks, which takes these prepared ones; the second is null where all chunks are alike.
   Result<BuiltCall> build_chunks(const ChunkedCall& chunks, const Device& device,

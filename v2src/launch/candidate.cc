@@ -28,7 +28,7 @@ Error check_fit(const Candidate& candidate, const Call& call, const Device& devi
     if (kernel.uses.all >> slot & 1 && !call[slot].sizes && !call.info->slot(slot).optional)
       return fail(Error::null_pointer, "%s: %s is not given", name, call.info->slot(slot).name);
   const Gpu& gpu = device.facts.gpu;
-  const Environment environment = {&call, candidate.psels, gpu.multiprocessors,
+  const Environment environment = {&call, candidate.tunables, gpu.multiprocessors,
                                    static_cast<int>(Survey(call, gpu).addressing(kernel))};
   for (size_t i = 0; i < kernel.choices.size(); ++i) {
     const ChoiceInfo& choice = kernel.choices[i];
@@ -52,7 +52,7 @@ Error run(Candidate& candidate, Call& call, Stream stream) noexcept {
   return on_device(candidate.image.name, stream, [&](const Device& device) {
     AOTRITON_TRY(check_fit(candidate, call, device));
     const Result<BuiltCall> built =
-        own.get()->builder.build(*checked, device, *candidate.kernel, candidate.image, candidate.psels, stream);
+        own.get()->builder.build(*checked, device, *candidate.kernel, candidate.image, candidate.tunables, stream);
     AOTRITON_TRY(built.error());
     Prepared* const prepared = built->finish(key);
     if (!prepared) return fail(Error::out_of_memory, "%s: no memory", candidate.image.name);

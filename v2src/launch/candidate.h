@@ -14,9 +14,9 @@ namespace aotriton::v2::inline abi1 {
 // An image and what it was compiled for. The descriptions must outlive it.
 struct Candidate {
   const KernelInfo* kernel = nullptr;
-  int arch = 0;                     // index in kArchs
-  size_t values[kMaxChoices] = {};  // of each choice of the kernel, by index among its values
-  int32_t psels[kMaxPsels] = {};    // in the order of KernelInfo::psels
+  int arch = 0;                         // index in kArchs
+  size_t values[kMaxChoices] = {};      // of each choice of the kernel, by index among its values
+  int32_t tunables[kMaxTunables] = {};  // in the order of KernelInfo::tunables
   Image image = {};
 };
 

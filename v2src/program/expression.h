@@ -19,7 +19,7 @@ enum class Code : uint8_t {
   constant,         // value
   size,             // size number `value` of the call
   scalar,           // scalar number `value`, as a whole number
-  psel,             // psel number `value` of the candidate
+  tunable,          // tunable number `value` of the candidate
   present,          // whether operand number `value` was given
   transposed,       // whether the last dimension but one of operand number `value` is the contiguous one
   dtype,            // of the operands that share the call's element type
@@ -59,7 +59,7 @@ static_assert(kMaxSteps <= kNoStep);
 // What an expression may ask for; null and 0 where it does not.
 struct Environment {
   const Call* call;
-  const int32_t* psels;
+  const int32_t* tunables;
   int multiprocessors;
   int addressing;
 };
@@ -68,7 +68,7 @@ struct Environment {
 // does not fit.
 using Compiled = bool (*)(const Environment& environment, int64_t* values) noexcept;
 
-// `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a psel or
+// `step`: the one of its operator that has the same value, which kernels and backends share; kNoStep where a tunable or
 // the kernel's addressing counts, or choosing does not ask for it. `compiled`: of its code, or null.
 struct Expression {
   std::span<const Instruction> code;

@@ -16,9 +16,9 @@ namespace aotriton::v2::inline abi1 {
 
 struct Entry {
   Image* image;
-  int32_t psels[kMaxPsels];  // in the order of the kernel description
-  const char* psels_text;
-  const char* copts_text;
+  int32_t tunables[kMaxTunables];  // in the order of the kernel description
+  const char* tunables_text;
+  const char* compile_options_text;
 };
 
 // Why a cell has its entry. What was measured has a shape, a day and a median, which may be known to be between two.

@@ -111,7 +111,7 @@ struct KernelInfo {
   std::span<const GuardInfo> guards;
   std::span<const ChoiceInfo> choices;
   std::span<const KeyInfo> keys;               // in table order
-  std::span<const char* const> psels;          // in the order of Entry::psels
+  std::span<const char* const> tunables;       // in the order of Entry::tunables
   const WorkInfo* work;                        // what its time is predicted from; null: cells alone decide
   Expression schedule;                         // AOTRITON_BFS or AOTRITON_DFS; empty: its order is not described
   std::span<const KernelTable* const> tables;  // by arch, as kArchs; null where this build has none
@@ -177,14 +177,14 @@ struct DerivedSize {
   Expression value;
 };
 
-// Kernels in launch order. `psels_of`: the kernel whose psels the derived sizes take, if any does.
+// Kernels in launch order. `tunables_of`: the kernel whose tunables the derived sizes take, if any does.
 struct BackendInfo {
   const char* name;
   std::span<const KernelInfo* const> kernels;
   std::span<const uint8_t> workspace;  // its tensors by slot, in the order in which they lie
   std::span<const DerivedSize> sizes;
-  uint8_t psels_of;
-  bool sizes_follow_psels;
+  uint8_t tunables_of;
+  bool sizes_follow_tunables;
   bool own_shapes;  // its kernels are measured on other shapes than the first backend's
 };
 

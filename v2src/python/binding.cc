@@ -186,16 +186,17 @@ py::dict as_dict(const KernelChoice& choice) {
   return py::dict("kernel"_a = choice.kernel, "arch"_a = choice.arch, "product"_a = choice.product,
                   "exact_product"_a = choice.exact_product != 0, "functional"_a = choice.functional,
                   "godel_number"_a = choice.godel_number, "keys"_a = keys, "padding"_a = padding,
-                  "image"_a = choice.image, "psels"_a = choice.psels, "copts"_a = choice.copts,
-                  "provenance"_a = provenance_of(choice), "source"_a = choice.source, "median_us"_a = choice.median_us,
-                  "low_us"_a = choice.low_us, "high_us"_a = choice.high_us, "shape"_a = choice.shape,
-                  "measured"_a = choice.measured, "representative_is"_a = measured_name(measured_at(choice)),
-                  "runners_up"_a = runners_up, "backend"_a = choice.backend,
-                  "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends,
+                  "image"_a = choice.image, "tunables"_a = choice.tunables,
+                  "compile_options"_a = choice.compile_options, "provenance"_a = provenance_of(choice),
+                  "source"_a = choice.source, "median_us"_a = choice.median_us, "low_us"_a = choice.low_us,
+                  "high_us"_a = choice.high_us, "shape"_a = choice.shape, "measured"_a = choice.measured,
+                  "representative_is"_a = measured_name(measured_at(choice)), "runners_up"_a = runners_up,
+                  "backend"_a = choice.backend, "total_us"_a = chosen_state(choice).total_us, "backends"_a = backends,
                   "predicted_us"_a = choice.predicted_us, "predicted_total_us"_a = choice.predicted_total_us,
                   "predicted_error"_a = choice.predicted_error, "model"_a = choice.model, "flops"_a = choice.flops,
-                  "bin_image"_a = choice.bin_image, "bin_psels"_a = choice.bin_psels, "bin_copts"_a = choice.bin_copts,
-                  "bin_median_us"_a = choice.bin_median_us, "certificate"_a = certificate, "pieces"_a = choice.pieces,
+                  "bin_image"_a = choice.bin_image, "bin_tunables"_a = choice.bin_tunables,
+                  "bin_compile_options"_a = choice.bin_compile_options, "bin_median_us"_a = choice.bin_median_us,
+                  "certificate"_a = certificate, "pieces"_a = choice.pieces,
                   "hints"_a = outcomes_of(std::span(choice.hints, static_cast<size_t>(choice.hint_count))));
 }
 
@@ -338,7 +339,7 @@ void launch_candidate(OwnedCandidate& candidate, const py::dict& operands, const
 void bind_candidates(py::module_& m) {
   py::class_<OwnedCandidate>(m, "Candidate", "An image that is not in the archive, for launch().")
       .def(py::init<const py::dict&, const py::bytes&, const py::dict&, const std::map<std::string, int32_t>&>(),
-           py::arg("program"), py::arg("binary"), py::arg("metadata"), py::arg("psels"),
+           py::arg("program"), py::arg("binary"), py::arg("metadata"), py::arg("tunables"),
            "program: what aotriton.codegen.program.launch_program returns; metadata: as the image store's json.\n"
            "ValueError where something in it does not fit the kernel.")
       .def_property_readonly("name", &OwnedCandidate::name);

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace aotriton::v2::python {
 
 OwnedCandidate::OwnedCandidate(const py::dict& program, const py::bytes& binary, const py::dict& metadata,
-                               const std::map<std::string, int32_t>& psels)
+                               const std::map<std::string, int32_t>& tunables)
     : program_(program),
       binary_(binary),
       name_(py::cast<std::string>(metadata["name"])),
@@ -19,13 +19,13 @@ OwnedCandidate::OwnedCandidate(const py::dict& program, const py::bytes& binary,
   const KernelInfo& kernel = program_.kernel();
   candidate_.kernel = &kernel;
   if (binary_.empty()) wrong("the binary is empty");
-  if (psels.size() != kernel.psels.size())
-    wrong(std::string(kernel.name) + " takes " + std::to_string(kernel.psels.size()) + " psels");
-  for (size_t i = 0; i < kernel.psels.size(); ++i) {
-    const auto found = psels.find(kernel.psels[i]);
-    if (found == psels.end() || found->second < 0)
-      wrong(std::string("psel ") + kernel.psels[i] + " must be given, and not negative");
-    candidate_.psels[i] = found->second;
+  if (tunables.size() != kernel.tunables.size())
+    wrong(std::string(kernel.name) + " takes " + std::to_string(kernel.tunables.size()) + " tunables");
+  for (size_t i = 0; i < kernel.tunables.size(); ++i) {
+    const auto found = tunables.find(kernel.tunables[i]);
+    if (found == tunables.end() || found->second < 0)
+      wrong(std::string("tunable ") + kernel.tunables[i] + " must be given, and not negative");
+    candidate_.tunables[i] = found->second;
   }
   const auto arch = py::cast<std::string>(metadata["arch"]);
   candidate_.arch = -1;

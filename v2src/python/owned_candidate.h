@@ -14,10 +14,10 @@ namespace aotriton::v2::python {
 
 class OwnedCandidate {
  public:
-  // `metadata` as the image store's json; ValueError or KeyError where it, the program or a psel is not as it should
+  // `metadata` as the image store's json; ValueError or KeyError where it, the program or a tunable is not as it should
   // be.
   OwnedCandidate(const pybind11::dict& program, const pybind11::bytes& binary, const pybind11::dict& metadata,
-                 const std::map<std::string, int32_t>& psels);
+                 const std::map<std::string, int32_t>& tunables);
   ~OwnedCandidate();
   OwnedCandidate(const OwnedCandidate&) = delete;
   OwnedCandidate& operator=(const OwnedCandidate&) = delete;

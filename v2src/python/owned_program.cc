@@ -12,7 +12,7 @@ const std::map<std::string, Code> kCodes = {
     {"constant", Code::constant},
     {"size", Code::size},
     {"scalar", Code::scalar},
-    {"psel", Code::psel},
+    {"tunable", Code::tunable},
     {"present", Code::present},
     {"transposed", Code::transposed},
     {"dtype", Code::dtype},
@@ -145,17 +145,17 @@ OwnedProgram::OwnedProgram(const py::dict& program) {
                         .texts = texts});
     defaults_.push_back(py::cast<int>(row["default"]));
   }
-  auto& psels = names_.emplace_back();
-  for (const py::handle psel : of_kernel["psels"]) psels.push_back(keep(psel));
+  auto& tunables = names_.emplace_back();
+  for (const py::handle tunable : of_kernel["tunables"]) tunables.push_back(keep(tunable));
   const py::sequence grid = of_kernel["grid"];
-  if (grid.size() != 3 || psels.size() > kMaxPsels || choices_.size() > kMaxChoices)
+  if (grid.size() != 3 || tunables.size() > kMaxTunables || choices_.size() > kMaxChoices)
     throw py::value_error("a program of a kernel that is too large");
   kernel_.name = keep(of_kernel["name"]);
   kernel_.arguments = arguments_;
   for (size_t axis = 0; axis < 3; ++axis) kernel_.grid[axis] = code(grid[axis]);
   kernel_.guards = guards_;
   kernel_.choices = choices_;
-  kernel_.psels = psels;
+  kernel_.tunables = tunables;
 }
 
 }  // namespace aotriton::v2::python

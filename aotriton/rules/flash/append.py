@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from aotriton.rules.binning import TuningKey
-from aotriton.rules.expression import ceil_divide, constant, minimum, present, psel, scalar, size
+from aotriton.rules.expression import ceil_divide, constant, minimum, present, scalar, size, tunable
 from aotriton.rules.flash import common as c
 from aotriton.rules.kernel import (
     MOST_COUNTED,
@@ -103,12 +103,12 @@ KV_APPEND = KernelDescription(
         *c.constexprs("ROWS", "PAIRS"),
     ),
     choices=(c.T_PORTABLE, CACHE),
-    psels=by_vendor(cuda={"ROWS": (4,), "PAIRS": (64,)}, hip={"ROWS": (4,), "PAIRS": (64,)}),
-    copts=by_vendor(
+    tunables=by_vendor(cuda={"ROWS": (4,), "PAIRS": (64,)}, hip={"ROWS": (4,), "PAIRS": (64,)}),
+    compile_options=by_vendor(
         cuda={"num_warps": (2,), "num_stages": (1,)}, hip={"num_warps": (2,), "num_stages": (1,), "waves_per_eu": (0,)}
     ),
     tuning_keys=(TuningKey("tokens", (1024,), _TOKENS),),
-    grid=(ceil_divide(_TOKENS, psel("ROWS")) * _HEADS * minimum(size("page_size"), 1), constant(1), constant(1)),
+    grid=(ceil_divide(_TOKENS, tunable("ROWS")) * _HEADS * minimum(size("page_size"), 1), constant(1), constant(1)),
     guards=(Guard(_TOKENS <= MOST_COUNTED, f"k has more than {MOST_COUNTED} rows"),),
     timed=False,
 )

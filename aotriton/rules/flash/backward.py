@@ -13,11 +13,11 @@ from aotriton.rules.expression import (
     minimum,
     multiprocessors,
     present,
-    psel,
     quotient,
     scalar,
     size,
     tiles,
+    tunable,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import RESTRICTIONS
@@ -73,8 +73,8 @@ ATTN_BWD_PREPROCESS = KernelDescription(
     ),
     choices=(c.T_PORTABLE, c.HEAD_DIM, c.ACCESS),
     impossible=c.NO_FP32_HAS,
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
-    copts=by_vendor(
+    tunables=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}, hip={"BLOCK_M": (32, 64, 128)}),
+    compile_options=by_vendor(
         more=MORE_WARPS,
         cuda={"num_warps": (4, 8), "num_stages": (1,)},
         hip={"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (0,)},
@@ -103,8 +103,8 @@ ATTN_BWD_DSINKS = KernelDescription(
         *c.constexprs("BLOCK_M"),
     ),
     choices=(),
-    psels=by_vendor(cuda={"BLOCK_M": (2048,)}, hip={"BLOCK_M": (2048,)}),
-    copts=by_vendor(
+    tunables=by_vendor(cuda={"BLOCK_M": (2048,)}, hip={"BLOCK_M": (2048,)}),
+    compile_options=by_vendor(
         cuda={"num_warps": (8,), "num_stages": (1,)}, hip={"num_warps": (8,), "num_stages": (1,), "waves_per_eu": (0,)}
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
@@ -134,7 +134,7 @@ ATTN_BWD_DK_DV = KernelDescription(
     impossible=c.NO_CALL_HAS,
     # Two accumulators of BLOCK_N x BLOCK_DMODEL stay in registers: head dim 256 leaves room for BLOCK_N 64 at most, and
     # with general addressing, whose pointers take registers too, for 32.
-    psels=(
+    tunables=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
             cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
@@ -142,7 +142,7 @@ ATTN_BWD_DK_DV = KernelDescription(
         ),
         *c.PRODUCTS_OF_FP32,
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
         # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
@@ -179,7 +179,7 @@ ATTN_BWD_DQ = KernelDescription(
     choices=(c.LEVEL, c.T_PORTABLE, c.HEAD_DIM, c.CAUSAL, c.ACCESS),
     impossible=c.NO_CALL_HAS,
     # Hopper: fewer rows than a warp group's 64 are the only ones that fit with head dim 256, general.
-    psels=(
+    tunables=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
             cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
@@ -187,7 +187,7 @@ ATTN_BWD_DQ = KernelDescription(
         ),
         *c.PRODUCTS_OF_FP32,
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 4, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3)},
         # More than one wave for each SIMD would spill, or fits anyway. Eight warps serve head dim 256, general.
@@ -228,8 +228,8 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=ROWS_OF_ORDER,
-    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    tunables=ROWS_OF_ORDER,
+    compile_options=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=4),
@@ -241,7 +241,7 @@ ATTN_BWD_HOPPER_PREPARE = KernelDescription(
 BEHIND_TENSORS = (Tensor("L", LOGSUMEXP), Tensor("Delta", DELTA), c.SM_SCALE, *c.SIZES)
 WIDTHS = c.constexprs("BLOCK_M", "BLOCK_DMODEL", "CAUSAL")
 
-_PIECE_COLUMNS = minimum(psel("BLOCK_DMODEL"), constant(64))
+_PIECE_COLUMNS = minimum(tunable("BLOCK_DMODEL"), constant(64))
 PIECE = (1, 1, 64, _PIECE_COLUMNS)  # of a sum
 DQ_PIECE = (1, 1, _PIECE_COLUMNS, 64)  # of so many columns, which lie together
 TOGETHER_BYTES = 1 << 25  # of heads that begin together, in q, dout and dq_sum: they are to stay in L2
@@ -264,7 +264,7 @@ _TILES = size("batch") * size("heads_k") * tiles("seqlen_k", 128)
 # in L2. Simulated on 300 random causal calls, the busiest program has 1.04 of the mean with two (1.06 with one; 1.05
 # where programs begin as others end).
 _TWO_ROUNDS, _FOUR_ROUNDS = (ceil_divide(multiprocessors() * rounds, tiles("seqlen_k", 128)) for rounds in (2, 4))
-DEALT_OUT = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
+HEADS_TOGETHER = minimum(maximum(_TWO_ROUNDS, minimum(_FOUR_ROUNDS, TOGETHER)), size("batch") * size("heads_k"))
 
 ADDS_DQ = (Guard(~scalar("deterministic"), "its programs add to dq in any order, and the call is to be deterministic"),)
 
@@ -282,12 +282,12 @@ ATTN_BWD_HOPPER_PAIR = KernelDescription(
         Tensor("DQSum", DQ_SUM, DQ_PIECE, does="add", swizzled=False),
         *BEHIND_TENSORS,
         Number("batch", "i32", size("batch")),
-        Number("together", "i32", DEALT_OUT),
+        Number("together", "i32", HEADS_TOGETHER),
         *WIDTHS,
     ),
     choices=(c.PLAIN_ONLY, c.T, HEAD_DIM_FUSED, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64, 128)}),
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tunables=by_vendor(cuda={"BLOCK_M": (64, 128)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=(minimum(_TILES, multiprocessors()), constant(1), constant(1)),
     work=c.work("k", 128, "BLOCK_M", tensors=(4, 4)),
@@ -356,7 +356,7 @@ ATTN_BWD_HOPPER_PAIR_SLIM = replace(
         *c.constexprs("K_IN_REGISTERS", "V_IN_REGISTERS"),
     ),
     choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM_SLIM.narrowed(96), c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
+    tunables=by_vendor(cuda={"BLOCK_M": (64,), "K_IN_REGISTERS": (0, 1), "V_IN_REGISTERS": (0, 1)}),
     grid=c.grid("seqlen_k", 128, "heads_k"),
     guards=ADDS_DQ,
     restrictions=(),
@@ -377,8 +377,8 @@ ATTN_BWD_HOPPER_FINISH = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.T, HEAD_DIM_FUSED, c.DESCRIPTOR),
-    psels=ROWS_OF_ORDER,
-    copts=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    tunables=ROWS_OF_ORDER,
+    compile_options=by_vendor(more=MORE_WARPS, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     tuning_keys=(c.MAX_SEQLEN_Q,),
     grid=c.grid("seqlen_q", "BLOCK_M", "heads_q"),
     work=c.row_work("BLOCK_M", tensors=3),
@@ -439,7 +439,7 @@ ATTN_BWD_HOPPER_FEATURES_PREPARE = replace(
     ),
     choices=(c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
     grid=(
-        ceil_divide(_FEATURES_DQ_TILES * 64, psel("BLOCK_M")) * size("heads_q") * size("batch"),
+        ceil_divide(_FEATURES_DQ_TILES * 64, tunable("BLOCK_M")) * size("heads_q") * size("batch"),
         constant(1),
         constant(1),
     ),
@@ -464,8 +464,8 @@ ATTN_BWD_HOPPER_FEATURES = KernelDescription(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     choices=(c.LEVEL.narrowed(c.GENERAL), c.T, HEAD_DIM_FEATURES, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tunables=by_vendor(cuda={"BLOCK_M": (64,)}),  # masks of 128 rows spill
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=(
         ceil_divide(scalar("longest_k"), 128) * size("heads_k") * (size("batch") * c.SEQUENCES),
@@ -628,7 +628,7 @@ ATTN_BWD_HOPPER_PARTS_FINISH = replace(
         *c.constexprs("BLOCK_M", "BLOCK_DMODEL"),
     ),
     # 64 rows spill with one warp.
-    copts=by_vendor(more={"cuda": {"num_warps": (2, 16)}}, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
+    compile_options=by_vendor(more={"cuda": {"num_warps": (2, 16)}}, cuda={"num_warps": (4, 8), "num_stages": (1,)}),
     work=c.row_work("BLOCK_M", tensors=3, of_k=6),
 )
 
@@ -655,8 +655,8 @@ ATTN_BWD_HOPPER_DK_DV = KernelDescription(
         )
     ),
     choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM.narrowed(192, 256), c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"BLOCK_M": (64,)}),
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tunables=by_vendor(cuda={"BLOCK_M": (64,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("k")),
     grid=c.grid("seqlen_k", 64, "heads_k"),
     work=c.work("k", 64, "BLOCK_M", tensors=(2, 4)),
@@ -681,8 +681,8 @@ ATTN_BWD_HOPPER_DQ = KernelDescription(
         *c.constexprs("BLOCK_N", "BLOCK_DMODEL", "CAUSAL"),
     ),
     choices=(c.PLAIN_ONLY, c.T, HEAD_DIM_SPLIT, c.CAUSAL, c.DESCRIPTOR),
-    psels=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    tunables=by_vendor(more={"cuda": {"BLOCK_N": (16, 32)}}, cuda={"BLOCK_N": (64,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     grid=c.grid("seqlen_q", 128, "heads_q"),
     work=c.work("q", 128, "BLOCK_N", tensors=(3, 2)),
@@ -708,7 +708,7 @@ ATTN_BWD_HOPPER_SPLIT_PREPARE = replace(
     name="attn_bwd_hopper_split_prepare",
     arguments=tuple(one for one in ATTN_BWD_HOPPER_PARTS_PREPARE.arguments if one.name not in ("DQSum", DQ_WIDTH.name)),
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
-    psels=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
+    tunables=by_vendor(more=MORE_ROWS, cuda={"BLOCK_M": (32, 64, 128)}),
     work=c.row_work("BLOCK_M", tensors=2, of_k=4),
 )
 
@@ -748,7 +748,7 @@ ATTN_BWD_HOPPER_SPLIT_FINISH = replace(
     ),
     choices=(c.T, HEAD_DIM_SPLIT, c.DESCRIPTOR),
     # 128 rows of both spill with four warps.
-    psels=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
+    tunables=by_vendor(more={"cuda": {"BLOCK_M": (8, 16)}}, cuda={"BLOCK_M": (32, 64)}),
     grid=c.grid("seqlen_k", "BLOCK_M", "heads_k"),
     work=c.row_work("BLOCK_M", of="k", tensors=6),
 )

@@ -22,10 +22,10 @@ from aotriton.rules.expression import (
     multiprocessors,
     other_dtype,
     present,
-    psel,
     scalar,
     size,
     tiles,
+    tunable,
 )
 from aotriton.rules.flash import features
 from aotriton.rules.kernel import (
@@ -82,7 +82,7 @@ CAUSAL = Choice("CAUSAL", (False, True), scalar("causal"), option="causal")
 # table are PAGED, and otherwise as GENERAL ones: only kernels with a choice of their own serve them.
 PLAIN, BANDED, GENERAL, FULL, PAGED = features.LEVELS
 FEATURED = (GENERAL, FULL)  # the levels whose images have features
-LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, lends=True, levels=True)
+LEVEL = Choice("LEVEL", (PLAIN, *FEATURED), scalar("level"), round_up=True, default=PLAIN, borrows=True, levels=True)
 PLAIN_ONLY = LEVEL.narrowed(PLAIN)
 # What the operators' checks make of a call of fp32: one with a band, whose images address by pointers.
 NO_FP32_HAS: tuple[Mapping[str, Value], ...] = ({"T": "fp32", "ADDRESSING": "descriptor"},)
@@ -91,7 +91,7 @@ NO_CALL_HAS: tuple[Mapping[str, Value], ...] = (
     {"T": "fp32", "LEVEL": PLAIN},
     *NO_FP32_HAS,
 )
-ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
+ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
 
 REFERENCE_TILE = 128  # rows of the tile that `waves` counts; fixed, so that the key does not depend on the candidate
@@ -113,7 +113,7 @@ def grid(of: str, rows: str | int, heads: str) -> tuple[Expression, Expression, 
 
 def grid_of_sequences(of: str, rows: str, heads: str) -> tuple[Expression, Expression, Expression]:
     """As ``grid``, with as many tiles of each sequence as the longest one has; ``of`` is "q" or "k"."""
-    each = ceil_divide(scalar(f"longest_{of}"), psel(rows))
+    each = ceil_divide(scalar(f"longest_{of}"), tunable(rows))
     return each * size(heads) * (size("batch") * SEQUENCES), constant(1), constant(1)
 
 
@@ -199,7 +199,7 @@ def row_work(rows: str, *, of: str = "q", tensors: int, of_k: int = 0) -> Work:
     ``of_k`` it is one of q, and there are those of k, too, and so many of its size: what is walked of both is counted
     as if tiles had rows of several heads.
     """
-    tile = psel(rows)
+    tile = tunable(rows)
     if not of_k:
         heads, traffic = size("batch") * size(f"heads_{of}"), (_bytes(of) * tensors, NONE)
         return Work(rows=size(f"seqlen_{of}"), row_tile=tile, outer=heads, traffic=traffic, slow=PARTIAL_SECTORS)
@@ -209,7 +209,7 @@ def row_work(rows: str, *, of: str = "q", tensors: int, of_k: int = 0) -> Work:
 
 
 def _side(rows: str | Expression | int) -> Expression:
-    return psel(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
+    return tunable(rows) if isinstance(rows, str) else constant(rows) if isinstance(rows, int) else rows
 
 
 def _bytes(of: str) -> Expression:
@@ -225,8 +225,8 @@ PACKED_ROWS = (1, 1, 64, 1, "BLOCK_DMODEL")
 Q_ROWS = (1, 1, 64, "BLOCK_DMODEL")  # what a warp group of Hopper multiplies at once
 
 # Columns of two parts.
-FIRST = choose(psel("BLOCK_DMODEL") <= 128, constant(64), constant(128))
-REST = psel("BLOCK_DMODEL") - FIRST
+FIRST = choose(tunable("BLOCK_DMODEL") <= 128, constant(64), constant(128))
+REST = tunable("BLOCK_DMODEL") - FIRST
 
 SM_SCALE = Number("sm_scale", "fp32", scalar("sm_scale"))
 HEADS_Q = Number("num_heads_q", "i32", size("heads_q"))
@@ -374,10 +374,10 @@ def constexprs(*names: str) -> tuple[Constexpr, ...]:
     return tuple(Constexpr(name) for name in names)
 
 
-def tile(*psels: str) -> tuple[Constexpr, ...]:
+def tile(*tunables: str) -> tuple[Constexpr, ...]:
     """The constexprs of a portable kernel."""
     return (
-        *constexprs(*psels, "BLOCK_DMODEL"),
+        *constexprs(*tunables, "BLOCK_DMODEL"),
         Constexpr("CAUSAL", levels=(PLAIN,)),
         Constexpr("LEVEL", levels=FEATURED),
         Constexpr(BF16_PRODUCTS, levels=FEATURED),
@@ -424,8 +424,8 @@ def in_two_parts(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
 
     def boxes(suffix: str, columns: Expression) -> list[Tensor]:
         def side(one: Side) -> Side:
-            named = psel(one) if isinstance(one, str) else one
-            return named.with_other(psel("BLOCK_DMODEL"), columns) if isinstance(named, Expression) else one
+            named = tunable(one) if isinstance(one, str) else one
+            return named.with_other(tunable("BLOCK_DMODEL"), columns) if isinstance(named, Expression) else one
 
         return [replace(one, name=one.name + suffix, block=tuple(map(side, one.block or ()))) for one in whole]
 
@@ -456,7 +456,7 @@ def portable_slim(kernel: KernelDescription) -> KernelDescription:
         choices=(PLAIN_ONLY, T, HEAD_DIM_SLIM, CAUSAL, ACCESS.narrowed("general", "offset32")),
         impossible=(),
         guards=(),
-        psels=of_vendor("hip", (one for one in kernel.psels if one.name != BF16_PRODUCTS)),
-        copts=of_vendor("hip", kernel.copts),
+        tunables=of_vendor("hip", (one for one in kernel.tunables if one.name != BF16_PRODUCTS)),
+        compile_options=of_vendor("hip", kernel.compile_options),
         needs=("buffer",),
     )

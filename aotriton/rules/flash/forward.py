@@ -11,9 +11,9 @@ from aotriton.rules.expression import (
     constant,
     minimum,
     multiprocessors,
-    psel,
     scalar,
     size,
+    tunable,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.features import LATENT_DIMS
@@ -47,7 +47,7 @@ ATTN_FWD = KernelDescription(
     impossible=c.NO_CALL_HAS,
     # A warp group of four warps owns 64 rows of a product, so no smaller BLOCK_M on Hopper. Two stages keep one tile
     # under way while the other is used. gfx942: only BLOCK_N 16 with eight warps fits head dim 256, general.
-    psels=(
+    tunables=(
         *by_vendor(
             more={"cuda": {"BLOCK_M": (256,), "BLOCK_N": (256,)}},
             cuda={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128)},
@@ -55,7 +55,7 @@ ATTN_FWD = KernelDescription(
         ),
         *c.PRODUCTS_OF_FP32,
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (1, 2, 16), "num_stages": (1, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
@@ -85,8 +85,8 @@ def _tiles(rows: Expression | int) -> Expression:
     return ceil_divide(size("seqlen_q") * c.PACKED, rows) * ceil_divide(size("heads_q"), c.PACKED) * size("batch")
 
 
-OUT_PIECES = psel("OUT_PIECES")
-OUT_ROWS = (*c.PACKED_ROWS[:-1], ceil_divide(psel("BLOCK_DMODEL"), OUT_PIECES))
+OUT_PIECES = tunable("OUT_PIECES")
+OUT_ROWS = (*c.PACKED_ROWS[:-1], ceil_divide(tunable("BLOCK_DMODEL"), OUT_PIECES))
 LOG2_PACKED = (c.PACKED >= 2) + (c.PACKED >= 4) + (c.PACKED >= 8) + (c.PACKED >= 16)
 
 
@@ -108,7 +108,7 @@ ATTN_FWD_HOPPER = KernelDescription(
         *c.constexprs("GROUP_ROUNDS", "Q_SLOTS", "Q_IN_REGISTERS", "OUT_PIECES", "TURNS", "RING"),
     ),
     choices=(c.PLAIN_ONLY, c.T, c.HEAD_DIM, c.CAUSAL, c.DESCRIPTOR),
-    psels=(
+    tunables=(
         *by_vendor(
             more={"cuda": {"BLOCK_N": (256,), "STAGES": (7, 8), "GROUP_ROUNDS": (6, 16)}},
             cuda={
@@ -126,11 +126,11 @@ ATTN_FWD_HOPPER = KernelDescription(
     ),
     # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
     # consumers take over what the producer does not need.
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent: each multiprocessor has one program, which takes tile after tile.
-    grid=(minimum(_tiles(psel("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
-    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
+    grid=(minimum(_tiles(tunable("CONSUMERS") * 64), multiprocessors()), constant(1), constant(1)),
+    work=c.work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED),
     guards=(
         c.GUARD_PACKED_Q,
         c.GUARD_INVARIANT,
@@ -141,7 +141,7 @@ ATTN_FWD_HOPPER = KernelDescription(
     needs=("tma", "wgmma"),
     gluon=True,
     # Causal tiles go through the heads of a group side by side, the longest of each head first; it may be one head.
-    schedule=choose(scalar("causal") & (constant(2) <= psel("GROUP_ROUNDS")), BFS, DFS),
+    schedule=choose(scalar("causal") & (constant(2) <= tunable("GROUP_ROUNDS")), BFS, DFS),
 )
 
 ATTN_FWD_HOPPER_SLIM = replace(
@@ -158,7 +158,7 @@ def _tiles_of_sequences(rows: Expression) -> Expression:
     return each * (size("batch") * c.SEQUENCES)
 
 
-FEATURES_TILES = _tiles_of_sequences(psel("CONSUMERS") * 64)
+FEATURES_TILES = _tiles_of_sequences(tunable("CONSUMERS") * 64)
 
 ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     name="attn_fwd_hopper_features",
@@ -181,7 +181,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         *c.constexprs("BLOCK_N", "CONSUMERS", "STAGES", "BLOCK_DMODEL", "GROUP_ROUNDS", "Q_SLOTS", "OUT_PIECES"),
     ),
     choices=(c.LEVEL.narrowed(c.GENERAL), c.T, c.HEAD_DIM, c.DESCRIPTOR),
-    psels=by_vendor(
+    tunables=by_vendor(
         {"OUT_PIECES": 1},
         cuda={
             "BLOCK_N": (64, 128),
@@ -192,7 +192,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
             "OUT_PIECES": (1, 2),
         },
     ),
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)}),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
     # Persistent, where all tiles are known to have rows.
     grid=(
@@ -200,7 +200,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
         constant(1),
         constant(1),
     ),
-    work=c.work("q", psel("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED, banded=True),
+    work=c.work("q", tunable("CONSUMERS") * 64, "BLOCK_N", tensors=(2, 2), packed=c.PACKED, banded=True),
     guards=(
         c.GUARD_BAND,
         c.GUARD_PACKED_Q,
@@ -212,7 +212,7 @@ ATTN_FWD_HOPPER_FEATURES = KernelDescription(
     restrictions=FEATURES_RESTRICTIONS,
     needs=("tma", "wgmma"),
     gluon=True,
-    schedule=choose(constant(2) <= psel("GROUP_ROUNDS"), BFS, DFS),
+    schedule=choose(constant(2) <= tunable("GROUP_ROUNDS"), BFS, DFS),
 )
 
 OPERATOR = Operator(

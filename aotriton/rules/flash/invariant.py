@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aotriton.rules.expression import ceil_divide, choose, constant, equal, psel, scalar, size
+from aotriton.rules.expression import ceil_divide, choose, constant, equal, scalar, size, tunable
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash import split
 from aotriton.rules.kernel import Guard, KernelDescription, Number, by_vendor
@@ -24,7 +24,7 @@ _BAND = (
 )
 GUARD_ASKED = Guard(scalar("batch_invariant"), "it is for calls with the hint batch_invariant")
 # As halved_if_wide of tritonsrc/flash/lib/invariant.py has it.
-TILE_ROWS = choose(c.WIDEST <= 128, psel("BLOCK_M"), ceil_divide(psel("BLOCK_M"), 2))
+TILE_ROWS = choose(c.WIDEST <= 128, tunable("BLOCK_M"), ceil_divide(tunable("BLOCK_M"), 2))
 _HEADS = size("batch") * c.SEQUENCES * size("heads_k")
 
 ATTN_FWD_INVARIANT = KernelDescription(
@@ -42,11 +42,11 @@ ATTN_FWD_INVARIANT = KernelDescription(
         if one.name != c.CAUSAL.name
     ),
     # One config, as others round differently.
-    psels=by_vendor(
+    tunables=by_vendor(
         cuda={"BLOCK_M": (128,), "BLOCK_N": (64,), "EARLY": (1,)},
         hip={"BLOCK_M": (64,), "BLOCK_N": (32,), "EARLY": (0,)},
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         cuda={"num_warps": (8,), "num_stages": (3,)}, hip={"num_warps": (8,), "num_stages": (1,), "waves_per_eu": (1,)}
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
@@ -60,8 +60,8 @@ ATTN_FWD_INVARIANT_COMBINE = KernelDescription(
     family=c.FAMILY,
     arguments=tuple(one for one in split.ATTN_FWD_COMBINE.arguments if one.name != "AT_ONCE"),
     choices=split.ATTN_FWD_COMBINE.choices,
-    psels=by_vendor({"EARLY": 0}, cuda={"EARLY": (1,)}, hip={"EARLY": (0,)}),
-    copts=by_vendor(
+    tunables=by_vendor({"EARLY": 0}, cuda={"EARLY": (1,)}, hip={"EARLY": (0,)}),
+    compile_options=by_vendor(
         cuda={"num_warps": (1,), "num_stages": (1,)}, hip={"num_warps": (1,), "num_stages": (1,), "waves_per_eu": (0,)}
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),

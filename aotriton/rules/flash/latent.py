@@ -13,10 +13,10 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
-    psel,
     quotient,
     scalar,
     size,
+    tunable,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash import features, split
@@ -78,16 +78,16 @@ ATTN_FWD_LATENT = KernelDescription(
     sources={int(True): "attn_fwd_latent_paged"},
     # No choice has the head dims, as the lead's, by which cells are named, has no such ones.
     choices=tuple(one for one in ATTN_FWD_INVARIANT.choices if one.name != c.HEAD_DIM.name),
-    psels=by_vendor(
+    tunables=by_vendor(
         {"EARLY": 0},
         cuda={"BLOCK_M": (ROWS_OF_TILE,), "BLOCK_N": (32,), "EARLY": (1,)},
         hip={"BLOCK_M": (ROWS_OF_TILE // 2,), "BLOCK_N": (32,), "EARLY": (0,)},
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         cuda={"num_warps": (8,), "num_stages": (4,)}, hip={"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (1,)}
     ),
     tuning_keys=(c.MAX_SEQLEN_Q,),
-    grid=(ceil_divide(split.ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
+    grid=(ceil_divide(split.ROWS, tunable("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
     guards=(*split.GUARDS, c.GUARD_INVARIANT, GUARD_LATENT),
     timed=False,
 )
@@ -97,12 +97,12 @@ ATTN_FWD_LATENT_COMBINE = replace(
     name="attn_fwd_latent_combine",
     source=split.ATTN_FWD_COMBINE.name,
     choices=(c.T,),
-    psels=by_vendor(
+    tunables=by_vendor(
         {"EARLY": 0},
         cuda={"AT_ONCE": (8,), "BLOCK_DMODEL": (DIM_V,), "EARLY": (1,)},
         hip={"AT_ONCE": (8,), "BLOCK_DMODEL": (DIM_V,), "EARLY": (0,)},
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         cuda={"num_warps": (4,), "num_stages": (1,)},
         hip={"num_warps": (4,), "num_stages": (1,), "waves_per_eu": (0,)},
     ),

@@ -11,10 +11,10 @@ from aotriton.rules.expression import (
     minimum,
     multiprocessors,
     present,
-    psel,
     quotient,
     scalar,
     size,
+    tunable,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash import split
@@ -57,8 +57,8 @@ SIZES = (
 
 # About as many as the plan makes of a tile, for the model of the time: as fill the GPU, with four steps at least.
 _PARTS = maximum(minimum(quotient(PROGRAMS, maximum(_TILES, 1)), ceil_divide(scalar("longest_k"), 4 * STEP)), 1)
-_COLUMNS = choose(psel("BLOCK_DMODEL") <= 64, psel("BLOCK_DMODEL"), constant(64))  # that are swizzled together
-_BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), psel("BLOCK_N"))
+_COLUMNS = choose(tunable("BLOCK_DMODEL") <= 64, tunable("BLOCK_DMODEL"), constant(64))  # that are swizzled together
+_BOX = minimum(lowest_bit(maximum(size("page_size"), 1)), tunable("BLOCK_N"))
 _PAGE_TILE = (1, 1, BOX_ROWS, _COLUMNS)
 _KEYS = (c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q"))
 _ABOVE_LENGTHS = quotient(scalar("features"), constant(c.SOFTCAP_BIT))  # bits from softcap's on
@@ -92,8 +92,8 @@ ATTN_FWD_PLAN = KernelDescription(
         *c.constexprs("AT_ONCE", "EARLY"),
     ),
     choices=(c.T,),
-    psels=by_vendor(cuda={"AT_ONCE": (128, 256), "EARLY": (1,)}),
-    copts=by_vendor(cuda={"num_warps": (4,), "num_stages": (1,)}),
+    tunables=by_vendor(cuda={"AT_ONCE": (128, 256), "EARLY": (1,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "num_stages": (1,)}),
     tuning_keys=_KEYS,
     grid=(_SEQUENCES, constant(1), constant(1)),
     work=Work(rows=_SEQUENCES, row_tile=constant(1), traffic=((_TILES + _PLACES) * (FIELDS * 4), NONE)),
@@ -137,9 +137,9 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         c.DESCRIPTOR,
         split.KEYS.narrowed(split.Keys.rows, split.Keys.pages),
     ),
-    psels=by_vendor(cuda={"BLOCK_N": (64, 128), "STAGES": (2, 3, 4, 5, 6)}),
+    tunables=by_vendor(cuda={"BLOCK_N": (64, 128), "STAGES": (2, 3, 4, 5, 6)}),
     # Four warps are the first consumer; the compiler adds the others.
-    copts=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,), "maxnreg": (168,)}),
     tuning_keys=_KEYS,
     grid=(PROGRAMS, constant(1), constant(1)),
     work=Work(
@@ -148,7 +148,7 @@ ATTN_FWD_HOPPER_PLANNED = KernelDescription(
         packed=c.GROUP,
         outer=size("batch") * size("heads_k"),
         depth=scalar("longest_k"),
-        depth_tile=psel("BLOCK_N"),
+        depth_tile=tunable("BLOCK_N"),
         parts=_PARTS,
         form=choose(scalar("level"), BAND, WHOLE),
         band=(c.BEGIN, c.END),
@@ -196,13 +196,13 @@ ATTN_FWD_PLANNED_COMBINE = KernelDescription(
         *c.constexprs("ROWS", "BLOCK_DMODEL", "EARLY"),
     ),
     choices=(c.T, c.HEAD_DIM, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"ROWS": (8, 16, 32), "EARLY": (1,)}),
-    copts=by_vendor(cuda={"num_warps": (2, 4), "num_stages": (1,)}),
+    tunables=by_vendor(cuda={"ROWS": (8, 16, 32), "EARLY": (1,)}),
+    compile_options=by_vendor(cuda={"num_warps": (2, 4), "num_stages": (1,)}),
     tuning_keys=_KEYS,
-    grid=(PROGRAMS * 2 * ceil_divide(TILE_ROWS, psel("ROWS")), constant(1), constant(1)),
+    grid=(PROGRAMS * 2 * ceil_divide(TILE_ROWS, tunable("ROWS")), constant(1), constant(1)),
     work=Work(
         rows=constant(TILE_ROWS),
-        row_tile=psel("ROWS"),
+        row_tile=tunable("ROWS"),
         outer=PROGRAMS * 2,
         traffic=(PROGRAMS * (2 * TILE_ROWS) * size("head_dim") * 4, c.traffic(1, 0)[0]),
     ),

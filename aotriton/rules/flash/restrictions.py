@@ -22,14 +22,14 @@ def _head_dim(functional: Functional) -> int:
 
 
 def _taller_than_queries(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_M"])
+    smallest = min(functional.kernel.tunable_values(functional.arch_spec.vendor)["BLOCK_M"])
     return config["BLOCK_M"] > max(keys["max_seqlen_q"], smallest)
 
 
 def _wider_than_keys(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     if "BLOCK_N" not in config or "max_seqlen_k" not in keys:
         return False
-    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_N"])
+    smallest = min(functional.kernel.tunable_values(functional.arch_spec.vendor)["BLOCK_N"])
     return config["BLOCK_N"] > max(keys["max_seqlen_k"], smallest)
 
 
@@ -41,7 +41,7 @@ def _more_stages_than_iterations(functional: Functional, keys: Mapping[str, int]
     )
     iterations = -(-keys[streamed] // config[block])
     return config["num_stages"] > max(
-        iterations, min(functional.kernel.copt_values(functional.arch_spec.vendor)["num_stages"])
+        iterations, min(functional.kernel.compile_option_values(functional.arch_spec.vendor)["num_stages"])
     )
 
 

@@ -39,7 +39,7 @@ def _too_many_stages(functional: Functional, keys: Mapping[str, int], config: Co
 
 def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     more = {**config, "STAGES": config["STAGES"] + 1}
-    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    possible = more["STAGES"] in functional.kernel.tunable_values("cuda")["STAGES"]
     return possible and not any(rule(functional, keys, more) for rule in (_too_many_stages, _too_much_shared))
 
 
@@ -155,7 +155,7 @@ FORWARD_RESTRICTIONS = (
 
 
 def _of_plain(rule: Rule) -> Rule:
-    """A rule of the plain forward for images with features, which have fewer psels."""
+    """A rule of the plain forward for images with features, which have fewer tunables."""
 
     def applies(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
         return rule(functional, keys, {"Q_IN_REGISTERS": 0, "RING": 0, "TURNS": 0, **config})
@@ -165,7 +165,7 @@ def _of_plain(rule: Rule) -> Rule:
 
 def _too_few_features_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     more = {**config, "STAGES": config["STAGES"] + 1}
-    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    possible = more["STAGES"] in functional.kernel.tunable_values("cuda")["STAGES"]
     rules = (_too_many_stages, _of_plain(_too_much_shared))
     return possible and not any(rule(functional, keys, more) for rule in rules)
 
@@ -194,7 +194,7 @@ FEATURES_RESTRICTIONS = (
 
 
 def _planned(rule: Rule) -> Rule:
-    """A rule of the plain forward for images of the planned one, whose constants are no psels."""
+    """A rule of the plain forward for images of the planned one, whose constants are no tunables."""
 
     def applies(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
         return rule(functional, keys, {"CONSUMERS": 2, "Q_IN_REGISTERS": 0, **config})
@@ -209,7 +209,7 @@ def _planned_in_shared(functional: Functional, keys: Mapping[str, int], config: 
 
 def _too_few_planned_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     more = {**config, "STAGES": config["STAGES"] + 1}
-    possible = more["STAGES"] in functional.kernel.psel_values("cuda")["STAGES"]
+    possible = more["STAGES"] in functional.kernel.tunable_values("cuda")["STAGES"]
     return possible and not any(rule(functional, keys, more) for rule in (_too_many_stages, _planned_in_shared))
 
 

@@ -15,10 +15,10 @@ from aotriton.rules.expression import (
     minimum,
     multiprocessors,
     present,
-    psel,
     quotient,
     scalar,
     size,
+    tunable,
 )
 from aotriton.rules.flash import common as c
 from aotriton.rules.flash.restrictions import SPLIT_RESTRICTIONS
@@ -124,7 +124,7 @@ KEYS = Choice(
     + c.is_of(c.FORWARD_K, "fp8e4nv") * Keys.fp8e4nv
     + c.is_of(c.FORWARD_K, "fp8e4b8") * Keys.fp8e4b8,
     default=Keys.rows,
-    lends=True,
+    borrows=True,
     levels=True,
 )
 OF_FP8: dict[int, str] = {one: one.name.removeprefix("pages_") for one in Keys if one >= Keys.fp8e4nv}
@@ -199,25 +199,25 @@ ATTN_FWD_SPLIT = KernelDescription(
     },
     choices=(c.T, c.HEAD_DIM, c.CAUSAL.narrowed(False), c.ACCESS.narrowed("offset32", "descriptor"), KEYS),
     # A step of fewer keys begins earlier, which counts where there is one of them.
-    psels=by_vendor(
+    tunables=by_vendor(
         {"EARLY": 0},
         cuda={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128), "EARLY": (1,)},
         hip={"BLOCK_M": (32, 64), "BLOCK_N": (32, 64), "EARLY": (0,)},
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (1, 2), "num_stages": (5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (2, 3, 4)},
         hip={"num_warps": (4, 8), "num_stages": (1,), "waves_per_eu": (1, 2)},
     ),
     tuning_keys=(c.MAX_SEQLEN_Q, c.MAX_SEQLEN_K, c.waves("q")),
-    grid=(ceil_divide(ROWS, psel("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
+    grid=(ceil_divide(ROWS, tunable("BLOCK_M")) * _HEADS * SPLITS, constant(1), constant(1)),
     work=Work(
         rows=ROWS,
-        row_tile=psel("BLOCK_M"),
+        row_tile=tunable("BLOCK_M"),
         packed=c.GROUP,
         outer=_HEADS,
         depth=scalar("longest_k"),
-        depth_tile=psel("BLOCK_N"),
+        depth_tile=tunable("BLOCK_N"),
         parts=SPLITS,
         form=choose(scalar("level"), BAND, WHOLE),
         band=(c.BEGIN, c.END),
@@ -239,9 +239,9 @@ ATTN_FWD_DECODE = replace(
     ATTN_FWD_SPLIT,
     name="attn_fwd_decode",
     source=ATTN_FWD_SPLIT.name,
-    psels=(
+    tunables=(
         *by_vendor(cuda={"BLOCK_M": (DECODED_ROWS,)}, hip={"BLOCK_M": (DECODED_ROWS,)}),
-        *(one for one in ATTN_FWD_SPLIT.psels if one.name != "BLOCK_M"),
+        *(one for one in ATTN_FWD_SPLIT.tunables if one.name != "BLOCK_M"),
     ),
     guards=(
         *GUARDS,
@@ -273,10 +273,10 @@ ATTN_FWD_COMBINE = KernelDescription(
         *c.constexprs("AT_ONCE", "BLOCK_DMODEL", "EARLY"),
     ),
     choices=(c.T, c.HEAD_DIM),
-    psels=by_vendor(
+    tunables=by_vendor(
         {"EARLY": 0}, cuda={"AT_ONCE": (8, 16, 32), "EARLY": (1,)}, hip={"AT_ONCE": (8, 16, 32), "EARLY": (0,)}
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         cuda={"num_warps": (2, 4), "num_stages": (1,)},
         hip={"num_warps": (2, 4), "num_stages": (1,), "waves_per_eu": (0,)},
     ),
@@ -291,7 +291,7 @@ ATTN_FWD_COMBINE = KernelDescription(
         row_tile=constant(1),
         outer=size("batch") * c.SEQUENCES,
         depth=SPLITS,
-        depth_tile=psel("AT_ONCE"),
+        depth_tile=tunable("AT_ONCE"),
         traffic=(SPLITS * ROWS_OF_ALL * size("head_dim") * 4, c.traffic(1, 0)[0]),
     ),
     begins_early=True,

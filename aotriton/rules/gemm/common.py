@@ -13,10 +13,10 @@ from aotriton.rules.expression import (
     dtype,
     equal,
     present,
-    psel,
     scalar,
     size,
     transposed,
+    tunable,
 )
 from aotriton.rules.kernel import Choice, Number, Operand, Side, Value
 from aotriton.rules.work import ONE, WHOLE, Work
@@ -39,7 +39,7 @@ T = Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", opt
 # Tensor cores take rows and columns alike. What is measured is a layer's weight, [n, k] as it is stored.
 TRANS_A = Choice("TRANS_A", (False, True), _transposed("a", False), measured_as=False, small=False, option="trans-a")
 TRANS_B = Choice("TRANS_B", (False, True), _transposed("b", True), measured_as=True, small=True, option="trans-b")
-ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
+ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing")
 DESCRIPTOR = ACCESS.narrowed("descriptor")
 IMPOSSIBLE: tuple[dict[str, Value], ...] = (
     {"ADDRESSING": "general", "TRANS_A": True},
@@ -68,13 +68,13 @@ SIZES = tuple(Number(name.upper(), "i32", size(name)) for name in "mnk")
 
 def stored(trans: str, rows: Side, columns: Side) -> tuple[Side, ...]:
     """The block of a tensor that is stored transposed where the choice ``trans`` says so."""
-    first, last = (psel(side) if isinstance(side, str) else side for side in (rows, columns))
-    return 1, choose(psel(trans), last, first), choose(psel(trans), first, last)
+    first, last = (tunable(side) if isinstance(side, str) else side for side in (rows, columns))
+    return 1, choose(tunable(trans), last, first), choose(tunable(trans), first, last)
 
 
 def tiles(rows: Side, columns: Side) -> Expression:
     """Tiles of D."""
-    first, last = (psel(side) if isinstance(side, str) else side for side in (rows, columns))
+    first, last = (tunable(side) if isinstance(side, str) else side for side in (rows, columns))
     return ceil_divide(size("m"), first) * ceil_divide(size("n"), last) * size("batch")
 
 
@@ -88,7 +88,7 @@ def work(rows: Expression, columns: Expression, programs: Expression = ONE, form
         columns=size("n"),
         column_tile=columns,
         depth=size("k"),
-        depth_tile=psel("BLOCK_K"),
+        depth_tile=tunable("BLOCK_K"),
         form=constant(form),
         traffic=(
             size("batch") * (size("m") + size("n")) * size("k") * 2,

@@ -13,9 +13,9 @@ from aotriton.rules.expression import (
     maximum,
     minimum,
     multiprocessors,
-    psel,
     quotient,
     size,
+    tunable,
 )
 from aotriton.rules.gemm import common as c
 from aotriton.rules.gemm.restrictions import RESTRICTIONS
@@ -58,45 +58,49 @@ GEMM = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "TRANS_A", "TRANS_B", "ADDRESSING")),
     ),
     choices=(c.T, c.TRANS_A, c.TRANS_B, c.ACCESS),
-    psels=by_vendor(
+    tunables=by_vendor(
         {"GROUP_M": 8},
         {"cuda": {"BLOCK_M": (16, 32, 256), "BLOCK_N": (32, 256), "BLOCK_K": (128,), "GROUP_M": (1, 16)}},
         cuda={"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "BLOCK_K": (32, 64), "GROUP_M": (8,)},
         hip={"BLOCK_M": (16, 64, 128, 256), "BLOCK_N": (64, 128, 256), "BLOCK_K": (32, 64), "GROUP_M": (8,)},
     ),
-    copts=by_vendor(
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (2, 16), "num_stages": (2, 3, 5, 6)}},
         cuda={"num_warps": (4, 8), "num_stages": (4,)},
         hip={"num_warps": (4, 8), "num_stages": (2,), "waves_per_eu": (0,)},
     ),
     tuning_keys=c.KEYS,
     grid=(c.tiles("BLOCK_M", "BLOCK_N"), ONE, ONE),
-    work=c.work(psel("BLOCK_M"), psel("BLOCK_N")),
+    work=c.work(tunable("BLOCK_M"), tunable("BLOCK_N")),
     impossible=c.IMPOSSIBLE,
     restrictions=RESTRICTIONS,
     schedule=DFS,
 )
 
 # Rows of X in a tile, and what of D that and COLUMNS are.
-X_ROWS = psel("ROWS") * choose(psel("TURNS"), 1, psel("CONSUMERS"))
-TILE_M = choose(psel("SWAP"), psel("COLUMNS"), X_ROWS)
-TILE_N = choose(psel("SWAP"), X_ROWS, psel("COLUMNS"))
+X_ROWS = tunable("ROWS") * choose(tunable("TURNS"), 1, tunable("CONSUMERS"))
+TILE_M = choose(tunable("SWAP"), tunable("COLUMNS"), X_ROWS)
+TILE_N = choose(tunable("SWAP"), X_ROWS, tunable("COLUMNS"))
 TILES = c.tiles(TILE_M, TILE_N)
 # What a consumer stages of its tile at a time.
-STAGED_COLUMNS = minimum(psel("COLUMNS"), ceil_divide(STAGED, psel("ROWS")))
+STAGED_COLUMNS = minimum(tunable("COLUMNS"), ceil_divide(STAGED, tunable("ROWS")))
 # Two programs fit in a multiprocessor where a lone consumer has a large tile, for which the space leaves memory.
-RESIDENT = choose(equal(psel("CONSUMERS"), 1) & equal(psel("ROWS"), 128), 2, 1)
+RESIDENT = choose(equal(tunable("CONSUMERS"), 1) & equal(tunable("ROWS"), 128), 2, 1)
 PROGRAMS = multiprocessors() * RESIDENT
 
-BOX_M = choose(psel("SWAP"), psel("COLUMNS"), psel("ROWS"))
-BOX_N = choose(psel("SWAP"), psel("ROWS"), psel("COLUMNS"))
+BOX_M = choose(tunable("SWAP"), tunable("COLUMNS"), tunable("ROWS"))
+BOX_N = choose(tunable("SWAP"), tunable("ROWS"), tunable("COLUMNS"))
 OPERANDS = (
     Tensor("A", c.A, c.stored("TRANS_A", BOX_M, "BLOCK_K")),
     Tensor("B", c.B, c.stored("TRANS_B", "BLOCK_K", BOX_N)),
     Tensor(
         "D",
         c.D,
-        (1, choose(psel("SWAP"), STAGED_COLUMNS, psel("ROWS")), choose(psel("SWAP"), psel("ROWS"), STAGED_COLUMNS)),
+        (
+            1,
+            choose(tunable("SWAP"), STAGED_COLUMNS, tunable("ROWS")),
+            choose(tunable("SWAP"), tunable("ROWS"), STAGED_COLUMNS),
+        ),
     ),
     Tensor("Bias", c.BIAS),
 )
@@ -104,7 +108,7 @@ CONSTEXPRS = tuple(
     map(Constexpr, ("ROWS", "COLUMNS", "BLOCK_K", "CONSUMERS", "TURNS", "STAGES", "SWAP", "TRANS_A", "TRANS_B"))
 )
 CHOICES = (c.T, c.TRANS_A, c.TRANS_B, c.DESCRIPTOR)
-PSELS: tuple[Parameter, ...] = by_vendor(
+TUNABLES: tuple[Parameter, ...] = by_vendor(
     more={"cuda": {"STAGES": (2, 7)}},
     cuda={
         "ROWS": (64, 128),
@@ -118,7 +122,7 @@ PSELS: tuple[Parameter, ...] = by_vendor(
 )
 # Four warps are the first consumer; the compiler adds the others. Each thread begins with maxnreg registers: the
 # consumers take over what the producer does not need.
-COPTS = by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)})
+COMPILE_OPTIONS = by_vendor(cuda={"num_warps": (4,), "maxnreg": (128, 168)})
 # The smallest tiles are the most, and a round of programs lies beyond the last.
 FEW_TILES = Guard(c.tiles(16, 64) <= (2**31 - 1) // 32, "it has more tiles than are counted in 32 bits")
 
@@ -135,8 +139,8 @@ GEMM_HOPPER = KernelDescription(
         *CONSTEXPRS,
     ),
     choices=CHOICES,
-    psels=PSELS,
-    copts=COPTS,
+    tunables=TUNABLES,
+    compile_options=COMPILE_OPTIONS,
     tuning_keys=c.KEYS,
     grid=(minimum(TILES, PROGRAMS), ONE, ONE),
     work=c.work(TILE_M, TILE_N, programs=RESIDENT),
@@ -153,7 +157,7 @@ REDUCE_ROWS, REDUCE_COLUMNS = 16, 64  # what a program of gemm_reduce takes of a
 
 
 OF_D_TILES = c.tiles(size("tile_m"), size("tile_n"))
-STEPS = ceil_divide(size("k"), psel("BLOCK_K"))
+STEPS = ceil_divide(size("k"), tunable("BLOCK_K"))
 PARTIAL = Operand("partial", ("split_tiles", "splits", "tile_m", "tile_n"), "fp32", alignment=16)
 PARTIAL_SIZES = (
     DerivedSize("tile_m", TILE_M),
@@ -172,7 +176,7 @@ PARTIAL_SIZES = (
 
 def _splits_nothing(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
     sizes = {"batch": 1, "m": keys["m"], "n": keys["columns"], "k": keys["k"]}
-    environment = Environment(sizes=sizes, psels=config, multiprocessors=functional.arch_spec.multiprocessors)
+    environment = Environment(sizes=sizes, tunables=config, multiprocessors=functional.arch_spec.multiprocessors)
     return derived_sizes(HOPPER_SPLIT, environment)["split_tiles"] == 0
 
 
@@ -201,8 +205,8 @@ GEMM_HOPPER_SPLIT = KernelDescription(
         *CONSTEXPRS,
     ),
     choices=CHOICES,
-    psels=PSELS,
-    copts=COPTS,
+    tunables=TUNABLES,
+    compile_options=COMPILE_OPTIONS,
     tuning_keys=c.KEYS,
     grid=(minimum(OF_D_TILES - SPLIT_TILES + SPLIT_TILES * PARTS, PROGRAMS), ONE, ONE),
     work=c.work(TILE_M, TILE_N, programs=RESIDENT, form=SPLIT),
@@ -235,11 +239,11 @@ GEMM_REDUCE = KernelDescription(
         *map(Constexpr, ("ROWS", "COLUMNS")),
     ),
     choices=(c.T, c.DESCRIPTOR),
-    psels=by_vendor(cuda={"ROWS": (REDUCE_ROWS,), "COLUMNS": (REDUCE_COLUMNS,)}),
-    copts=by_vendor(cuda={"num_warps": (4,)}),
+    tunables=by_vendor(cuda={"ROWS": (REDUCE_ROWS,), "COLUMNS": (REDUCE_COLUMNS,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,)}),
     tuning_keys=c.KEYS,
     grid=(
-        SPLIT_TILES * ceil_divide(size("tile_m"), psel("ROWS")) * ceil_divide(size("tile_n"), psel("COLUMNS")),
+        SPLIT_TILES * ceil_divide(size("tile_m"), tunable("ROWS")) * ceil_divide(size("tile_n"), tunable("COLUMNS")),
         ONE,
         ONE,
     ),

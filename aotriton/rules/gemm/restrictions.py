@@ -16,7 +16,7 @@ def rounds(functional: Functional, keys: Mapping[str, int]) -> float:
 
 
 def _taller_than_d(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    smallest = min(functional.kernel.psel_values(functional.arch_spec.vendor)["BLOCK_M"])
+    smallest = min(functional.kernel.tunable_values(functional.arch_spec.vendor)["BLOCK_M"])
     return config["BLOCK_M"] > max(keys["m"], smallest)
 
 
@@ -41,7 +41,7 @@ def _certain_spill(functional: Functional, keys: Mapping[str, int], config: Conf
 
 
 def _idle_threads(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    fewest = min(functional.kernel.copt_values(functional.arch_spec.vendor)["num_warps"])
+    fewest = min(functional.kernel.compile_option_values(functional.arch_spec.vendor)["num_warps"])
     return config["num_warps"] > fewest and _accumulators(functional, keys, config) < 32
 
 

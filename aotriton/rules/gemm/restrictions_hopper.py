@@ -60,7 +60,7 @@ def _too_much_shared(functional: Functional, keys: Mapping[str, int], config: Co
 
 
 def _too_few_stages(functional: Functional, keys: Mapping[str, int], config: Config) -> bool:
-    values = functional.kernel.psel_values("cuda")["STAGES"]
+    values = functional.kernel.tunable_values("cuda")["STAGES"]
     return any(
         stages > config["STAGES"] and not _too_much_shared(functional, keys, {**config, "STAGES": stages})
         for stages in values

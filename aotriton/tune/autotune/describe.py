@@ -14,7 +14,7 @@ from typing import Any
 from aotriton.codegen.program import MAX_KEYS, launch_program
 from aotriton.rules.arch import ARCHS, FLOATS
 from aotriton.rules.checked import INT32, identifier
-from aotriton.rules.expression import Environment, Expression, constant, evaluate, psel, scalar
+from aotriton.rules.expression import Environment, Expression, constant, evaluate, scalar, tunable
 from aotriton.rules.kernel import Argument, Constexpr, Number, Tensor
 from aotriton.rules.operators import Operator
 from aotriton.tune.autotune.declaration import Declaration
@@ -25,7 +25,12 @@ from aotriton.tune.autotune.user_kernel import CONSTEXPR, UserKernel
 TEMPLATE = Path(__file__).parent.parent / "template"
 
 # Triton's compiler options that may be in a space, and the vendors that have them.
-COPTS = {"num_warps": ("cuda", "hip"), "num_stages": ("cuda", "hip"), "maxnreg": ("cuda",), "waves_per_eu": ("hip",)}
+COMPILE_OPTIONS = {
+    "num_warps": ("cuda", "hip"),
+    "num_stages": ("cuda", "hip"),
+    "maxnreg": ("cuda",),
+    "waves_per_eu": ("hip",),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Described:
         kernel, declared = self.kernel, self.declared
         constexprs = {name for name, kind in kernel.arguments if kind == CONSTEXPR}
         vendors = sorted({row.vendor for row in ARCHS if row.arch in self.archs})
-        copts = [name for name in declared.tried if name not in self.psels]
+        compile_options = [name for name in declared.tried if name not in self.tunables]
         values = {
             "family": self.family,
             "kernel": kernel,
@@ -87,9 +92,10 @@ class Described:
             "configs": declared.numbered_configs,
             "keys": {name: values for name, values in declared.values.items() if name in self.keys},
             "fixed": self.fixed,
-            "psels": {vendor: {name: declared.numbers(name) for name in self.psels} for vendor in vendors},
-            "copts": {
-                vendor: {name: declared.numbers(name) for name in copts if vendor in COPTS[name]} for vendor in vendors
+            "tunables": {vendor: {name: declared.numbers(name) for name in self.tunables} for vendor in vendors},
+            "compile_options": {
+                vendor: {name: declared.numbers(name) for name in compile_options if vendor in COMPILE_OPTIONS[name]}
+                for vendor in vendors
             },
             "grid": self.grid,
             "reference": declared.reference.__name__,
@@ -130,11 +136,11 @@ class Described:
         return next((one for one in types if one in FLOATS), types[0])
 
     @cached_property
-    def psels(self) -> tuple[str, ...]:
+    def tunables(self) -> tuple[str, ...]:
         """The names of the space that reach the source; the others are compiler options."""
         kernel, tried = self.kernel, self.declared.tried
         for name in tried:
-            if (kernel.provider or name in COPTS) and not self.declared.are_numbers(name):
+            if (kernel.provider or name in COMPILE_OPTIONS) and not self.declared.are_numbers(name):
                 raise ValueError(f"space: {name} must be whole numbers from 0 on, not {self.declared.space[name]!r}")
         if kernel.provider and not kernel.called:
             return tuple(tried)  # its module has looked at them
@@ -142,8 +148,10 @@ class Described:
         for name in tried:
             if kernel.called and name not in own:
                 raise ValueError(f"space: {name} is no argument of {kernel.name}")
-            if name not in own and name not in COPTS:
-                raise ValueError(f"space: {name} is no constexpr of {kernel.name}, nor among {', '.join(COPTS)}")
+            if name not in own and name not in COMPILE_OPTIONS:
+                raise ValueError(
+                    f"space: {name} is no constexpr of {kernel.name}, nor among {', '.join(COMPILE_OPTIONS)}"
+                )
         return tuple(name for name in tried if name in own)
 
     @cached_property
@@ -250,7 +258,7 @@ class Described:
             raise ValueError(f"grid: {kernel.name} is a Python function, and launches what it likes")
         if not kernel.called and not axes:
             raise ValueError(f"grid: how many programs of {kernel.name} are there? Write one to three expressions")
-        numbers = {name: psel(name) for name in self.psels if kernel.provider or self.declared.are_numbers(name)}
+        numbers = {name: tunable(name) for name in self.tunables if kernel.provider or self.declared.are_numbers(name)}
         computed = {name: one.value for name, one in self.computed.items() if not one.power}
         names = self.declared.names | numbers | computed
         return [expression("grid", one, names) for one in (*axes, 1, 1, 1)[:3]]

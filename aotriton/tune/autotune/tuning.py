@@ -86,7 +86,7 @@ class DrawnData:
         return torch.randint(0, most, shape, generator=generator, device=self._device).to(dtype)
 
     def result(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
     ) -> tuple[torch.Tensor, float | torch.Tensor]:
         import torch
 
@@ -104,7 +104,7 @@ class DrawnData:
         self,
         kernel: KernelDescription,
         argument: Tensor,
-        psels: Mapping[str, int],
+        tunables: Mapping[str, int],
         results: Mapping[str, torch.Tensor],
     ) -> Check:
         import torch

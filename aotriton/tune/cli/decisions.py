@@ -90,12 +90,12 @@ def _check_known(kernels: Collection[tuple[str, str]], operators: Collection[tup
         raise CannotBegin(f"the session measured {', '.join(missing)}, of another family: name it by --family FOLDER")
 
 
-def carry(call: Invocation) -> int:
+def carry_over(call: Invocation) -> int:
     make_folder(call.options.database)
     require_triton()
     arch = call.arch_without_gpu(ARCHS[0].arch)
     with TuningDatabase(call.options.database) as database:
-        same, other = carrying.carry(
+        same, other = carrying.carry_over(
             database, call.family.operators, call.kernels, arch, ImageStore(), call.options.jobs
         )
     print(f"{same} images of a changed source have the same bits and keep their timings, {other} wait to be measured")

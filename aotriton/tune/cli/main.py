@@ -69,7 +69,7 @@ COMMANDS = {
     ),
     "fit": Command(models.fit, "--fit", "fit cost models anew from what is timed; needs no GPU"),
     "carry-over": Command(
-        decisions.carry, "--carry",
+        decisions.carry_over, "--carry",
         "after a kernel's source has changed: what its images of unchanged bits took stands; needs no GPU",
     ),
     "predict": Command(models.predict_all, "--predict", "winners and models by a static model; needs no GPU"),

@@ -29,7 +29,7 @@ def expected(
     if work is None:
         return {}
     scalars, multiprocessors = scalars_of(functional, sizes), functional.arch_spec.multiprocessors
-    decisive = work.psels
+    decisive = work.tunables
     by_tile: dict[Config, dict[str, float]] = {}  # hundreds of configs have some ten tiles
     found = {}
     for config in configs:

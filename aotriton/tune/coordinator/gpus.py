@@ -30,7 +30,7 @@ class Gpus:
     product: str
     driver: str
     tensors: dict[object, set[str]] = field(default_factory=dict)  # by problems' tensors: the GPUs that made them
-    twins: dict[str, WorkerJoined] = field(default_factory=dict)  # by address: workers of a GPU that another one lends
+    twins: dict[str, WorkerJoined] = field(default_factory=dict)  # by address: workers of a GPU that another one offers
     lost: list[str] = field(default_factory=list)  # why GPUs are not used, the last reason last
     _gpus: dict[str, Gpu] = field(default_factory=dict)  # by address
     _jobs: dict[str, Gpu] = field(default_factory=dict)  # by key: the GPU that has the job
@@ -70,14 +70,14 @@ class Gpus:
         elif first := next((gpu for gpu in self if device.uuid and gpu.device.uuid == device.uuid), None):
             self.twins[event.address] = event
             self.progress.note(
-                f"{event.address} lends the GPU that {first.address} lends: it waits until that one leaves"
+                f"{event.address} offers the GPU that {first.address} offers: it waits until that one leaves"
             )
         else:
             self._gpus[event.address] = Gpu(event.address, event.facts)
             self.usage.came(event.address)
 
     def leave(self, address: str) -> list[tuple[Search, MeasureJob]]:
-        """Drops the GPU at this address, if there is one, for another worker that lends it. Returns the jobs that it
+        """Drops the GPU at this address, if there is one, for another worker that offers it. Returns the jobs that it
         leaves undone.
         """
         self.twins.pop(address, None)

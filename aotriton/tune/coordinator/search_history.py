@@ -19,7 +19,7 @@ MOST_PAST = 12  # problems of the history: those beyond are less like this one, 
 
 
 def config_of(spec: ImageSpec) -> Config:
-    return spec.psels + spec.copts
+    return spec.tunables + spec.compile_options
 
 
 def features_of(functional: Functional, sizes: Mapping[str, int], bin: str) -> dict[str, float]:
@@ -35,7 +35,7 @@ def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningD
     kernel, vendor = problem.kernel, problem.functional.arch_spec.vendor
     defaults = {
         one.name: one.default
-        for one in (*kernel.psels, *kernel.copts)
+        for one in (*kernel.tunables, *kernel.compile_options)
         if one.default is not None and vendor in one.values
     }
     features = features_of(problem.functional, problem.sizes, problem.bin)
@@ -45,7 +45,7 @@ def search_space(problem: Problem, specs: Sequence[ImageSpec], database: TuningD
 
 
 def values_of(specs: Iterable[ImageSpec]) -> dict[str, tuple[int, ...]]:
-    """The values of each psel and copt that there are, in order."""
+    """The values of each tunable and compile option that there are, in order."""
     found: dict[str, set[int]] = {}
     for spec in specs:
         for name, value in config_of(spec):

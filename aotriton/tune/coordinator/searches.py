@@ -92,7 +92,7 @@ class Searches:
     def compile_borrowed(self, winner: ImageSpec) -> None:
         """Has compiled what siblings borrow, while GPUs measure: whether it fits must be known at the end."""
         for other in siblings(winner.functional):
-            self._images.want_later(ImageSpec.of(other, dict(winner.psels), dict(winner.copts)))
+            self._images.want_later(ImageSpec.of(other, dict(winner.tunables), dict(winner.compile_options)))
 
     def compiled(self, event: JobEnded) -> None:
         """Takes the reply to a compile job."""
@@ -108,7 +108,7 @@ class Searches:
         facts = dict(image.metadata) if isinstance(image, CompiledImage) else {}
         numbers = {key: float(facts[key]) for key in ("registers", "shared", "spills") if facts.get(key) is not None}
         spec = search.specs[name]
-        search.new_trials.append(Trial(spec.psels + spec.copts, status, median_us, numbers))
+        search.new_trials.append(Trial(spec.tunables + spec.compile_options, status, median_us, numbers))
         if status == "ok" and median_us and (search.best is None or median_us < search.best[0]):
             search.best = median_us, spec.config
 

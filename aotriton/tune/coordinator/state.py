@@ -69,7 +69,7 @@ class Search:
     closed: bool = False
 
     def __post_init__(self) -> None:
-        self._by_config = {spec.psels + spec.copts: spec for spec in self.candidates.values()}
+        self._by_config = {spec.tunables + spec.compile_options: spec for spec in self.candidates.values()}
         self.specs = {name: self.candidates[name] for name in self.known}
         family = self.problem.kernel.family
         self.tensors = family, tuning(family).data_key(self.problem)  # equal for problems that share tensors

@@ -27,8 +27,8 @@ def occupancy(spec: ImageSpec, registers: int, shared: int) -> int:
         return 1
     limits = arch.multiprocessor
     if limits is None:
-        return resident_programs(Candidate(dict(spec.psels + spec.copts), registers, shared), arch)
-    warps = dict(spec.copts)["num_warps"]
+        return resident_programs(Candidate(dict(spec.tunables + spec.compile_options), registers, shared), arch)
+    warps = dict(spec.compile_options)["num_warps"]
     held = -(-max(registers, 1) // limits.register_granule) * limits.register_granule * arch.warp_size * warps
     by_shared = limits.shared // (shared + limits.system_shared)
     return max(1, min(limits.registers // held, by_shared, limits.warps // warps, limits.programs))
@@ -74,7 +74,9 @@ class Timings:
             spec, fitting = self.specs[key]
             work = spec.functional.kernel.work
             assert work, f"{spec.functional.kernel.name} does not say what it computes"
-            environment = Environment(*self.environments[call], dict(spec.psels), multiprocessors=self.multiprocessors)
+            environment = Environment(
+                *self.environments[call], dict(spec.tunables), multiprocessors=self.multiprocessors
+            )
             rows = self.rows.setdefault(key, [])
             self.seen[key, call] = len(rows)
             rows.append(terms(work, environment, fitting))

@@ -15,7 +15,7 @@ from aotriton.rules.operators import Operator
 TRIES = 4  # for the bits that are measured, of a compiler that may make one of two
 
 
-def carry(
+def carry_over(
     database: TuningDatabase,
     operators: Iterable[Operator],
     kernels: Sequence[KernelDescription],

@@ -33,8 +33,8 @@ class Published:
     arch: str
     choices: Mapping[str, Value]
     keys: Mapping[str, int]
-    psels: Mapping[str, int]
-    copts: Mapping[str, int]
+    tunables: Mapping[str, int]
+    compile_options: Mapping[str, int]
 
 
 Translate = Callable[[str, Mapping[str, object]], Published | str]  # of a table and a row of it
@@ -93,7 +93,7 @@ def _winners(said: Published, functionals: Collection[Functional], source: str) 
             continue
         if any(functional.get(name, value) != value for name, value in said.choices.items()):
             continue
-        spec = ImageSpec.of(functional, said.psels, said.copts)
+        spec = ImageSpec.of(functional, said.tunables, said.compile_options)
         for cell in functional.kernel.cells():
             keys = keys_of(functional, cell)
             if all(keys[name] == value for name, value in said.keys.items()):

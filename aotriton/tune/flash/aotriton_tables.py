@@ -56,16 +56,16 @@ def translate(table: str, row: Mapping[str, object]) -> Published | str:
         return "of a head dim that we pad"
     if any(keys[key.name] not in key.representatives for key in kernel.tuning_keys if key.name in keys):
         return "of lengths within a bin, of which another row is the representative"
-    psels = {name: count(f"tuned_kernel${name}", config[name]) for name in config if name not in PERSISTENT_ONLY}
-    for name in [name for name in psels if name not in kernel.psel_names]:
-        if psels.pop(name):
+    tunables = {name: count(f"tuned_kernel${name}", config[name]) for name in config if name not in PERSISTENT_ONLY}
+    for name in [name for name in tunables if name not in kernel.tunable_names]:
+        if tunables.pop(name):
             return f"with {name}, which our kernel does not have"
     options = _group(row, "compiler_options")
-    copts = {name: count(f"compiler_options${name}", options[name]) for name in options}
+    compile_options = {name: count(f"compiler_options${name}", options[name]) for name in options}
     choices: dict[str, Value]
     choices = {"T": DTYPES[dtype], HEAD_DIM.name: numbers[HEAD_DIM.name], "CAUSAL": CAUSAL[numbers["CAUSAL_TYPE"]]}
     choices[LEVEL.name] = PLAIN
-    return Published(kernel, arch, choices, keys, psels, copts)
+    return Published(kernel, arch, choices, keys, tunables, compile_options)
 
 
 def _group(row: Mapping[str, object], group: str) -> dict[str, object]:

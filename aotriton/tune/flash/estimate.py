@@ -215,8 +215,8 @@ def _splits(functional: Functional, sizes: Mapping[str, int], candidate: Candida
     """The programs of a kernel that makes or combines results of parts of the keys, and the steps of each."""
     work = functional.kernel.work
     assert work, "the description says what these kernels do"
-    psels, compute_units = dict(candidate.config), functional.arch_spec.multiprocessors
-    environment = Environment(sizes, scalars_of(functional, sizes), psels, multiprocessors=compute_units)
+    tunables, compute_units = dict(candidate.config), functional.arch_spec.multiprocessors
+    environment = Environment(sizes, scalars_of(functional, sizes), tunables, multiprocessors=compute_units)
     made = dict(zip(TERMS, terms(work, environment, 1), strict=True))
     return round(made["programs, by multiprocessor"] * compute_units), [int(made["steps of the longest program"])]
 

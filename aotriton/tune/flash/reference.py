@@ -239,7 +239,7 @@ class Attention:
         return {"sm_scale": self.sm_scale, **band, **lengths}
 
     def result(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
     ) -> tuple[torch.Tensor, float]:
         import torch
 
@@ -261,7 +261,7 @@ class Attention:
         self,
         kernel: KernelDescription,
         argument: Tensor,
-        psels: Mapping[str, int],
+        tunables: Mapping[str, int],
         results: Mapping[str, torch.Tensor],
     ) -> Check:
         import torch

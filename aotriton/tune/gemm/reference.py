@@ -96,13 +96,13 @@ class Product:
         return Expected.of(self.truth, self.truth.to(self.dtype).float())
 
     def result(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
     ) -> tuple[torch.Tensor, float]:
         import torch
 
         if argument.operand.name == "d":
             return self.truth.new_empty(self.truth.shape, dtype=self.dtype), torch.nan
-        sizes = self._partial_sizes(psels)
+        sizes = self._partial_sizes(tunables)
         return self.truth.new_empty([sizes[dim] for dim in argument.operand.dims]), torch.nan
 
     def expect(self, kernel: KernelDescription, argument: Tensor) -> None:
@@ -112,13 +112,13 @@ class Product:
         self,
         kernel: KernelDescription,
         argument: Tensor,
-        psels: Mapping[str, int],
+        tunables: Mapping[str, int],
         results: Mapping[str, torch.Tensor],
     ) -> Check:
         actual = results[argument.operand.name]
         if all(one.operand.name != "partial" for one in kernel.arguments if isinstance(one, Tensor)):
             return check_finite("d", actual) or self.expected.compare("d", actual.float())
-        sizes = self._partial_sizes(psels)
+        sizes = self._partial_sizes(tunables)
         split = split_tiles(self.truth.shape, sizes["tile_m"], sizes["tile_n"], sizes["split_tiles"])
         if argument.operand.name == "partial":
             return self._compare_parts(split, actual.sum(1))
@@ -136,9 +136,9 @@ class Product:
             checks.append(check_finite(name, part) or Expected(true, FP32_FLOOR, FP32_FLOOR).compare(name, part))
         return max(checks, key=lambda check: check.badness)
 
-    def _partial_sizes(self, psels: Mapping[str, int]) -> dict[str, int]:
+    def _partial_sizes(self, tunables: Mapping[str, int]) -> dict[str, int]:
         sizes = {"batch": self.batch, "m": self.m, "n": self.n, "k": self.k}
-        return derived_sizes(HOPPER_SPLIT, Environment(sizes, psels=psels, multiprocessors=self.multiprocessors))
+        return derived_sizes(HOPPER_SPLIT, Environment(sizes, tunables=tunables, multiprocessors=self.multiprocessors))
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Parts:
         return true
 
     def result(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
     ) -> tuple[torch.Tensor, float]:
         import torch
 
@@ -190,7 +190,7 @@ class Parts:
         self,
         kernel: KernelDescription,
         argument: Tensor,
-        psels: Mapping[str, int],
+        tunables: Mapping[str, int],
         results: Mapping[str, torch.Tensor],
     ) -> Check:
         actual = results[argument.operand.name]

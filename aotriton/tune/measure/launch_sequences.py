@@ -72,7 +72,7 @@ class Sequences:
             kernel = description(request.kernel)
             program = launch_program(kernel, operator_of(kernel))
             self._candidates[request.name] = self._binding.Candidate(
-                program, request.path.read_bytes(), request.metadata, request.psels
+                program, request.path.read_bytes(), request.metadata, request.tunables
             )
         return self._candidates[request.name]
 
@@ -101,10 +101,12 @@ class Sequences:
         """The backend's workspace tensors; None where one has no element."""
         sizes = tuning(draw.functional.kernel.family).sizes(dict(draw.shape))
         if backend.sizes:
-            asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "psel"}
-            psels: Mapping[str, int] = next(r.psels for r in sequence.requests if asked <= set(r.psels))
+            asked = {name for one in backend.sizes for code, name in one.value.postfix() if code == "tunable"}
+            tunables: Mapping[str, int] = next(r.tunables for r in sequence.requests if asked <= set(r.tunables))
             numbers = {name: int(value) for name, value in scalars.items()}
-            sizes |= derived_sizes(backend, Environment(sizes, numbers, psels, multiprocessors=self._multiprocessors))
+            sizes |= derived_sizes(
+                backend, Environment(sizes, numbers, tunables, multiprocessors=self._multiprocessors)
+            )
         made = {one.name: self._empty(one, sizes, str(draw.functional["T"])) for one in backend.workspace}
         return made if all(tensor.numel() for tensor in made.values()) else None
 

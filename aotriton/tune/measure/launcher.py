@@ -73,7 +73,7 @@ class Opened:
 
     candidate: Any
     kernel: KernelDescription
-    psels: Mapping[str, int]
+    tunables: Mapping[str, int]
     launch: Callable[[], None]
     results: dict[str, Result]
 
@@ -150,24 +150,24 @@ class GpuLauncher:
         candidate: Any
         if kernel.called:
             candidate = partial(
-                getattr(importlib.import_module(source_module(kernel)), kernel.function), **request.psels
+                getattr(importlib.import_module(source_module(kernel)), kernel.function), **request.tunables
             )
         else:
             program = launch_program(kernel, operator_of(kernel))
-            candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.psels)
-        return self._on(self._data, candidate, kernel, request.psels)
+            candidate = self.binding.Candidate(program, request.path.read_bytes(), request.metadata, request.tunables)
+        return self._on(self._data, candidate, kernel, request.tunables)
 
-    def _on(self, data: Any, candidate: Any, kernel: KernelDescription, psels: Mapping[str, int]) -> Opened:
+    def _on(self, data: Any, candidate: Any, kernel: KernelDescription, tunables: Mapping[str, int]) -> Opened:
         """The loaded image with results of its own on some data."""
         results = {}
         for argument in results_of(kernel):
-            tensor, before = data.result(kernel, argument, psels)
+            tensor, before = data.result(kernel, argument, tunables)
             results[argument.operand.name] = Result(argument, tensor, before)
         tensors = {name: result.tensor for name, result in results.items()}
         for argument in scratch_of(kernel):
-            tensor, fill = data.result(kernel, argument, psels)
+            tensor, fill = data.result(kernel, argument, tunables)
             tensors[argument.operand.name] = tensor.fill_(fill)
-        return Opened(candidate, kernel, psels, self.bind(kernel, candidate, tensors, data), results)
+        return Opened(candidate, kernel, tunables, self.bind(kernel, candidate, tensors, data), results)
 
     def bind(
         self, kernel: KernelDescription, candidate: Any, results: Mapping[str, Any], data: Any = None
@@ -190,7 +190,7 @@ class GpuLauncher:
     def _check(self, opened: Opened, data: Any) -> Check:
         self._launch(opened)
         tensors = {name: one.tensor for name, one in opened.results.items()}
-        checks = [data.check(opened.kernel, one.argument, opened.psels, tensors) for one in opened.results.values()]
+        checks = [data.check(opened.kernel, one.argument, opened.tunables, tensors) for one in opened.results.values()]
         worst: Check = max(checks, key=lambda check: check.badness)
         return worst
 
@@ -204,7 +204,7 @@ class GpuLauncher:
     def check_further(self, opened: Opened) -> tuple[Check, int]:
         checks = [self._check_bits(opened)]
         for what, data in self._further.items():
-            check = self._check(self._on(data, opened.candidate, opened.kernel, opened.psels), data)
+            check = self._check(self._on(data, opened.candidate, opened.kernel, opened.tunables), data)
             checks.append(replace(check, wrong=check.wrong and f"{what}: {check.wrong}"))
         return max(checks, key=lambda check: check.badness), REPETITIONS + len(self._further)
 

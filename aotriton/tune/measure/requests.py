@@ -51,11 +51,13 @@ class Request:
     config: str
     path: Path
     metadata: dict[str, Any]
-    psels: dict[str, int]
+    tunables: dict[str, int]
 
 
 def launch_request(spec: ImageSpec, image: CompiledImage) -> Request:
-    return Request(image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.psels))
+    return Request(
+        image.name, spec.functional.kernel.name, spec.config, image.path, image.metadata, dict(spec.tunables)
+    )
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,20 @@ class Space:
 def configs(functional: Functional, rich: bool = False) -> tuple[ImageSpec, ...]:
     """Every config of the description, in its order; ``rich``: also those of values that only a search tries."""
     values = _values(functional.kernel, functional.arch, rich)
-    return tuple(ImageSpec(functional, psels, copts) for psels, copts, _ in values)
+    return tuple(ImageSpec(functional, tunables, compile_options) for tunables, compile_options, _ in values)
 
 
 @cache  # the functionals of a kernel share them
 def _values(
     kernel: KernelDescription, arch: str, rich: bool
 ) -> tuple[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...], dict[str, int]], ...]:
-    """The psels and copts of each config of a kernel, and both as one dict."""
+    """The tunables and compile options of each config of a kernel, and both as one dict."""
     vendor, some, made = arch_spec(arch).vendor, next(kernel.functionals(arch)), []
-    psels, copts = kernel.psel_values(vendor, rich), kernel.copt_values(vendor, rich)
-    for values in product(*psels.values(), *copts.values()):
-        own = dict(zip(psels, values, strict=False))
-        spec = ImageSpec.of(some, own, dict(zip(copts, values[len(own) :], strict=True)))
-        made.append((spec.psels, spec.copts, dict(spec.psels + spec.copts)))
+    tunables, compile_options = kernel.tunable_values(vendor, rich), kernel.compile_option_values(vendor, rich)
+    for values in product(*tunables.values(), *compile_options.values()):
+        own = dict(zip(tunables, values, strict=False))
+        spec = ImageSpec.of(some, own, dict(zip(compile_options, values[len(own) :], strict=True)))
+        made.append((spec.tunables, spec.compile_options, dict(spec.tunables + spec.compile_options)))
     return tuple(made)
 
 
@@ -47,7 +47,9 @@ def ruled_out(spec: ImageSpec, keys: Mapping[str, int], rich: bool = False) -> s
 
     ``rich``: rules of thumb do not count.
     """
-    return _reason(spec.functional, _restrictions(spec.functional, rich), keys, dict(spec.psels + spec.copts))
+    return _reason(
+        spec.functional, _restrictions(spec.functional, rich), keys, dict(spec.tunables + spec.compile_options)
+    )
 
 
 def _restrictions(functional: Functional, rich: bool) -> list[Restriction]:
@@ -79,7 +81,7 @@ def space(problem: Problem, rich: bool = False) -> Space:
 
 
 def spec_of(functional: Functional, config: str) -> ImageSpec | None:
-    """The spec that ``ImageSpec.config`` spelled; None where the rules no longer have these psels and copts."""
+    """The spec that ``ImageSpec.config`` spelled; None where the rules no longer have what it names."""
     try:
         return ImageSpec.parse(functional, config)
     except ValueError:

@@ -20,7 +20,7 @@ class Candidate:
 
     @classmethod
     def of(cls, spec: ImageSpec, metadata: Mapping[str, Any]) -> Candidate:
-        return cls(dict(spec.psels + spec.copts), int(metadata["registers"]), int(metadata["shared"]))
+        return cls(dict(spec.tunables + spec.compile_options), int(metadata["registers"]), int(metadata["shared"]))
 
 
 def unit_of(arch: ArchSpec) -> ComputeUnit:

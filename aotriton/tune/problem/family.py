@@ -30,7 +30,7 @@ class Data(Protocol):
     @property
     def scalars(self) -> Mapping[str, float]: ...
 
-    def result(self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]) -> tuple[Any, Any]:
+    def result(self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]) -> tuple[Any, Any]:
         """Memory for a tensor that the kernel writes or adds to, and what it holds before a checked launch: a number,
         or a tensor if the operand is ``updated``.
         """
@@ -39,7 +39,7 @@ class Data(Protocol):
         """Computes what ``check`` compares with."""
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], results: Mapping[str, Any]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int], results: Mapping[str, Any]
     ) -> Check:
         """Compares what the kernel left in a tensor, which is among all its ``results``, by operand."""
 

@@ -8,7 +8,9 @@ from functools import cached_property
 from itertools import combinations
 
 COST = "cost"  # the fact that says roughly how much longer one config takes than another, before any is measured
-Config = tuple[tuple[str, int], ...]  # psels, then copts, in the description's order, as an ImageSpec has them
+Config = tuple[
+    tuple[str, int], ...
+]  # tunables, then compile options, in the description's order, as an ImageSpec has them
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,11 @@ RMS_NORM = KernelDescription(
     choices=(
         Choice("T", ("fp16", "bf16"), dtype(), measured_as="bf16", small="bf16", option="dtype"),
         Choice("WIDTH", (1024, 4096, 8192), size("width"), round_up=True, option="width"),
-        Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing"),
+        Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing"),
     ),
     # What the tuner picks; ``more`` is what only a search tries.
-    psels=by_vendor(more={"cuda": {"ROWS": (16, 32)}}, cuda={"ROWS": (1, 2, 4, 8)}, hip={"ROWS": (1, 2, 4)}),
-    copts=by_vendor(
+    tunables=by_vendor(more={"cuda": {"ROWS": (16, 32)}}, cuda={"ROWS": (1, 2, 4, 8)}, hip={"ROWS": (1, 2, 4)}),
+    compile_options=by_vendor(
         more={"cuda": {"num_warps": (32,)}},
         cuda={"num_warps": (1, 2, 4, 8, 16)},
         hip={"num_warps": (1, 2, 4, 8, 16), "waves_per_eu": (0,)},

@@ -32,7 +32,7 @@ class RmsNormData:
         self._expected = Expected.of(true, true.to(dtype).double())
 
     def result(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int]
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int]
     ) -> tuple[torch.Tensor, float]:
         import torch
 
@@ -42,7 +42,7 @@ class RmsNormData:
         """There is one result, and it is known."""
 
     def check(
-        self, kernel: KernelDescription, argument: Tensor, psels: Mapping[str, int], actual: torch.Tensor
+        self, kernel: KernelDescription, argument: Tensor, tunables: Mapping[str, int], actual: torch.Tensor
     ) -> Check:
         import torch
 

@@ -1,7 +1,7 @@
 """A made-up family: y = factor * times * x * (sum of the rows of w) + bias.
 
 It has what attention has not: operands of two dimensions and of any strides, a whole number and numbers with
-defaults, a choice and a psel with a default, 64-bit numbers, programs along three axes, and a backend that derives a
+defaults, a choice and a tunable with a default, 64-bit numbers, programs along three axes, and a backend that derives a
 size, which a workspace tensor has as a dimension.
 """
 
@@ -22,10 +22,10 @@ from aotriton.rules.expression import (
     minimum,
     multiprocessors,
     present,
-    psel,
     scalar,
     size,
     tiles,
+    tunable,
 )
 from aotriton.rules.kernel import (
     BFS,
@@ -57,7 +57,7 @@ PARTIAL = Operand("partial", ("splits", "width"), "fp32", contiguous=True, align
 T = Choice("T", ("bf16",), dtype(), small="bf16", option="dtype")
 WIDTH = Choice("BLOCK_DMODEL", (32, 64), size("width"), round_up=True, small=64, option="width")
 HAS_BIAS = Choice("HAS_BIAS", (False, True), present("bias"), default=False, option="bias")
-ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), lends=True, option="addressing")
+ACCESS = Choice("ADDRESSING", ADDRESSING, addressing(), borrows=True, option="addressing")
 
 ROWS = TuningKey("rows", (64, 512), size("rows"), "rows")
 WAVES = TuningKey(
@@ -71,7 +71,7 @@ SIZES = (Number("num_rows", "i32", size("rows")), Number("width", "i32", size("w
 ELEMENTS = size("batch") * size("heads") * size("rows") * size("width")
 WORK = Work(
     rows=size("rows"),
-    row_tile=psel("BLOCK_M"),
+    row_tile=tunable("BLOCK_M"),
     outer=size("batch") * size("heads"),
     depth=size("taps"),
     depth_tile=constant(16),
@@ -96,21 +96,21 @@ KERNEL = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "UNROLL", "BLOCK_DMODEL", "HAS_BIAS", "ADDRESSING")),
     ),
     choices=(T, WIDTH, HAS_BIAS, ACCESS),
-    psels=by_vendor({"UNROLL": 1}, cuda={"BLOCK_M": (32, 64, 128), "UNROLL": (1, 2)}, hip={"BLOCK_M": (32, 64)}),
-    copts=by_vendor(cuda={"num_warps": (4, 8)}, hip={"num_warps": (4,), "waves_per_eu": (0, 2)}),
+    tunables=by_vendor({"UNROLL": 1}, cuda={"BLOCK_M": (32, 64, 128), "UNROLL": (1, 2)}, hip={"BLOCK_M": (32, 64)}),
+    compile_options=by_vendor(cuda={"num_warps": (4, 8)}, hip={"num_warps": (4,), "waves_per_eu": (0, 2)}),
     tuning_keys=(ROWS, WAVES),
     grid=(tiles("rows", "BLOCK_M"), size("heads"), size("batch")),
     guards=(GUARD_TIMES,),
     work=WORK,
-    schedule=choose(equal(psel("UNROLL"), 2), BFS, DFS),  # two rows of w side by side
+    schedule=choose(equal(tunable("UNROLL"), 2), BFS, DFS),  # two rows of w side by side
 )
 
 FAST = replace(
     KERNEL,
     name="scale_rows_fast",
     choices=(T, WIDTH.narrowed(32), HAS_BIAS.narrowed(False), ACCESS.narrowed("descriptor")),
-    psels=by_vendor({"UNROLL": 1}, cuda={"BLOCK_M": (32, 64, 128), "UNROLL": (1, 2)}),
-    copts=by_vendor(cuda={"num_warps": (4, 8)}),
+    tunables=by_vendor({"UNROLL": 1}, cuda={"BLOCK_M": (32, 64, 128), "UNROLL": (1, 2)}),
+    compile_options=by_vendor(cuda={"num_warps": (4, 8)}),
     guards=(Guard(scalar("times") <= 1, "times is more than 1"),),
     archs=("sm_90",),
     gluon=True,
@@ -129,8 +129,8 @@ WEIGH = KernelDescription(
         Constexpr("BLOCK_DMODEL"),
     ),
     choices=(T, WIDTH),
-    psels=(),
-    copts=by_vendor(cuda={"num_warps": (4,)}, hip={"num_warps": (4,)}),
+    tunables=(),
+    compile_options=by_vendor(cuda={"num_warps": (4,)}, hip={"num_warps": (4,)}),
     tuning_keys=(WAVES,),
     grid=(size("splits"), constant(1), constant(1)),
     work=Work(rows=size("taps"), row_tile=constant(16)),
@@ -154,20 +154,22 @@ APPLY = KernelDescription(
         *map(Constexpr, ("BLOCK_M", "MOST_SPLITS", "BLOCK_DMODEL", "HAS_BIAS", "ADDRESSING")),
     ),
     choices=(T, WIDTH, HAS_BIAS, ACCESS),
-    psels=by_vendor(
+    tunables=by_vendor(
         cuda={"BLOCK_M": (32, 64), "MOST_SPLITS": (4, 16)}, hip={"BLOCK_M": (32, 64), "MOST_SPLITS": (4, 16)}
     ),
-    copts=by_vendor(cuda={"num_warps": (4,)}, hip={"num_warps": (4,)}),
+    compile_options=by_vendor(cuda={"num_warps": (4,)}, hip={"num_warps": (4,)}),
     tuning_keys=(ROWS,),
-    grid=(ceil_divide(size("batch") * size("heads") * size("rows"), psel("BLOCK_M")), constant(1), constant(1)),
+    grid=(ceil_divide(size("batch") * size("heads") * size("rows"), tunable("BLOCK_M")), constant(1), constant(1)),
     guards=(GUARD_TIMES,),
     work=Work(
-        rows=size("batch") * size("heads") * size("rows"), row_tile=psel("BLOCK_M"), traffic=(ELEMENTS * 8, constant(0))
+        rows=size("batch") * size("heads") * size("rows"),
+        row_tile=tunable("BLOCK_M"),
+        traffic=(ELEMENTS * 8, constant(0)),
     ),
 )
 
 # No more splits than there are rows of w, multiprocessors and places in the tile that adds them up.
-SPLITS = DerivedSize("splits", maximum(1, minimum(size("taps"), minimum(multiprocessors(), psel("MOST_SPLITS")))))
+SPLITS = DerivedSize("splits", maximum(1, minimum(size("taps"), minimum(multiprocessors(), tunable("MOST_SPLITS")))))
 
 PORTABLE = Operator(
     name="scale",

@@ -478,7 +478,7 @@ typedef struct aotriton_tuning_key {
 } aotriton_tuning_key;
 
 typedef struct aotriton_runner_up {
-  const char* config; /* psels and copts */
+  const char* config; /* tunables and compile options */
   float median_us;
 } aotriton_runner_up;
 
@@ -516,8 +516,8 @@ typedef struct aotriton_kernel_choice {
   int32_t key_count;
   aotriton_tuning_key keys[4];
   const char* image;
-  const char* psels;
-  const char* copts;
+  const char* tunables;
+  const char* compile_options;
   int32_t provenance; /* AOTRITON_MEASURED and so on: only that was timed for this functional and bin, as it is */
   float median_us;    /* measured median of the bin's representative problem; 0 where there is none */
   const char* source; /* what was borrowed from, predicted by or imported from; empty when measured here */
@@ -540,8 +540,8 @@ typedef struct aotriton_kernel_choice {
       predicted_error; /* of that: the median relative one, where the model was fitted; 0 where nothing was measured */
   const char* model;   /* whose model it is, if not this functional's on this product: "product=NVIDIA_H200 T=bf16" */
   const char* bin_image; /* what won the bin: provenance and all that was measured are of it, where it is `image` */
-  const char* bin_psels;
-  const char* bin_copts;
+  const char* bin_tunables;
+  const char* bin_compile_options;
   float bin_median_us;             /* its median there; 0 where there is none */
   float predicted_total_us;        /* of all kernels of the backend */
   float backends_predicted_us[12]; /* of all kernels of each backend; 0 where it is not known, or the backend refuses */

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-# The same bits as in v2src/flash/features.h.
+# The bits of the table in rules/flash/features.py.
 ALIBI = tl.constexpr(1)
 SINKS = tl.constexpr(2)
 PACKED = tl.constexpr(4)  # sequences follow each other along the rows, and cu_seqlens says where each begins

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 from aotriton.rules.expression import Environment, evaluate
-from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, DEALT_OUT
+from aotriton.rules.flash.backward import ATTN_BWD_HOPPER_PAIR, HEADS_TOGETHER
 from aotriton.tritonsrc.flash.lib import backward_scheduler, forward_scheduler, mask
 
 MULTIPROCESSORS = 132
@@ -30,11 +30,11 @@ SHAPES = [  # batch, key heads, keys
 ]
 
 
-def dealt_out(batch: int, heads_k: int, keys: int, causal: bool) -> list[list[tuple[int, int]]]:
+def tiles_of_programs(batch: int, heads_k: int, keys: int, causal: bool) -> list[list[tuple[int, int]]]:
     """Head and first key of each tile that each program of a call takes."""
     sizes = {"batch": batch, "heads_q": heads_k, "heads_k": heads_k, "seqlen_q": keys, "seqlen_k": keys, "head_dim": 64}
     environment = Environment(sizes, {"causal": int(causal)}, multiprocessors=MULTIPROCESSORS)
-    programs, together = evaluate(ATTN_BWD_HOPPER_PAIR.grid[0], environment), evaluate(DEALT_OUT, environment)
+    programs, together = evaluate(ATTN_BWD_HOPPER_PAIR.grid[0], environment), evaluate(HEADS_TOGETHER, environment)
     return [_taken(one, programs, batch, heads_k, keys, together, causal) for one in range(programs)]
 
 
@@ -58,24 +58,24 @@ def _taken(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("batch", "heads_k", "keys"), SHAPES)
-def test_each_tile_is_dealt_out_once(batch: int, heads_k: int, keys: int, causal: bool) -> None:
-    dealt = dealt_out(batch, heads_k, keys, causal)
-    assert all(dealt), "a program without a tile"
-    everything = Counter(tile for one in dealt for tile in one)
+def test_each_tile_is_taken_once(batch: int, heads_k: int, keys: int, causal: bool) -> None:
+    programs = tiles_of_programs(batch, heads_k, keys, causal)
+    assert all(programs), "a program without a tile"
+    everything = Counter(tile for one in programs for tile in one)
     assert everything == Counter((head, key) for head in range(batch * heads_k) for key in range(0, keys, 128))
 
 
 @pytest.mark.parametrize(("batch", "heads_k", "keys"), [shape for shape in SHAPES if prod(shape) > 1e5])
-def test_causal_tiles_are_dealt_out_evenly(batch: int, heads_k: int, keys: int) -> None:
+def test_causal_tiles_are_shared_evenly(batch: int, heads_k: int, keys: int) -> None:
     """The busiest program has no more steps than a tenth above the mean, or than the longest tile."""
-    steps = [sum(ceil((keys - key) / 128) for _, key in one) for one in dealt_out(batch, heads_k, keys, True)]
+    steps = [sum(ceil((keys - key) / 128) for _, key in one) for one in tiles_of_programs(batch, heads_k, keys, True)]
     assert max(steps) <= max(1.1 * sum(steps) / MULTIPROCESSORS, ceil(keys / 128))
 
 
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("group_rounds", [0, 1, 4])
 @pytest.mark.parametrize(("batch", "heads", "queries"), SHAPES)
-def test_each_tile_of_the_forward_is_dealt_out_once(
+def test_each_tile_of_the_forward_is_taken_once(
     batch: int, heads: int, queries: int, group_rounds: int, consumers: int
 ) -> None:
     """And every program has one, as its consumers expect. GROUP_ROUNDS is 0 where tiles are alike."""
@@ -87,7 +87,7 @@ def test_each_tile_of_the_forward_is_dealt_out_once(
 
 
 @pytest.mark.parametrize(("batch", "heads", "queries"), [shape for shape in SHAPES if prod(shape) > 1e5])
-def test_causal_tiles_of_the_forward_are_dealt_out_evenly(batch: int, heads: int, queries: int) -> None:
+def test_causal_tiles_of_the_forward_are_shared_evenly(batch: int, heads: int, queries: int) -> None:
     """The busiest program has no more key tiles than an eighth above the mean, or than the longest tile."""
     work = [sum(steps for _, _, steps in one) for one in forward_tiles(batch * heads, queries, 128, 4)]
     assert max(work) <= max(1.125 * sum(work) / MULTIPROCESSORS, ceil(queries / KEYS))
